@@ -1,0 +1,47 @@
+# Every target sets up .venv by itself when it is missing or out of date.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install train test check format bench bench-quickstart clean
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math,dev]'
+	@touch $@
+
+install: $(STAMP)  ## set up .venv
+
+train: $(STAMP)  ## train the built-in tiny model on CPU (about 2 minutes)
+	@$(BIN)/tailrace train quickstart
+
+test: $(STAMP)  ## run the tests
+	@$(BIN)/python -m pytest
+
+check: $(STAMP)  ## lint, types, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP)  ## format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+$(VENV)/.bench: $(STAMP)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench  ## rollout throughput beside Transformers (about 15 minutes)
+	@$(BIN)/python benchmarks/rollout.py --model tiny-arith --batch 64 --json benchmarks/results/rollout_tiny_arith.json
+	@$(BIN)/python benchmarks/rollout.py --model smollm2 --batch 32 --json benchmarks/results/rollout_smollm2.json
+
+bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart, on 2,000 prompts
+	@$(BIN)/python benchmarks/quickstart.py --json benchmarks/results/quickstart.json
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

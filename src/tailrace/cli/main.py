@@ -1,0 +1,25 @@
+"""``tailrace VERB ...``: one file per verb, found here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tailrace.cli import train, version
+
+_VERBS = {"train": train, "version": version}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tailrace", description="RL post-training that never waits for the tail.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, module in _VERBS.items():
+        doc = (module.__doc__ or "").splitlines()[0]
+        module.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
+    options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    return _VERBS[options.verb].run(options, rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

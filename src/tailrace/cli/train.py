@@ -1,0 +1,39 @@
+"""Train a model with a recipe: `tailrace train RECIPE [--section.key value ...]`.
+
+Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tailrace.config.load import SettingsError, leaves, load, refuse_unknown
+from tailrace.config.settings import Settings
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
+    settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
+    for name, text in leaves(Settings):
+        # argparse expands % in help texts
+        settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    overrides = {name: vars(options)[name] for name, _ in leaves(Settings) if name in vars(options)}
+    try:
+        refuse_unknown(rest)
+        settings = load(options.recipe, overrides)
+        if options.dry_run:
+            print(settings.model_dump_json(indent=2))
+            return 0
+        # Heavy imports wait until the settings are known to be good.
+        from tailrace.runtime.train import train
+
+        return train(settings)
+    except SettingsError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2

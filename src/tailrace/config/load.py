@@ -1,0 +1,117 @@
+"""From a recipe file and command-line overrides to checked settings, or one error that says what to change.
+
+A recipe is TOML or YAML; overrides are (dotted name, value written as YAML). Parsing is left to tomllib, PyYAML
+and pydantic; this file joins them and words their complaints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tailrace.config.rules import broken_rules
+from tailrace.config.settings import Settings
+
+
+class SettingsError(ValueError):
+    """The user's settings cannot be run; the message says why and what to change."""
+
+
+def load(recipe: str | None, overrides: Mapping[str, str] | None = None) -> Settings:
+    """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), check everything."""
+    data = read_recipe(recipe) if recipe is not None else {}
+    for name, text in (overrides or {}).items():
+        _put(data, name.split("."), _value(name, text))
+    return check(data)
+
+
+def check(data: dict[str, Any]) -> Settings:
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(item) for item in error.errors())) from None
+    if broken := broken_rules(settings):
+        raise SettingsError("\n".join(broken))
+    return settings
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    path = Path(recipe)
+    if not path.exists() and path.suffix == "":
+        return _builtin(recipe)
+    try:
+        text = path.read_text()
+        data = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except OSError as error:
+        raise SettingsError(f"cannot read the recipe {recipe}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot parse the recipe {recipe}: {error}") from None
+    if not isinstance(data, dict):
+        raise SettingsError(f"the recipe {recipe} must be a table of settings, not {type(data).__name__}")
+    return data
+
+
+def _builtin(name: str) -> dict[str, Any]:
+    folder = files("tailrace") / "assets" / "recipes"
+    known = sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+    if name not in known:
+        raise SettingsError(f"no recipe '{name}': neither a file nor a built-in recipe ({', '.join(known)})")
+    return tomllib.loads((folder / f"{name}.toml").read_text())
+
+
+def refuse_unknown(arguments: Sequence[str]) -> None:
+    """Raise for arguments that are no setting, naming the nearest one that is."""
+    for argument in arguments:
+        name = argument.split("=")[0]
+        if not name.startswith("--"):
+            raise SettingsError(f"unexpected argument {argument!r}")
+        raise SettingsError(f"unknown setting {name}{_nearest(name.removeprefix('--'), prefix='--')}")
+
+
+def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted name, documentation) of every setting."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.description or ""
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingsError(f"cannot read the value of --{name}: {text!r}") from None
+
+
+def _put(data: dict[str, Any], path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value
+
+
+def _explain(item: Any) -> str:
+    name = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"unknown setting {name}{_nearest(name)}"
+    message = item["msg"][0].lower() + item["msg"][1:]
+    return f"{name}: {message}, got {item['input']!r}"
+
+
+def _nearest(name: str, prefix: str = "") -> str:
+    known = [leaf for leaf, _ in leaves(Settings)]
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    # The right key in the wrong section is the most common slip.
+    last = name.rsplit(".", 1)[-1]
+    found = [leaf for leaf in known if leaf.rsplit(".", 1)[-1] == last] or found
+    if not found:
+        by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
+        found = [by_key[key] for key in difflib.get_close_matches(last, by_key, n=1, cutoff=0.6)]
+    return f"; did you mean {prefix}{found[0]}?" if found else "; see `tailrace train --help` for all settings"

@@ -1,0 +1,224 @@
+"""Facts change the state; nothing is decided here. One function per event, one table to find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.core import events as ev
+from tailrace.core.errors import CoreError
+from tailrace.core.fleet import InstancePhase
+from tailrace.core.groups import Group, GroupPhase
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import Schedule
+from tailrace.core.state import State
+from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+
+
+def absorb(state: State, schedule: Schedule, event: ev.Event, now: float) -> None:
+    try:
+        handler = _HANDLERS[type(event)]
+    except KeyError:
+        raise TypeError(f"unknown event {event!r}") from None
+    handler(state, schedule, event, now)
+
+
+def _run_started(state: State, schedule: Schedule, event: ev.RunStarted, now: float) -> None:
+    if state.has_begun:
+        raise CoreError("a run starts once")
+    state.has_begun = True
+
+
+def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: float) -> None:
+    """Everything in flight is gone: put each thing back to where it can be asked for again."""
+    for instance in state.instances.values():
+        if instance.phase is not InstancePhase.ABSENT:
+            _lose(state, instance.id, now)
+        instance.num_restarts = 0
+    for trajectory in list(state.scoring):
+        move(state, state.trajectory(trajectory), TrajectoryPhase.GENERATED, now)
+    if state.training is not None:
+        for group in state.groups.values():
+            if group.phase is GroupPhase.TRAINING:
+                group.move(GroupPhase.COMPLETE, now=now)
+                state.complete[group.id] = None
+    state.training = state.publishing = state.saving = None
+    for source in state.prompts:
+        state.eval_open.pop(source, None)
+    state.prompts.clear()
+    state.published = Version(0)
+    if state.save_due != state.version:
+        state.save_due = None
+    state.timer_at = state.verdict = None
+
+
+def _stop_requested(state: State, schedule: Schedule, event: ev.StopRequested, now: float) -> None:
+    state.verdict = event.reason
+
+
+def _prompts_offered(state: State, schedule: Schedule, event: ev.PromptsOffered, now: float) -> None:
+    del state.prompts[event.source]
+    is_training = event.source == schedule.train_source
+    size = schedule.group_size
+    if is_training:
+        state.cursor = (event.next_epoch, event.next_offset)
+        state.num_train_groups += len(event.prompts)
+        state.num_unfinished += size * len(event.prompts)
+    else:
+        size = next(s.group_size for s in schedule.eval_sets if s.name == event.source)
+    for epoch, prompt in event.prompts:
+        group = Group.open(GroupId(event.source, epoch, prompt), version=state.version, size=size)
+        if group.id in state.groups:
+            raise CoreError(f"group {group.id} was offered twice")
+        state.groups[group.id] = group
+        state.pending.update(dict.fromkeys(group.members))
+
+
+def _instance_started(state: State, schedule: Schedule, event: ev.InstanceStarted, now: float) -> None:
+    instance = state.instance(event.instance)
+    instance.move(InstancePhase.READY, now=now)
+    instance.version = event.version
+
+
+def _instance_lost(state: State, schedule: Schedule, event: ev.InstanceLost, now: float) -> None:
+    instance = state.instance(event.instance)
+    _lose(state, event.instance, now)
+    instance.last_loss = event.reason
+    instance.num_restarts += 1
+
+
+def _lose(state: State, number: InstanceId, now: float) -> None:
+    instance = state.instance(number)
+    for trajectory in list(instance.running):
+        move(state, state.trajectory(trajectory), TrajectoryPhase.PENDING, now)
+    instance.move(InstancePhase.ABSENT, now=now)
+    instance.version = Version(0)
+    instance.is_condemned = False
+
+
+def _rollout_reported(state: State, schedule: Schedule, event: ev.RolloutReported, now: float) -> None:
+    state.instance(event.instance).heard_at = now
+    for progress in event.progressed:
+        state.trajectory(progress.trajectory).grow(progress.length, event.version)
+    for finished in event.finished:
+        trajectory = state.trajectory(finished.trajectory)
+        trajectory.grow(finished.length, event.version)
+        trajectory.finish = finished.finish
+        move(state, trajectory, TrajectoryPhase.GENERATED, now)
+        state.num_unfinished -= trajectory.id.group.source == schedule.train_source
+
+
+def _responses_scored(state: State, schedule: Schedule, event: ev.ResponsesScored, now: float) -> None:
+    state.scored_at = now
+    for scored in event.scores:
+        trajectory = state.trajectory(scored.trajectory)
+        has_failed = scored.outcome is not Outcome.OK
+        trajectory.outcome = scored.outcome
+        trajectory.score = 0.0 if has_failed else scored.score
+        if has_failed:
+            state.last_reward_failure = f"{scored.outcome.value}: {scored.detail}"
+        is_training = trajectory.id.group.source == schedule.train_source
+        is_dropped = has_failed and is_training and schedule.drops_failed_rewards
+        move(state, trajectory, TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now)
+        group = state.groups[trajectory.id.group]
+        group.settle(now=now)
+        if group.phase is not GroupPhase.OPEN:
+            _close(state, group, is_training)
+
+
+def _close(state: State, group: Group, is_training: bool) -> None:
+    if group.phase is GroupPhase.DROPPED:
+        del state.groups[group.id]
+        state.num_train_groups -= 1
+        state.num_dropped_in_a_row += 1
+    elif is_training:
+        state.complete[group.id] = None
+        state.num_dropped_in_a_row = 0
+    else:
+        state.eval_open[group.id.source] -= 1
+
+
+def _step_trained(state: State, schedule: Schedule, event: ev.StepTrained, now: float) -> None:
+    if state.training is None or event.version != state.version + 1:
+        raise CoreError(f"a step to version {event.version} was not asked for at version {state.version}")
+    for group in [g for g in state.groups.values() if g.phase is GroupPhase.TRAINING]:
+        group.move(GroupPhase.TRAINED, now=now)
+        del state.groups[group.id]
+        state.num_train_groups -= 1
+    state.version = event.version
+    state.training = None
+    for instance in state.instances.values():
+        instance.num_restarts = 0
+    if schedule.is_save_due(state.version):
+        state.save_due = state.version
+
+
+def _training_failed(state: State, schedule: Schedule, event: ev.TrainingFailed, now: float) -> None:
+    state.verdict = f"training failed: {event.reason}"
+
+
+def _weights_published(state: State, schedule: Schedule, event: ev.WeightsPublished, now: float) -> None:
+    state.publishing = None
+    state.published = event.version
+
+
+def _weights_pulled(state: State, schedule: Schedule, event: ev.WeightsPulled, now: float) -> None:
+    instance = state.instance(event.instance)
+    instance.move(InstancePhase.READY, now=now)
+    instance.version = event.version
+
+
+def _checkpoint_saved(state: State, schedule: Schedule, event: ev.CheckpointSaved, now: float) -> None:
+    state.saving = None
+
+
+def _checkpoint_failed(state: State, schedule: Schedule, event: ev.CheckpointFailed, now: float) -> None:
+    state.verdict = f"the checkpoint of step {event.version} could not be written: {event.reason}"
+
+
+def _timer_fired(state: State, schedule: Schedule, event: ev.TimerFired, now: float) -> None:
+    state.timer_at = None
+
+
+def move(state: State, trajectory: Trajectory, new: TrajectoryPhase, now: float) -> None:
+    """Move a trajectory and keep the indexes in step with its phase."""
+    if trajectory.instance is not None:
+        del state.instances[trajectory.instance].running[trajectory.id]
+        trajectory.instance = None
+    if (index := index_of(state, trajectory.phase)) is not None:
+        del index[trajectory.id]
+    trajectory.move(new, now=now)
+    if (index := index_of(state, new)) is not None:
+        index[trajectory.id] = None
+
+
+def index_of(state: State, phase: TrajectoryPhase) -> dict[TrajectoryId, None] | None:
+    match phase:
+        case TrajectoryPhase.PENDING:
+            return state.pending
+        case TrajectoryPhase.GENERATED:
+            return state.generated
+        case TrajectoryPhase.SCORING:
+            return state.scoring
+        case _:
+            return None
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[State, Schedule, Any, float], None]] = {
+    ev.RunStarted: _run_started,
+    ev.RunResumed: _run_resumed,
+    ev.StopRequested: _stop_requested,
+    ev.PromptsOffered: _prompts_offered,
+    ev.InstanceStarted: _instance_started,
+    ev.InstanceLost: _instance_lost,
+    ev.RolloutReported: _rollout_reported,
+    ev.ResponsesScored: _responses_scored,
+    ev.StepTrained: _step_trained,
+    ev.TrainingFailed: _training_failed,
+    ev.WeightsPublished: _weights_published,
+    ev.WeightsPulled: _weights_pulled,
+    ev.CheckpointSaved: _checkpoint_saved,
+    ev.CheckpointFailed: _checkpoint_failed,
+    ev.TimerFired: _timer_fired,
+}

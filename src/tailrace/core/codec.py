@@ -1,0 +1,81 @@
+"""Dataclasses to JSON values and back, by their type annotations.
+
+Ids become their short string form, enums their value. ``decode(type, encode(x)) == x`` for every type the
+core uses; a type this file does not know is an error when it is first met, not a silent ``str()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+
+from tailrace.core.ids import GroupId, TrajectoryId
+
+_Json = object
+
+
+def encode(value: object) -> _Json:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, GroupId | TrajectoryId):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {_encode_key(key): encode(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
+
+
+def _encode_key(key: object) -> str:
+    return key if isinstance(key, str) else str(encode(key))
+
+
+def decode(annotation: typing.Any, data: typing.Any) -> typing.Any:
+    return _decoder(annotation)(data)
+
+
+@cache
+def _decoder(annotation: typing.Any) -> Callable[[typing.Any], typing.Any]:
+    """Build the function that reads values of this type. Cached: types are few, values are many."""
+    if hasattr(annotation, "__supertype__"):
+        return _decoder(annotation.__supertype__)
+    if annotation in (GroupId, TrajectoryId):
+        return typing.cast(Callable[[typing.Any], typing.Any], annotation.parse)
+    if annotation in (int, float, str, bool):
+        return typing.cast(Callable[[typing.Any], typing.Any], annotation)
+    if annotation in (None, type(None)):
+        return lambda data: None
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return annotation
+    if dataclasses.is_dataclass(annotation):
+        return _dataclass_decoder(typing.cast(type, annotation))
+    return _container_decoder(annotation)
+
+
+def _dataclass_decoder(cls: type) -> Callable[[typing.Any], typing.Any]:
+    hints = typing.get_type_hints(cls)
+    readers = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+    return lambda data: cls(**{name: reader(data[name]) for name, reader in readers.items() if name in data})
+
+
+def _container_decoder(annotation: typing.Any) -> Callable[[typing.Any], typing.Any]:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [_decoder(argument) for argument in arguments if argument is not type(None)]
+        return lambda data: None if data is None else inner(data)
+    readers = [_decoder(argument) for argument in arguments if argument is not Ellipsis]
+    if origin is list or (origin is tuple and arguments[-1] is Ellipsis):
+        return lambda data: origin(readers[0](item) for item in data)
+    if origin is tuple:
+        return lambda data: tuple(reader(item) for reader, item in zip(readers, data, strict=True))
+    if origin is dict:
+        return lambda data: {readers[0](key): readers[1](item) for key, item in data.items()}
+    raise TypeError(f"cannot decode {annotation!r}")

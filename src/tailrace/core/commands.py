@@ -1,0 +1,120 @@
+"""Requests: what the core wants done, in the imperative. Its only output. Each names the event that ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Base class. A driver performs commands; the core never does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPrompts(Command):
+    """Offer ``count`` prompts of the source from its cursor on. Ends in ``PromptsOffered``."""
+
+    source: str
+    epoch: int
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartInstance(Command):
+    """Start a rollout instance. Ends in ``InstanceStarted`` or ``InstanceLost``."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillInstance(Command):
+    """End an instance that no longer answers. Ends in ``InstanceLost``."""
+
+    instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    trajectory: TrajectoryId
+    start: int
+    """Tokens it already has: generation continues there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit(Command):
+    """Generate these responses. Each ends in ``RolloutReported``, or all in ``InstanceLost``."""
+
+    instance: InstanceId
+    dispatches: tuple[Dispatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullWeights(Command):
+    """Load a published version into an idle instance. Ends in ``WeightsPulled`` or ``InstanceLost``."""
+
+    instance: InstanceId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Command):
+    """Compute the rewards of these responses. Each ends in ``ResponsesScored``, whatever happens."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainStep(Command):
+    """Take one optimizer step from ``version`` on the scored members of these groups.
+
+    Ends in ``StepTrained`` or ``TrainingFailed``.
+    """
+
+    version: Version
+    trajectories: tuple[TrajectoryId, ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishWeights(Command):
+    """Make the trainer's version available to instances. Ends in ``WeightsPublished`` or ``TrainingFailed``."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint(Command):
+    """Write the trainer's state and the core's, as of this moment.
+
+    Ends in ``CheckpointSaved`` or ``CheckpointFailed``.
+    """
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseEvaluation(Command):
+    """The evaluation of ``version`` on this set is complete; its responses are no longer needed. No event follows."""
+
+    version: Version
+    source: str
+    groups: tuple[GroupId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer(Command):
+    """Wake the core at ``at``; replaces an earlier timer. Ends in ``TimerFired``."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRun(Command):
+    """The run is over. No event follows."""
+
+    is_complete: bool
+    reason: str

@@ -1,0 +1,254 @@
+"""Metrics of a run: a pure fold over the journal. One row per optimizer step, one per evaluation.
+
+``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf`` and ``idle`` is a
+function of what was sampled and trained, so in deterministic mode it repeats exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from tailrace.core import codec
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.trajectory import Finish
+
+Row = dict[str, Any]
+TIMED_GROUPS = ("timing_s/", "perf/", "idle/")
+"""Prefixes of metrics that depend on the machine and the hour."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """A response that ended."""
+
+    length: int
+    is_clipped: bool
+    outcome: Outcome | None = None
+    score: float = 0.0
+    reward_s: float = 0.0
+    extras: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """When things happened in the current step."""
+
+    step_began: float = 0.0
+    first_submit: float | None = None
+    last_finish: float = 0.0
+    train_began: float = 0.0
+    publish_s: float = 0.0
+    pull_s: float = 0.0
+    save_s: float = 0.0
+    busy_s: dict[InstanceId, float] = field(default_factory=dict)
+    """Seconds each instance had work."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """All the fold remembers between entries."""
+
+    responses: dict[TrajectoryId, Done] = field(default_factory=dict)
+    running: dict[InstanceId, int] = field(default_factory=dict)
+    busy_since: dict[InstanceId, float] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    training: tuple[TrajectoryId, ...] = ()
+    max_steps: int = 0
+    train_source: str = ""
+    num_instances_lost: int = 0
+    num_preemptions: dict[InstanceId, int] = field(default_factory=dict)
+    tokens_total: int = 0
+
+
+class Metrics:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
+
+    @classmethod
+    def restore(cls, snapshot: Any) -> Metrics:
+        return cls(codec.decode(Memory, snapshot))
+
+    def snapshot(self) -> Any:
+        return codec.encode(self._memory)
+
+    def feed(self, entry: Entry) -> list[Row]:
+        """Take note of one entry and return the rows it completes."""
+        rows = self._event(entry.event, entry.now)
+        for command in entry.commands:
+            rows += self._command(command, entry.now)
+        return rows
+
+    def _event(self, event: ev.Event, now: float) -> list[Row]:
+        memory, clock = self._memory, self._memory.clock
+        match event:
+            case ev.RunStarted(schedule=schedule):
+                memory.max_steps, memory.train_source = schedule.max_steps, schedule.train_source
+            case ev.RunResumed():
+                memory.running.clear()
+                memory.busy_since.clear()
+            case ev.InstanceLost(instance=instance):
+                memory.num_instances_lost += 1
+                self._set_running(instance, 0, now)
+            case ev.RolloutReported():
+                self._reported(event, now)
+            case ev.ResponsesScored(scores=scores):
+                for scored in scores:
+                    done = memory.responses[scored.trajectory]
+                    done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
+                    done.reward_s, done.extras = scored.seconds, scored.extras
+            case ev.WeightsPublished(seconds=seconds):
+                clock.publish_s += seconds
+            case ev.WeightsPulled(seconds=seconds):
+                clock.pull_s = max(clock.pull_s, seconds)
+            case ev.CheckpointSaved(seconds=seconds):
+                clock.save_s += seconds
+            case ev.StepTrained():
+                return [self._step_row(event, now)]
+        return []
+
+    def _command(self, command: do.Command, now: float) -> list[Row]:
+        memory = self._memory
+        match command:
+            case do.Submit(instance=instance, dispatches=dispatches):
+                if memory.clock.first_submit is None:
+                    memory.clock.first_submit = now
+                self._set_running(instance, memory.running.get(instance, 0) + len(dispatches), now)
+            case do.TrainStep(trajectories=trajectories):
+                memory.training, memory.clock.train_began = trajectories, now
+            case do.CloseEvaluation():
+                return [self._eval_row(command)]
+        return []
+
+    def _reported(self, event: ev.RolloutReported, now: float) -> None:
+        memory = self._memory
+        memory.num_preemptions[event.instance] = event.num_preemptions
+        for finished in event.finished:
+            is_clipped = finished.finish is Finish.LENGTH
+            memory.responses[finished.trajectory] = Done(length=finished.length, is_clipped=is_clipped)
+            memory.tokens_total += finished.length
+            if finished.trajectory.group.source == memory.train_source:
+                memory.clock.last_finish = now
+        self._set_running(event.instance, memory.running.get(event.instance, 0) - len(event.finished), now)
+
+    def _set_running(self, instance: InstanceId, count: int, now: float) -> None:
+        memory = self._memory
+        memory.running[instance] = count
+        if count > 0:
+            memory.busy_since.setdefault(instance, now)
+        elif (since := memory.busy_since.pop(instance, None)) is not None:
+            busy = memory.clock.busy_s
+            busy[instance] = busy.get(instance, 0.0) + now - max(since, memory.clock.step_began)
+
+    def _step_row(self, event: ev.StepTrained, now: float) -> Row:
+        memory = self._memory
+        mine = sorted(t for t in memory.responses if t.group.source == memory.train_source)
+        responses = {t: memory.responses.pop(t) for t in mine}
+        row: Row = {"step": event.version}
+        row |= _reward_metrics(list(responses.values()))
+        row |= _length_metrics(list(responses.values()))
+        row |= _group_metrics({t: responses[t] for t in memory.training})
+        # The synchronous schedule trains only what the current version generated; the core's check asserts it.
+        row |= {"staleness/mean": 0.0, "staleness/max": 0, "staleness/violations": 0}
+        row |= dict(event.metrics)
+        row |= {"data/epoch": max((t.group.epoch for t in mine), default=0)}
+        row |= self._timing(event, now, list(responses.values()))
+        memory.training = ()
+        memory.clock = Clock(step_began=now)
+        return row
+
+    def _timing(self, event: ev.StepTrained, now: float, responses: list[Done]) -> Row:
+        memory, clock = self._memory, self._memory.clock
+        step_s = max(now - clock.step_began, 1e-9)
+        began = clock.first_submit if clock.first_submit is not None else clock.step_began
+        instances = max(len(memory.running), 1)
+        return {
+            "timing_s/step": step_s,
+            "timing_s/gen": max(clock.last_finish - began, 0.0),
+            "timing_s/reward": max(clock.train_began - clock.last_finish, 0.0),
+            "timing_s/reward_fn_max": max(done.reward_s for done in responses),
+            "timing_s/update_actor": event.seconds,
+            "timing_s/update_weights": clock.publish_s + clock.pull_s,
+            "timing_s/save": clock.save_s,
+            "timing_s/since_start": now,
+            "perf/tokens_per_s": sum(done.length for done in responses) / step_s,
+            "perf/samples_per_s": len(responses) / step_s,
+            "perf/tokens_total": memory.tokens_total,
+            "perf/num_preemptions": sum(memory.num_preemptions.values()),
+            "perf/num_instances_lost": memory.num_instances_lost,
+            "idle/rollout_ratio": _share(1.0 - sum(clock.busy_s.values()) / (step_s * instances)),
+            "idle/trainer_ratio": _share(1.0 - event.seconds / step_s),
+        }
+
+    def _eval_row(self, command: do.CloseEvaluation) -> Row:
+        memory, name = self._memory, command.source
+        groups: dict[GroupId, list[Done]] = {group: [] for group in command.groups}
+        for trajectory in sorted(t for t in memory.responses if t.group in groups):
+            groups[trajectory.group].append(memory.responses.pop(trajectory))
+        k = max(len(members) for members in groups.values())
+        everyone = [done for members in groups.values() for done in members]
+        return {
+            "step": command.version,
+            f"eval/{name}/avg@{k}": fmean(fmean(done.score for done in members) for members in groups.values()),
+            f"eval/{name}/pass@{k}": fmean(max(done.score for done in members) for members in groups.values()),
+            f"eval/{name}/response_length/mean": fmean(done.length for done in everyone),
+            f"eval/{name}/response_length/max": max(done.length for done in everyone),
+            f"eval/{name}/clip_ratio": fmean(done.is_clipped for done in everyone),
+            f"eval/{name}/reward_failures": sum(done.outcome is not Outcome.OK for done in everyone),
+        }
+
+
+def _reward_metrics(responses: list[Done]) -> Row:
+    scores = [done.score for done in responses]
+    row: Row = {
+        "reward/mean": fmean(scores),
+        "reward/std": pstdev(scores),
+        "reward/max": max(scores),
+        "reward/min": min(scores),
+    }
+    for outcome in Outcome:
+        if outcome is not Outcome.OK:
+            row[f"reward/num_{outcome.value}"] = sum(done.outcome is outcome for done in responses)
+    names = sorted({name for done in responses for name, _ in done.extras})
+    for name in names:
+        row[f"reward/{name}/mean"] = fmean(value for done in responses for key, value in done.extras if key == name)
+    return row
+
+
+def _length_metrics(responses: list[Done]) -> Row:
+    ordered = sorted(done.length for done in responses)
+    return {
+        "response_length/mean": fmean(ordered),
+        "response_length/min": ordered[0],
+        "response_length/p50": percentile(ordered, 0.50),
+        "response_length/p95": percentile(ordered, 0.95),
+        "response_length/max": ordered[-1],
+        "response_length/clip_ratio": fmean(done.is_clipped for done in responses),
+    }
+
+
+def _group_metrics(trained: dict[TrajectoryId, Done]) -> Row:
+    groups: dict[GroupId, list[float]] = {}
+    for trajectory, done in trained.items():
+        groups.setdefault(trajectory.group, []).append(done.score)
+    return {
+        "groups/num": len(groups),
+        "groups/num_samples": len(trained),
+        "groups/frac_zero_std": fmean(len(set(scores)) == 1 for scores in groups.values()),
+        "groups/frac_all_good": fmean(min(scores) >= 1.0 for scores in groups.values()),
+        "groups/frac_all_bad": fmean(max(scores) <= 0.0 for scores in groups.values()),
+    }
+
+
+def percentile(ordered: list[int], share: float) -> int:
+    """The nearest-rank percentile of sorted values."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)

@@ -1,0 +1,24 @@
+"""``metrics.jsonl``: one JSON object per row, append-only but for what a resumed run writes again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tailrace.observe.metrics import Row
+
+
+class MetricsFile:
+    def __init__(self, path: Path, *, size: int = 0) -> None:
+        """Keep the first ``size`` bytes."""
+        self._file = path.open("ab", buffering=0)
+        self._file.truncate(size)
+        self.size = size
+
+    def append(self, row: Row) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        self._file.write(line)
+        self.size += len(line)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,56 @@
+"""What a person reads while a run goes on: one line per step, one per evaluation, one per long wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.core.waits import Wait
+from tailrace.observe.metrics import Row
+
+
+class Progress:
+    """Turns rows into lines. Remembers only what the estimated time of arrival needs."""
+
+    def __init__(self, max_steps: int) -> None:
+        self._max_steps = max_steps
+        self._mean_step_s: float | None = None
+
+    def line(self, row: Row) -> str:
+        return self._step_line(row) if "reward/mean" in row else _eval_line(row)
+
+    def _step_line(self, row: Row) -> str:
+        step_s = row["timing_s/step"]
+        # Recent steps count more: lengths change while a model learns.
+        self._mean_step_s = step_s if self._mean_step_s is None else 0.8 * self._mean_step_s + 0.2 * step_s
+        left = self._mean_step_s * (self._max_steps - row["step"])
+        lengths = "/".join(str(row[f"response_length/{name}"]) for name in ("p50", "p95", "max"))
+        parts = [
+            f"step {row['step']:>{len(str(self._max_steps))}}/{self._max_steps}",
+            f"reward {row['reward/mean']:.3f}",
+            f"length p50/p95/max {lengths}",
+            f"{row['perf/tokens_per_s']:,.0f} tok/s",
+            f"{step_s:.2f} s (gen {row['timing_s/gen']:.2f}, train {row['timing_s/update_actor']:.2f})",
+            f"ETA {clock(left)}",
+        ]
+        failures = {name: row[f"reward/num_{name}"] for name in ("error", "timeout", "crash", "invalid")}
+        if any(failures.values()):
+            parts.append("rewards failed: " + ", ".join(f"{count} {name}" for name, count in failures.items() if count))
+        return "  ".join(parts)
+
+
+def _eval_line(row: Row) -> str:
+    scores = [f"{name.removeprefix('eval/')} {value:.3f}" for name, value in row.items() if "@" in name]
+    return f"eval at step {row['step']}: " + "  ".join(scores)
+
+
+def wait_line(waits: Sequence[Wait], now: float) -> str:
+    """What is being waited for, how long it has lasted and when it will be too long."""
+    oldest = min(waits, key=lambda wait: wait.since)
+    age = now - oldest.since
+    return f"waiting for {oldest.what}: {age:.0f} s (limit {oldest.limit_s:.0f} s)"
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,93 @@
+"""Settings: what is accepted, and the words of what is refused (they are part of the interface)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tailrace.cli.main import main
+from tailrace.config.load import SettingsError, check, leaves, load
+from tailrace.config.settings import Settings
+
+
+def refusal(data: dict[str, object]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        check(data)
+    return str(caught.value)
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[rollout]\ntemperature = 0.5\nstop = ["END"]\n')
+    (tmp_path / "a.yaml").write_text("rollout:\n  temperature: 0.5\n  stop: [END]\n")
+    assert load(str(tmp_path / "a.toml")) == load(str(tmp_path / "a.yaml"))
+    assert load(str(tmp_path / "a.toml")).rollout.stop == ("END",)
+
+
+def test_overrides_win_over_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[rollout]\ntemperature = 0.5\n")
+    settings = load(str(tmp_path / "a.toml"), {"rollout.temperature": "0.7", "reward.memory_mb": "null", "seed": "3"})
+    assert (settings.rollout.temperature, settings.reward.memory_mb, settings.seed) == (0.7, None, 3)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Settings().seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["quickstart"])
+def test_built_in_recipes_are_valid(name: str) -> None:
+    assert load(name).schedule.preset == "sync"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert [name for name, text in leaves(Settings) if not text] == []
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"rollout": {"temprature": 1}}, "unknown setting rollout.temprature; did you mean rollout.temperature?"),
+        ({"learning_rate": 1e-3}, "unknown setting learning_rate; did you mean trainer.learning_rate?"),
+        ({"zzz": 1}, "unknown setting zzz; see `tailrace train --help` for all settings"),
+        ({"rollout": {"top_p": 2}}, "rollout.top_p: input should be less than or equal to 1, got 2"),
+        ({"eval_interval": 5}, "eval_interval is given but there is no evaluation set"),
+        ({"eval": [{"name": "train", "path": "x"}]}, "an evaluation set cannot be called 'train'"),
+        ({"eval": [{"name": "a", "path": "x"}] * 2}, "two evaluation sets are called 'a'"),
+        ({"rollout": {"temperature": 0}}, "greedy responses of a prompt are all the same"),
+        ({"rollout": {"n_samples_per_prompt": 1}}, "grpo compares the responses of a group"),
+        ({"rollout": {"kv_tokens": 10}}, "rollout.kv_tokens (10) cannot hold one longest response (768 tokens"),
+        ({"algorithm": {"importance_sampling": {"type": "tis"}}}, "set old_logprobs to 'recompute'"),
+        ({"rollout": {"deterministic": True}, "model": {"dtype": "bfloat16"}}, "needs model.dtype 'float32'"),
+        ({"schedule": {"max_steps": 2}, "trainer": {"warmup_steps": 3}}, "is more than schedule.max_steps (2)"),
+    ],
+)
+def test_a_refusal_says_what_to_change(data: dict[str, object], words: str) -> None:
+    assert words in refusal(data)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    assert len(refusal({"aaa": 1, "rollout": {"top_p": 2}, "seed": -1}).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
+        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart)"),
+        (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
+        (["quickstart", "--temperature=1"], "did you mean --rollout.temperature?"),
+    ],
+)
+def test_the_command_line_refuses_with_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "quickstart", "--dry-run", "--trainer.learning_rate", "1e-3"]) == 0
+    assert json.loads(capsys.readouterr().out)["trainer"]["learning_rate"] == 1e-3

@@ -1,0 +1,190 @@
+"""Random histories of the coordinator: every invariant after every event, and what a run must achieve."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.errors import InvalidTransition, ReplayMismatch
+from tailrace.core.ids import InstanceId, Version
+from tailrace.core.journal import Entry, decode, encode, replay_all
+from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.policies.routing.least_loaded import LeastLoaded
+
+
+def fresh(schedule: Schedule) -> Coordinator:
+    return Coordinator(schedule, routing=LeastLoaded())
+
+
+schedules = st.builds(
+    Schedule,
+    train_source=st.just("train"),
+    batch_size=st.integers(1, 3),
+    group_size=st.integers(1, 3),
+    max_steps=st.integers(1, 4),
+    num_instances=st.integers(1, 3),
+    max_in_flight=st.integers(1, 6),
+    eval_sets=st.sampled_from([(), (EvalSet(name="heldout", num_prompts=2, group_size=2),)]),
+    eval_interval=st.sampled_from([None, 1, 2]),
+    save_interval=st.sampled_from([None, 1, 2]),
+    is_reward_streamed=st.booleans(),
+    drops_failed_rewards=st.booleans(),
+    limits=st.just(Limits(max_restarts=1000)),
+)
+
+
+@given(schedule=schedules, seed=st.integers(0, 2**32), trouble=st.sampled_from([0.0, 0.03, 0.1]))
+@settings(max_examples=120, deadline=None)
+def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Schedule, seed: int, trouble: float) -> None:
+    world = World(schedule, random.Random(seed), trouble=trouble)
+    verdict = world.run()
+    if "failing reward" in verdict.reason:
+        assert schedule.drops_failed_rewards
+        return
+    assert verdict.is_complete
+    assert len(world.trained) == schedule.max_steps
+    # A crash between a step and its news makes the step happen twice; the journal tells of it once.
+    counts = Counter(t for step in world.trained for t in step)
+    assert max(counts.values()) == 1, "a response was trained twice"
+    for step in world.trained:
+        assert len({t.group for t in step}) == schedule.batch_size
+        assert list(step) == sorted(step)
+
+
+@given(schedule=schedules, seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_a_journal_replays_to_identical_commands(schedule: Schedule, seed: int) -> None:
+    world = World(schedule, random.Random(seed), trouble=0.05)
+    world.run()
+    # Resumes re-create the coordinator from its snapshot; a replay goes straight through.
+    lines = [encode(entry) for entry in world.entries]
+    entries = [decode(line) for line in lines]
+    assert entries == world.entries
+    assert replay_all(entries, fresh) == len(entries)
+
+
+def test_a_journal_that_was_tampered_with_is_noticed() -> None:
+    schedule = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2)
+    world = World(schedule, random.Random(1))
+    world.run()
+    index = next(i for i, e in enumerate(world.entries) if any(isinstance(c, do.TrainStep) for c in e.commands))
+    entry = world.entries[index]
+    world.entries[index] = Entry(now=entry.now, event=entry.event, commands=())
+    with pytest.raises(ReplayMismatch, match=f"entry {index}"):
+        replay_all(world.entries, fresh)
+
+
+def test_the_state_stays_small_however_long_a_run_lasts() -> None:
+    sizes = []
+    for max_steps in (3, 30):
+        schedule = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=max_steps)
+        world = World(schedule, random.Random(1))
+        world.run()
+        sizes.append(len(str(world.coordinator.snapshot())))
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+def test_nobody_waits_without_a_name_and_a_limit() -> None:
+    schedule = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2)
+    world = World(schedule, random.Random(3))
+    world.tell(ev.RunStarted(schedule=schedule))
+    while world.verdict is None:
+        waits = world.coordinator.waits()
+        assert waits, "the run goes on but does not say what it waits for"
+        assert all(w.what and w.limit_s > 0 and w.since <= world.now for w in waits)
+        world.advance()
+    assert world.coordinator.waits() == []
+
+
+def silent_instance(limits: Limits) -> tuple[Coordinator, float]:
+    """A coordinator whose only instance took work and then says nothing."""
+    coordinator = fresh(Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=limits))
+    coordinator.handle(ev.RunStarted(schedule=coordinator.schedule), now=0.0)
+    coordinator.handle(ev.PromptsOffered(source="train", prompts=((0, 0),), next_epoch=0, next_offset=1), now=1.0)
+    commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=2.0)
+    assert any(isinstance(c, do.Submit) for c in commands)
+    return coordinator, 2.0
+
+
+def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_report() -> None:
+    coordinator, start = silent_instance(Limits(progress_s=10.0, start_s=10.0))
+    (wait,) = coordinator.waits()
+    assert wait.what == "response train:0:0:0:0 on instance 0"
+    trajectory = next(iter(coordinator._state.trajectories())).id
+    report = ev.RolloutReported(
+        instance=InstanceId(0), version=Version(0), progressed=(ev.Progressed(trajectory=trajectory, length=5),)
+    )
+    coordinator.handle(report, now=start + 1)
+    commands = coordinator.handle(ev.TimerFired(), now=start + 11)
+    (kill,) = [c for c in commands if isinstance(c, do.KillInstance)]
+    assert "response train:0:0:0:0" in kill.reason
+    commands = coordinator.handle(ev.InstanceLost(instance=InstanceId(0), reason=kill.reason), now=start + 12)
+    assert do.StartInstance(instance=InstanceId(0)) in commands
+    commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=start + 13)
+    (submit,) = [c for c in commands if isinstance(c, do.Submit)]
+    assert submit.dispatches == (do.Dispatch(trajectory=trajectory, start=5),)
+
+
+def test_an_instance_that_is_lost_again_and_again_ends_the_run_with_its_last_words() -> None:
+    coordinator, now = silent_instance(Limits(max_restarts=2))
+    for attempt in range(3):
+        commands = coordinator.handle(ev.InstanceLost(instance=InstanceId(0), reason="out of memory"), now=now)
+        if attempt < 2:
+            coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=now)
+    (finish,) = [c for c in commands if isinstance(c, do.FinishRun)]
+    assert not finish.is_complete
+    assert "instance 0 was lost 3 times" in finish.reason
+    assert "out of memory" in finish.reason
+
+
+def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() -> None:
+    coordinator = fresh(
+        Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=Limits(prompts_s=5.0))
+    )
+    coordinator.handle(ev.RunStarted(schedule=coordinator.schedule), now=0.0)
+    (finish,) = coordinator.handle(ev.TimerFired(), now=6.0)
+    assert finish == do.FinishRun(is_complete=False, reason="waited 6 s for prompts of 'train' (limit 5 s)")
+
+
+def test_an_illegal_move_carries_the_story() -> None:
+    coordinator, now = silent_instance(Limits())
+    trajectory = next(iter(coordinator._state.trajectories())).id
+    scored = ev.Scored(trajectory=trajectory, outcome=ev.Outcome.OK, score=1.0, seconds=0.1)
+    with pytest.raises(InvalidTransition, match=r"running -> scored is not legal\n  2.000  pending -> running"):
+        coordinator.handle(ev.ResponsesScored(scores=(scored,)), now=now)
+
+
+def test_barrier_timing_scores_nothing_before_the_last_response_ended() -> None:
+    schedule = Schedule(train_source="train", batch_size=3, group_size=2, max_steps=2, is_reward_streamed=False)
+    world = World(schedule, random.Random(5))
+    world.run()
+    num_finished = 0
+    for entry in world.entries:
+        if isinstance(entry.event, ev.RolloutReported):
+            num_finished += len(entry.event.finished)
+        for command in entry.commands:
+            if isinstance(command, do.Score):
+                assert num_finished % 6 == 0, "scored before the step's last response ended"
+                assert len(command.trajectories) == 6
+
+
+def test_a_stopped_run_says_so_and_goes_on_when_resumed() -> None:
+    schedule = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=3)
+    world = World(schedule, random.Random(2))
+    world.tell(ev.RunStarted(schedule=schedule))
+    for _ in range(10):
+        world.advance()
+    world.tell(ev.StopRequested(reason="interrupted from the keyboard"))
+    assert world.verdict == do.FinishRun(is_complete=False, reason="interrupted from the keyboard")
+    world.crash_and_resume()
+    while world.verdict is None:
+        world.advance()
+    assert world.verdict.is_complete

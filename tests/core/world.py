@@ -1,0 +1,153 @@
+"""A world for the coordinator: it answers commands at random, loses instances, fails rewards, dies and resumes.
+
+Not a fake of any adapter: it only obeys the contract that every command ends in its event. Randomness comes from
+the generator the test hands in, so a failing history repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.policies.routing.least_loaded import LeastLoaded
+
+
+class World:
+    """Drives a coordinator to the end of its run, checking it after every event."""
+
+    def __init__(self, schedule: Schedule, rng: random.Random, *, num_prompts: int = 7, trouble: float = 0.0) -> None:
+        self.schedule, self.rng, self.num_prompts, self.trouble = schedule, rng, num_prompts, trouble
+        self.coordinator = Coordinator(schedule, routing=LeastLoaded())
+        self.entries: list[Entry] = []
+        self.now = 0.0
+        self.open: deque[do.Command] = deque()
+        self.running: dict[InstanceId, dict[TrajectoryId, int]] = {}
+        self.versions: dict[InstanceId, Version] = {}
+        self.trained: list[tuple[TrajectoryId, ...]] = []
+        self.verdict: do.FinishRun | None = None
+        self.timer: float | None = None
+
+    def run(self, *, max_events: int = 20_000) -> do.FinishRun:
+        self.tell(ev.RunStarted(schedule=self.schedule))
+        while self.verdict is None:
+            assert len(self.entries) < max_events, f"no end in sight; waiting for {self.coordinator.waits()}"
+            self.advance()
+        return self.verdict
+
+    def advance(self) -> None:
+        """One random thing happens."""
+        self.now += self.rng.random()
+        if self.rng.random() < self.trouble:
+            self.make_trouble()
+        elif self.open and (self.rng.random() < 0.5 or not any(self.running.values())):
+            self.open.rotate(self.rng.randrange(len(self.open)))
+            self.answer(self.open.popleft())
+        elif any(self.running.values()):
+            self.report()
+        else:
+            assert self.timer is not None, "nothing is open and nobody will wake the core"
+            self.now = max(self.now, self.timer)
+            self.tell(ev.TimerFired())
+
+    def tell(self, event: ev.Event) -> None:
+        commands = self.coordinator.handle(event, now=self.now)
+        self.entries.append(Entry(now=self.now, event=event, commands=tuple(commands)))
+        self.coordinator.check()
+        for command in commands:
+            match command:
+                case do.FinishRun():
+                    self.verdict = command
+                case do.SetTimer(at=at):
+                    self.timer = at
+                case do.CloseEvaluation():
+                    pass
+                case _:
+                    self.open.append(command)
+
+    def answer(self, command: do.Command) -> None:
+        match command:
+            case do.RequestPrompts():
+                self.tell(self.offer(command))
+            case do.StartInstance(instance=instance):
+                self.running[instance], self.versions[instance] = {}, Version(0)
+                self.tell(ev.InstanceStarted(instance=instance, version=Version(0)))
+            case do.KillInstance(instance=instance, reason=reason):
+                self.lose(instance, reason)
+            case do.Submit(instance=instance, dispatches=dispatches):
+                self.running[instance].update({d.trajectory: d.start for d in dispatches})
+            case do.PullWeights(instance=instance, version=version):
+                assert not self.running[instance], "pull with live requests"
+                self.versions[instance] = version
+                self.tell(ev.WeightsPulled(instance=instance, version=version, seconds=0.1))
+            case do.Score(trajectories=trajectories):
+                self.tell(ev.ResponsesScored(scores=tuple(self.score(t) for t in trajectories)))
+            case do.TrainStep(version=version, trajectories=trajectories):
+                self.trained.append(trajectories)
+                self.tell(ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=(("actor/lr", 0.1),)))
+            case do.PublishWeights(version=version):
+                self.tell(ev.WeightsPublished(version=version, seconds=0.1))
+            case do.SaveCheckpoint(version=version):
+                self.tell(ev.CheckpointSaved(version=version, seconds=0.1))
+            case _:
+                raise AssertionError(command)
+
+    def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
+        positions = [command.epoch * self.num_prompts + command.offset + i for i in range(command.count + 1)]
+        if command.source != self.schedule.train_source:
+            prompts = tuple((command.epoch, index) for index in range(command.count))
+        else:
+            prompts = tuple(divmod(position, self.num_prompts) for position in positions[:-1])
+        epoch, offset = divmod(positions[-1], self.num_prompts)
+        return ev.PromptsOffered(source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset)
+
+    def score(self, trajectory: TrajectoryId) -> ev.Scored:
+        outcome = Outcome.TIMEOUT if self.rng.random() < self.trouble else Outcome.OK
+        return ev.Scored(trajectory=trajectory, outcome=outcome, score=self.rng.random(), seconds=0.01)
+
+    def report(self) -> None:
+        instance = self.rng.choice([i for i, running in self.running.items() if running])
+        running = self.running[instance]
+        progressed, finished = [], []
+        for trajectory in list(running):
+            running[trajectory] += self.rng.randrange(4)
+            if self.rng.random() < 0.4:
+                length = running.pop(trajectory)
+                finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.STOP))
+            else:
+                progressed.append(ev.Progressed(trajectory=trajectory, length=running[trajectory]))
+        self.tell(
+            ev.RolloutReported(
+                instance=instance,
+                version=self.versions[instance],
+                progressed=tuple(progressed),
+                finished=tuple(finished),
+            )
+        )
+
+    def make_trouble(self) -> None:
+        if self.running and self.rng.random() < 0.5:
+            self.lose(self.rng.choice(list(self.running)), "it was killed")
+        else:
+            self.crash_and_resume()
+
+    def lose(self, instance: InstanceId, reason: str) -> None:
+        self.running.pop(instance, None)
+        self.open = deque(c for c in self.open if getattr(c, "instance", None) != instance)
+        self.tell(ev.InstanceLost(instance=instance, reason=reason))
+
+    def crash_and_resume(self) -> None:
+        snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
+        self.coordinator = Coordinator.restore(self.schedule, snapshot, routing=LeastLoaded())
+        self.running, self.open, self.timer, self.verdict = {}, deque(), None, None
+        if self.trained and len(self.trained) > self.coordinator.version:
+            self.trained.pop()  # trained, but the crash came before the news of it
+        self.tell(ev.RunResumed())
