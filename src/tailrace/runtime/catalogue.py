@@ -1,0 +1,70 @@
+"""The data plane's view of every source: its prompts, its order, how it is sampled, and where responses lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import TrajectoryId
+from tailrace.data.order import PromptOrder
+from tailrace.data.prompts import PromptSet
+from tailrace.engines.contract import Request, Sampling
+from tailrace.rewards.outcome import ScoreTask
+from tailrace.store.payload_store import PayloadStore
+from tailrace.trainer.batch import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    prompts: PromptSet
+    order: PromptOrder
+    sampling: Sampling
+    budget: int
+
+
+class Catalogue:
+    def __init__(self, sources: Mapping[str, Source], store: PayloadStore, decode: Callable[..., str]) -> None:
+        self._sources, self._store, self._decode = sources, store, decode
+
+    def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
+        offer = self._sources[command.source].order.ids(command.epoch, command.offset, command.count)
+        return ev.PromptsOffered(
+            source=command.source,
+            prompts=offer.prompts,
+            next_epoch=offer.next_epoch,
+            next_offset=offer.next_offset,
+        )
+
+    def columns(self) -> tuple[str, ...]:
+        """Those that every row of every source has: what a reward function may ask for."""
+        first, *others = [source.prompts.columns for source in self._sources.values()]
+        return tuple(name for name in first if all(name in columns for columns in others))
+
+    def request(self, trajectory: TrajectoryId, start: int) -> Request:
+        """What an engine needs to generate a response from its token ``start`` on."""
+        source = self._sources[trajectory.group.source]
+        prompt = source.prompts[trajectory.group.prompt].tokens
+        prefix = self._store.response(trajectory).tokens[:start] if start else prompt[:0]
+        return Request(
+            trajectory=trajectory, prompt=prompt, prefix=prefix, budget=source.budget, sampling=source.sampling
+        )
+
+    def task(self, trajectory: TrajectoryId) -> ScoreTask:
+        """What a reward needs to score a finished response."""
+        row = self._sources[trajectory.group.source].prompts[trajectory.group.prompt].row
+        text = self._decode(self._store.response(trajectory).tokens, skip_special_tokens=True)
+        return ScoreTask(trajectory=trajectory, row=row, response=text)
+
+    def samples(self, command: do.TrainStep) -> tuple[Sample, ...]:
+        """What the trainer needs for a step."""
+        return tuple(
+            Sample(
+                trajectory=trajectory,
+                prompt=self._sources[trajectory.group.source].prompts[trajectory.group.prompt].tokens,
+                response=self._store.response(trajectory),
+                score=score,
+            )
+            for trajectory, score in zip(command.trajectories, command.scores, strict=True)
+        )

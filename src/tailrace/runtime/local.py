@@ -1,0 +1,186 @@
+"""A run on one machine: the controller process and its workers.
+
+    controller   driver, coordinator, journal, payload store        (this process)
+    rollout-N    one engine each                                     tailrace.workers.rollout
+    training     the trainer; publishes weights in shared memory     tailrace.workers.training
+    reward-N     reward functions, killable                          tailrace.workers.reward
+
+This file only connects parts: each command goes to the adapter that performs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tailrace.config.settings import Settings
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.observe.progress import wait_line
+from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.rewards.outcome import ScoreResult
+from tailrace.runtime.checkpointing import Checkpointing
+from tailrace.runtime.driver import Driver
+from tailrace.runtime.recorder import Recorder
+from tailrace.runtime.resume import recall
+from tailrace.runtime.reward_pool import RewardPool
+from tailrace.runtime.rollouts import Rollouts
+from tailrace.runtime.run_directory import Checkpoints, RunDirectory
+from tailrace.runtime.sources import Sources
+from tailrace.runtime.training import Training
+from tailrace.store.payload_store import PayloadStore
+from tailrace.workers.messages import RolloutInit, TrainingInit
+
+_WAIT_SHOWN_AFTER_S = 10.0
+Say = Callable[[str], None]
+
+
+class LocalRun:
+    """Owns every part of one run, from the first event to the last. Made and used inside one event loop."""
+
+    def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
+        self._settings, self._directory, self._sources, self._say = settings, directory, sources, say
+        self._store = store
+        checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
+        self._past = recall(
+            journal=directory.journal,
+            checkpoint=checkpoints.latest(),
+            store=store,
+            schedule=sources.schedule,
+            routing=LeastLoaded(),
+        )
+        self._coordinator = self._past.coordinator
+        self.recorder = Recorder(directory, self._past, max_steps=sources.schedule.max_steps, say=say)
+        self._driver = Driver(
+            self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
+        )
+        self._checkpointing = Checkpointing(
+            checkpoints,
+            coordinator=self._coordinator,
+            recorder=self.recorder,
+            store=store,
+            keeps_payload=settings.keep_rollouts,
+        )
+        self._weights = _weight_file(directory.path)
+        self._make_workers()
+
+    def _make_workers(self) -> None:
+        settings, logs, post = self._settings, self._directory.logs, self._driver.post
+        init = RolloutInit(
+            checkpoint=self._sources.model,
+            model=settings.model,
+            rollout=settings.rollout,
+            max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
+            seed=settings.seed,
+            weights=self._weights,
+        )
+        catalogue = self._sources.catalogue
+        self._rollouts = Rollouts(init, request=catalogue.request, store=self._store, post=post, logs=logs)
+        self._training = Training(
+            samples=catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
+        )
+        self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, columns=catalogue.columns())
+
+    async def run(self) -> do.FinishRun:
+        """Start what must be there before the first event, then handle events until the run is over."""
+        loop = asyncio.get_running_loop()
+        watcher = asyncio.create_task(self._show_waits())
+        try:
+            await self._prepare()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._ask_to_stop)
+            first = ev.RunStarted(schedule=self._sources.schedule) if self._past.is_new else ev.RunResumed()
+            return await self._driver.run(first)
+        finally:
+            watcher.cancel()
+            await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
+            self._weights.unlink(missing_ok=True)
+            self.recorder.close()
+
+    async def _prepare(self) -> None:
+        self._say("starting the training worker and the reward processes")
+        await asyncio.gather(self._rewards.start(), self._training.prepare(self._training_init()))
+        for step in self._past.steps_to_redo():
+            self._say(f"taking step {step.version + 1} again: it came after the last checkpoint")
+            await self._training.redo(step)
+        self._training.go_live()
+
+    def _training_init(self) -> TrainingInit:
+        settings = self._settings
+        return TrainingInit(
+            model_path=self._sources.model,
+            checkpoint=self._past.checkpoint,
+            model=settings.model,
+            trainer=settings.trainer,
+            algorithm=settings.algorithm,
+            temperature=settings.rollout.temperature,
+            max_steps=self._sources.schedule.max_steps,
+            seed=settings.seed,
+            weights=self._weights,
+        )
+
+    def _perform(self, command: do.Command) -> None:
+        match command:
+            case do.RequestPrompts():
+                self._driver.post(self._sources.catalogue.offer(command))
+            case do.StartInstance():
+                self._rollouts.start(command)
+            case do.KillInstance():
+                self._rollouts.kill(command)
+            case do.Submit():
+                self._rollouts.submit(command)
+            case do.PullWeights():
+                self._rollouts.pull(command)
+            case do.Score(trajectories=trajectories):
+                for trajectory in trajectories:
+                    self._rewards.submit(self._sources.catalogue.task(trajectory))
+            case do.TrainStep() | do.PublishWeights():
+                self._training.perform(command)
+            case do.SaveCheckpoint():
+                self._save(command)
+            case do.CloseEvaluation():
+                pass  # its payload goes with the next checkpoint
+            case _:
+                raise TypeError(f"unknown command {command!r}")
+
+    def _save(self, command: do.SaveCheckpoint) -> None:
+        try:
+            directory = self._checkpointing.begin(command.version)
+        except OSError as error:
+            self._driver.post(ev.CheckpointFailed(version=command.version, reason=str(error)))
+        else:
+            self._training.save(command.version, directory)
+
+    def _on_score(self, result: ScoreResult) -> None:
+        scored = ev.Scored(
+            trajectory=result.trajectory,
+            outcome=result.outcome,
+            score=result.score,
+            seconds=result.seconds,
+            extras=tuple(result.extras.items()),
+            detail=result.detail,
+        )
+        self._driver.post(ev.ResponsesScored(scores=(scored,)))
+
+    def _ask_to_stop(self) -> None:
+        self._driver.post(ev.StopRequested(reason="it was asked to stop; the same command continues it"))
+
+    async def _show_waits(self) -> None:
+        """Name what the run waits for, whenever that has lasted a while."""
+        while True:
+            await asyncio.sleep(_WAIT_SHOWN_AFTER_S)
+            now = self._driver.now()
+            waits = [w for w in self._coordinator.waits() if now - w.since >= _WAIT_SHOWN_AFTER_S]
+            if waits:
+                self._say(wait_line(waits, now))
+
+
+def _weight_file(run: Path) -> Path:
+    """In memory where the system offers that. The name is the run's, so a resumed run reuses what a dead one left."""
+    shared = Path("/dev/shm")
+    folder = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    return folder / f"tailrace-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}.weights"

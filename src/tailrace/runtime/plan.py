@@ -1,0 +1,86 @@
+"""From settings to what the core and the engines are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tailrace.config.load import SettingsError
+from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.settings import SamplingSettings, Settings
+from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.engines.contract import Sampling
+
+_REWARD_GRACE_S = 120.0
+"""A reward process may have to be restarted before it can score."""
+
+
+def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    """``num_prompts``: usable prompts of each source."""
+    rollout, limits = settings.rollout, settings.limits
+    return Schedule(
+        train_source=TRAIN_SOURCE,
+        batch_size=settings.schedule.rollout_batch_size,
+        group_size=rollout.n_samples_per_prompt,
+        max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
+        num_instances=rollout.num_instances,
+        # Twice what it can run: an instance never waits for the controller to hand it the next response.
+        max_in_flight=2 * rollout.max_running,
+        eval_sets=tuple(
+            EvalSet(name=s.name, num_prompts=num_prompts[s.name], group_size=s.n_samples_per_prompt)
+            for s in settings.eval
+        ),
+        eval_interval=settings.eval_interval,
+        save_interval=settings.save_interval,
+        is_reward_streamed=settings.reward.timing == "streamed",
+        drops_failed_rewards=settings.reward.on_failure == "drop",
+        limits=Limits(
+            start_s=limits.start_s,
+            progress_s=limits.progress_s,
+            reward_s=settings.reward.timeout_s + _REWARD_GRACE_S,
+            train_s=limits.train_s,
+            weights_s=limits.weights_s,
+            checkpoint_s=limits.checkpoint_s,
+            max_restarts=limits.max_restarts,
+        ),
+    )
+
+
+def max_steps(settings: Settings, num_prompts: int) -> int:
+    if settings.schedule.max_steps is not None:
+        return settings.schedule.max_steps
+    steps = num_prompts * settings.schedule.num_epochs // settings.schedule.rollout_batch_size
+    if steps == 0:
+        raise SettingsError(
+            f"{num_prompts} prompts and {settings.schedule.num_epochs} epochs do not fill one batch of"
+            f" {settings.schedule.rollout_batch_size} prompts; set schedule.max_steps or a smaller rollout_batch_size"
+        )
+    return steps
+
+
+def sampling(settings: SamplingSettings, end_tokens: tuple[int, ...]) -> Sampling:
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        stop_token_ids=tuple(sorted({*end_tokens, *settings.stop_token_ids})),
+        stop_strings=settings.stop,
+    )
+
+
+def end_tokens(model: Path, tokenizer_end: int | None) -> tuple[int, ...]:
+    """Every token the model's own files call an end of sequence."""
+    found: set[int] = set() if tokenizer_end is None else {tokenizer_end}
+    for name in ("generation_config.json", "config.json"):
+        if (path := model / name).exists():
+            found |= _as_set(json.loads(path.read_text()).get("eos_token_id"))
+    return tuple(sorted(found))
+
+
+def _as_set(value: Any) -> set[int]:
+    if value is None:
+        return set()
+    return {int(token) for token in value} if isinstance(value, list) else {int(value)}

@@ -1,0 +1,59 @@
+"""Everything that is written down about a run, entry by entry: journal, metrics, lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.core.journal import Entry
+from tailrace.observe.journal_file import JournalFile
+from tailrace.observe.metrics import Row
+from tailrace.observe.metrics_file import MetricsFile
+from tailrace.observe.progress import Progress
+from tailrace.runtime.resume import Past
+from tailrace.runtime.run_directory import RunDirectory
+
+
+class Recorder:
+    """The one writer of journal and metrics."""
+
+    def __init__(self, directory: RunDirectory, past: Past, *, max_steps: int, say: Callable[[str], None]) -> None:
+        self._journal = JournalFile.open(directory.journal)
+        self._journal.truncate(past.journal_size)
+        self._metrics = past.metrics
+        self._file = MetricsFile(directory.metrics, size=past.metrics_size)
+        self._progress = Progress(max_steps)
+        self._say = say
+        self._now = past.now
+        self.summary: Row = {}
+        """The newest value of every metric."""
+        for entry in past.tail:
+            self._note(entry, is_news=False)
+
+    def record(self, entry: Entry) -> None:
+        self._journal.append(entry)
+        self._note(entry, is_news=True)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint must know so that recording can go on from here."""
+        return {
+            "metrics": self._metrics.snapshot(),
+            "metrics_size": self._file.size,
+            "journal_size": self._journal.size,
+            "now": self._now,
+        }
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    def close(self) -> None:
+        self._journal.close()
+        self._file.close()
+
+    def _note(self, entry: Entry, *, is_news: bool) -> None:
+        self._now = entry.now
+        for row in self._metrics.feed(entry):
+            self._file.append(row)
+            self.summary |= row
+            if is_news:
+                self._say(self._progress.line(row))

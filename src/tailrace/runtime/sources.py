@@ -1,0 +1,85 @@
+"""Everything a run reads before it starts: the model's files, its tokenizer, the prompts of every source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tailrace.config.load import SettingsError
+from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.settings import EvalSetSettings, Settings
+from tailrace.core.schedule import Schedule
+from tailrace.data.models import resolve_model
+from tailrace.data.order import PromptOrder
+from tailrace.data.prompts import PromptSet
+from tailrace.engines.native.architecture import read_architecture
+from tailrace.runtime import plan
+from tailrace.runtime.catalogue import Catalogue, Source
+from tailrace.store.payload_store import PayloadStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    model: Path
+    catalogue: Catalogue
+    schedule: Schedule
+    notes: tuple[str, ...]
+    """What a person should know about them."""
+
+    @classmethod
+    def load(cls, settings: Settings, store: PayloadStore) -> Self:
+        """Read everything, or raise ``SettingsError`` with the reason."""
+        try:
+            model = resolve_model(settings.model.path)
+            read_architecture(model)  # refuses a model the engine cannot run
+            tokenizer = _tokenizer(model)
+            loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
+            sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
+        except (OSError, ValueError) as error:
+            raise SettingsError(str(error)) from error
+        counts = {name: len(source.prompts) for name, source in sources.items()}
+        return cls(
+            model=model,
+            catalogue=Catalogue(sources, store, tokenizer.decode),
+            schedule=plan.schedule(settings, counts),
+            notes=tuple(_note(name, source.prompts) for name, source in sources.items()),
+        )
+
+
+class _Loader:
+    def __init__(self, settings: Settings, tokenizer: Any, end_tokens: tuple[int, ...]) -> None:
+        self._settings, self._tokenizer, self._end_tokens = settings, tokenizer, end_tokens
+
+    def train(self) -> Source:
+        settings = self._settings
+        prompts = PromptSet.load(TRAIN_SOURCE, settings.data.train, self._tokenizer, settings.data)
+        shuffle = settings.data.shuffle
+        return Source(
+            prompts=prompts,
+            order=PromptOrder(prompts.indices, source=TRAIN_SOURCE, seed=settings.seed, shuffle=shuffle),
+            sampling=plan.sampling(settings.rollout, self._end_tokens),
+            budget=settings.rollout.max_response_length,
+        )
+
+    def evaluation(self, eval_set: EvalSetSettings) -> Source:
+        settings, name = self._settings, eval_set.name
+        prompts = PromptSet.load(name, eval_set.path, self._tokenizer, settings.data, max_prompts=eval_set.max_prompts)
+        return Source(
+            prompts=prompts,
+            order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
+            sampling=plan.sampling(eval_set, self._end_tokens),
+            budget=eval_set.max_response_length or settings.rollout.max_response_length,
+        )
+
+
+def _tokenizer(model: Path) -> Any:
+    # Imported here: it takes seconds, and settings should be refused before that.
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)
+
+
+def _note(name: str, prompts: PromptSet) -> str:
+    left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
+    return f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}"

@@ -1,0 +1,136 @@
+"""What the controller and its workers say to each other: small, typed, and without tensors.
+
+Weights never travel here: they go through the weight channel. Token arrays do, as NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace.config.settings import AlgorithmSettings, ModelSettings, RolloutSettings, TrainerSettings
+from tailrace.core.ids import Version
+from tailrace.engines.contract import Output, Request
+from tailrace.trainer.batch import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutInit:
+    """First message to a rollout worker. Answered by ``RolloutReady``."""
+
+    checkpoint: Path
+    model: ModelSettings
+    rollout: RolloutSettings
+    max_length: int
+    """Most tokens of a prompt with its response."""
+    seed: int
+    weights: Path
+    """The weight channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReady:
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """Answered by ``Report``s until each request has finished."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    version: Version
+    outputs: tuple[Output, ...]
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """Answered by ``Pulled``."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    version: Version
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingInit:
+    """First message to the training worker. Answered by ``TrainingReady``."""
+
+    model_path: Path
+    checkpoint: Path | None
+    """Where to continue from; None: the model itself."""
+    model: ModelSettings
+    trainer: TrainerSettings
+    algorithm: AlgorithmSettings
+    temperature: float
+    max_steps: int
+    seed: int
+    weights: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReady:
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Answered by ``Trained`` or ``Refused``."""
+
+    version: Version
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    version: Version
+    seconds: float
+    metrics: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Answered by ``Published``."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    version: Version
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Write a checkpoint into this directory. Answered by ``Saved`` or ``SaveFailed``."""
+
+    version: Version
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    version: Version
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    version: Version
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The training worker cannot do what it was asked to, and says why."""
+
+    reason: str

@@ -1,0 +1,130 @@
+"""The rollout worker: one engine, stepped as long as it has work, reporting in batches.
+
+Finished responses are reported within ``_FINISHED_INTERVAL_S``, so that rewards start while others still
+generate; unfinished ones every ``progress_interval_s``, so that a dead worker loses little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from tailrace.core.ids import Version
+from tailrace.engines.contract import Engine, Output
+from tailrace.engines.native.engine import NativeEngine
+from tailrace.engines.native.limits import EngineLimits
+from tailrace.weights.shared_memory import WeightReader
+from tailrace.workers.link import Link, connect
+from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+
+_FINISHED_INTERVAL_S = 0.05
+"""Small beside a reward's run time, large beside a decode step of a small model."""
+
+
+class RolloutWorker:
+    def __init__(self, link: Link, init: RolloutInit, engine: Engine) -> None:
+        self._link, self._engine = link, engine
+        self._weights = init.weights
+        self._reader: WeightReader | None = None
+        self._progress_interval_s = init.rollout.progress_interval_s
+        self._unsent: list[Output] = []
+        self._sent_at = self._progress_at = time.monotonic()
+        self._num_live = 0
+
+    def run(self) -> None:
+        while True:
+            message = self._link.receive(0 if self._num_live else None)
+            while message is not None:
+                self._handle(message)
+                message = self._link.receive(0)
+            self._step()
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case Generate(requests=requests):
+                self._engine.submit(requests)
+                self._num_live += len(requests)
+            case Pull(version=version):
+                self._pull(version)
+            case _:
+                raise TypeError(f"unknown message {message!r}")
+
+    def _step(self) -> None:
+        if not self._num_live:
+            return
+        finished = self._engine.step()
+        self._num_live -= len(finished)
+        self._unsent += finished
+        now = time.monotonic()
+        if now - self._progress_at >= self._progress_interval_s:
+            self._unsent += self._engine.progress()
+            self._progress_at = now
+        is_due = now - self._sent_at >= _FINISHED_INTERVAL_S
+        if self._unsent and (is_due or not self._num_live):
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        stats = self._engine.stats()
+        report = Report(version=stats.version, outputs=tuple(self._unsent), num_preemptions=stats.num_preemptions)
+        self._link.send(report)
+        self._unsent, self._sent_at = [], now
+
+    def _pull(self, version: Version) -> None:
+        start = time.monotonic()
+        if self._reader is None:
+            self._reader = WeightReader.open(self._weights)
+        pulled = self._reader.pull(version)
+        self._engine.pull(pulled.weights, pulled.version)
+        self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
+
+
+def build_engine(init: RolloutInit) -> Engine:
+    rollout = init.rollout
+    device = init.model.device if init.model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if rollout.threads is not None:
+        torch.set_num_threads(rollout.threads)
+    limits = EngineLimits(
+        max_running=rollout.max_running,
+        max_length=init.max_length,
+        kv_tokens=rollout.kv_tokens,
+        prefill_chunk=rollout.prefill_chunk,
+    )
+    return NativeEngine(
+        init.checkpoint,
+        seed=init.seed,
+        device=torch.device(device),
+        dtype=getattr(torch, init.model.dtype),
+        limits=limits,
+        deterministic=rollout.deterministic,
+        decode_text=_text_decoder(init.checkpoint),
+    )
+
+
+def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
+    """Decodes for stop strings; the tokenizer is loaded when the first one is looked for."""
+    tokenizers: list[object] = []
+
+    def decode(tokens: Sequence[int]) -> str:
+        if not tokenizers:
+            from transformers import AutoTokenizer
+
+            tokenizers.append(AutoTokenizer.from_pretrained(checkpoint))
+        return str(tokenizers[0].decode(tokens))  # type: ignore[attr-defined]
+
+    return decode
+
+
+def main() -> None:
+    link = connect()
+    init = link.receive(None)
+    assert isinstance(init, RolloutInit)
+    worker = RolloutWorker(link, init, build_engine(init))
+    link.send(RolloutReady(version=Version(0)))
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

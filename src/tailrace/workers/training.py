@@ -1,0 +1,109 @@
+"""The training worker: does one thing after the other, in the order asked.
+
+That order is a promise: a checkpoint asked for after step v and before step v + 1 holds version v.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from tailrace.core.ids import Version
+from tailrace.trainer.batch import in_groups
+from tailrace.trainer.trainer import Trainer
+from tailrace.weights.shared_memory import WeightWriter, layout_of
+from tailrace.workers.link import Link, connect
+from tailrace.workers.messages import (
+    Publish,
+    Published,
+    Refused,
+    Save,
+    Saved,
+    SaveFailed,
+    Train,
+    Trained,
+    TrainingInit,
+    TrainingReady,
+)
+
+
+class TrainingWorker:
+    def __init__(self, link: Link, init: TrainingInit) -> None:
+        self._link = link
+        self._trainer = Trainer(
+            init.model_path,
+            model=init.model,
+            settings=init.trainer,
+            algorithm=init.algorithm,
+            temperature=init.temperature,
+            max_steps=init.max_steps,
+            seed=init.seed,
+        )
+        if init.checkpoint is not None:
+            self._trainer.load(init.checkpoint)
+        self._weights = init.weights
+        self._writer: WeightWriter | None = None
+
+    @property
+    def version(self) -> Version:
+        return self._trainer.version
+
+    def handle(self, message: object) -> None:
+        match message:
+            case Train():
+                self._train(message)
+            case Publish():
+                self._publish(message)
+            case Save():
+                self._save(message)
+            case _:
+                raise TypeError(f"unknown message {message!r}")
+
+    def _train(self, message: Train) -> None:
+        start = time.monotonic()
+        if message.version != self.version:
+            self._link.send(Refused(reason=f"asked to train version {message.version}, holds {self.version}"))
+            return
+        try:
+            result = self._trainer.train(in_groups(message.samples))
+        except (FloatingPointError, torch.OutOfMemoryError) as error:
+            self._link.send(Refused(reason=str(error)))
+            return
+        seconds = time.monotonic() - start
+        self._link.send(Trained(version=result.version, seconds=seconds, metrics=tuple(result.metrics.items())))
+
+    def _publish(self, message: Publish) -> None:
+        start = time.monotonic()
+        if self._writer is None:
+            self._writer = WeightWriter.create(self._weights, layout_of(self._trainer.named_weights()))
+        self._writer.publish(message.version, self._trainer.named_weights())
+        self._link.send(Published(version=message.version, seconds=time.monotonic() - start))
+
+    def _save(self, message: Save) -> None:
+        start = time.monotonic()
+        try:
+            self._trainer.save(message.directory)
+        except OSError as error:
+            self._link.send(SaveFailed(version=message.version, reason=_reason(error, message.directory)))
+            return
+        self._link.send(Saved(version=message.version, seconds=time.monotonic() - start))
+
+
+def _reason(error: OSError, directory: Path) -> str:
+    return f"{error.strerror or error} ({error.filename or directory})"
+
+
+def main() -> None:
+    link = connect()
+    init = link.receive(None)
+    assert isinstance(init, TrainingInit)
+    worker = TrainingWorker(link, init)
+    link.send(TrainingReady(version=worker.version))
+    while True:
+        worker.handle(link.receive(None))
+
+
+if __name__ == "__main__":
+    main()

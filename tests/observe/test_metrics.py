@@ -1,0 +1,126 @@
+"""Metrics are a fold over the journal: numbers by hand for a small run, and snapshots that change nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import EvalSet, Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.observe.metrics import Metrics, Row, percentile
+
+SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=1)
+INSTANCE = InstanceId(0)
+
+
+def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
+    return Entry(now=now, event=event, commands=commands)
+
+
+def one_step() -> tuple[Metrics, Row]:
+    """Two groups of two: scores 1, 0 and 1, (timeout); lengths 10, 20, 30, 40, the last one clipped."""
+    ids = [TrajectoryId(GroupId("train", 0, prompt), member) for prompt in (0, 1) for member in (0, 1)]
+    lengths = dict(zip(ids, (10, 20, 30, 40), strict=True))
+    outcomes = [Outcome.OK, Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
+    scores = [1.0, 0.0, 1.0, 0.0]
+    metrics = Metrics()
+    dispatches = tuple(do.Dispatch(trajectory=i, start=0) for i in ids)
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(
+        entry(
+            1.0,
+            ev.InstanceStarted(instance=INSTANCE, version=Version(0)),
+            do.Submit(instance=INSTANCE, dispatches=dispatches),
+        )
+    )
+    finished = tuple(
+        ev.Finished(trajectory=i, length=lengths[i], finish=Finish.LENGTH if lengths[i] == 40 else Finish.STOP)
+        for i in ids
+    )
+    metrics.feed(entry(3.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    scored = tuple(
+        ev.Scored(trajectory=i, outcome=o, score=s, seconds=0.25, extras=(("style", s),))
+        for i, o, s in zip(ids, outcomes, scores, strict=True)
+    )
+    train = do.TrainStep(version=Version(0), trajectories=tuple(ids), scores=tuple(scores))
+    metrics.feed(entry(3.5, ev.ResponsesScored(scores=scored), train))
+    (row,) = metrics.feed(entry(5.0, ev.StepTrained(version=Version(1), seconds=1.5, metrics=(("actor/lr", 0.1),))))
+    return metrics, row
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", 1),
+        ("reward/mean", 0.5),
+        ("reward/std", 0.5),
+        ("reward/num_timeout", 1),
+        ("reward/num_error", 0),
+        ("reward/style/mean", 0.5),
+        ("response_length/mean", 25.0),
+        ("response_length/p50", 30),
+        ("response_length/max", 40),
+        ("response_length/clip_ratio", 0.25),
+        ("groups/frac_zero_std", 0.0),
+        ("actor/lr", 0.1),
+        ("timing_s/step", 5.0),
+        ("timing_s/gen", 2.0),
+        ("timing_s/reward", 0.5),
+        ("timing_s/update_actor", 1.5),
+        ("perf/tokens_per_s", 20.0),
+        ("idle/rollout_ratio", 0.6),
+        ("idle/trainer_ratio", 0.7),
+    ],
+)
+def test_a_step_by_hand(name: str, value: float) -> None:
+    _, row = one_step()
+    assert row[name] == pytest.approx(value)
+
+
+def test_an_evaluation_by_hand() -> None:
+    metrics = Metrics()
+    groups = (GroupId("heldout", 3, 0), GroupId("heldout", 3, 1))
+    ids = [TrajectoryId(group, member) for group in groups for member in (0, 1)]
+    finished = tuple(ev.Finished(trajectory=i, length=4, finish=Finish.STOP) for i in ids)
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), finished=finished)))
+    scored = tuple(
+        ev.Scored(trajectory=i, outcome=Outcome.OK, score=s, seconds=0.1)
+        for i, s in zip(ids, (1, 0, 0, 0), strict=True)
+    )
+    close = do.CloseEvaluation(version=Version(3), source="heldout", groups=groups)
+    (row,) = metrics.feed(entry(2.0, ev.ResponsesScored(scores=scored), close))
+    assert (row["step"], row["eval/heldout/avg@2"], row["eval/heldout/pass@2"]) == (3, 0.25, 0.5)
+
+
+def test_a_snapshot_at_any_entry_changes_no_row() -> None:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=2,
+        group_size=2,
+        max_steps=3,
+        eval_sets=(EvalSet(name="heldout", num_prompts=2, group_size=1),),
+        eval_interval=1,
+    )
+    world = World(schedule, random.Random(4), trouble=0.05)
+    world.run()
+    plain = Metrics()
+    expected = [row for e in world.entries for row in plain.feed(e)]
+    copied = Metrics()
+    rows = []
+    for item in world.entries:
+        copied = Metrics.restore(json.loads(json.dumps(copied.snapshot())))
+        rows += copied.feed(item)
+    assert rows == expected
+    assert len(rows) == 3 + 4
+
+
+def test_percentiles_are_members_of_the_sample() -> None:
+    assert [percentile([1, 2, 3, 4], share) for share in (0.0, 0.5, 0.95, 1.0)] == [1, 3, 4, 4]
