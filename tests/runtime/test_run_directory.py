@@ -19,14 +19,27 @@ def test_the_same_settings_may_come_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["path"] == "tiny-arith"
 
 
-def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+def begin(settings: Settings) -> None:
+    """Leave a run behind that has decided something."""
+    directory = RunDirectory.open(settings)
+    directory.journal.write_text("{}\n")
+    directory.close()
+
+
+def test_settings_that_never_got_to_a_run_bind_nobody(tmp_path: Path) -> None:
     RunDirectory.open(Settings(output_dir=tmp_path)).close()
+    RunDirectory.open(Settings(output_dir=tmp_path, seed=1)).close()
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    begin(Settings(output_dir=tmp_path))
     with pytest.raises(SettingsError, match=r"other settings \(rollout.temperature, seed\)"):
         RunDirectory.open(Settings.model_validate({"output_dir": tmp_path, "seed": 1, "rollout": {"temperature": 0.5}}))
 
 
 def test_a_used_directory_is_refused_when_resume_is_never(tmp_path: Path) -> None:
-    RunDirectory.open(Settings(output_dir=tmp_path, resume="never")).close()
+    begin(Settings(output_dir=tmp_path, resume="never"))
     with pytest.raises(SettingsError, match="already holds a run"):
         RunDirectory.open(Settings(output_dir=tmp_path, resume="never"))
 

@@ -18,7 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         doc = (module.__doc__ or "").splitlines()[0]
         module.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
     options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
-    return _VERBS[options.verb].run(options, rest)
+    try:
+        return _VERBS[options.verb].run(options, rest)
+    except KeyboardInterrupt:
+        print("tailrace: stopped before the run began", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

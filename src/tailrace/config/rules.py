@@ -35,9 +35,6 @@ def _learning(settings: Settings) -> Iterator[str]:
             f"algorithm.importance_sampling.type is '{correction}' but algorithm.old_logprobs is 'behaviour', whose"
             " ratio already corrects for the rollout's log-probs; set old_logprobs to 'recompute'"
         )
-    steps = settings.schedule.max_steps
-    if steps is not None and settings.trainer.warmup_steps > steps:
-        yield f"trainer.warmup_steps ({settings.trainer.warmup_steps}) is more than schedule.max_steps ({steps})"
 
 
 def _engine(settings: Settings) -> Iterator[str]:

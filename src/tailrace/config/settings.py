@@ -87,7 +87,7 @@ class RewardSettings(Section):
     timeout_s: PositiveFloat = 10.0
     """Time limit of one score; past it the process is killed and the outcome is `timeout`."""
     memory_mb: PositiveInt | None = 2048
-    """Memory limit of a reward process; null for none."""
+    """Memory a reward process may take beyond what loading its functions took; null for no limit."""
     on_failure: Literal["zero", "drop"] = "zero"
     """A response whose reward failed scores 0, or is dropped from its group."""
     timing: Literal["streamed", "barrier"] = "streamed"

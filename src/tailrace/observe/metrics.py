@@ -92,6 +92,8 @@ class Metrics:
             case ev.RunResumed():
                 memory.running.clear()
                 memory.busy_since.clear()
+            case ev.InstanceStarted() if clock.first_submit is None:
+                clock.step_began = now  # the start of processes is not part of a step
             case ev.InstanceLost(instance=instance):
                 memory.num_instances_lost += 1
                 self._set_running(instance, 0, now)

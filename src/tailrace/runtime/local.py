@@ -16,6 +16,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
@@ -88,9 +89,10 @@ class LocalRun:
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_broken_callback)
         watcher = asyncio.create_task(self._show_waits())
         try:
-            await self._prepare()
+            await self._start_workers()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._ask_to_stop)
             first = ev.RunStarted(schedule=self._sources.schedule) if self._past.is_new else ev.RunResumed()
@@ -101,13 +103,14 @@ class LocalRun:
             self._weights.unlink(missing_ok=True)
             self.recorder.close()
 
-    async def _prepare(self) -> None:
-        self._say("starting the training worker and the reward processes")
-        await asyncio.gather(self._rewards.start(), self._training.prepare(self._training_init()))
-        for step in self._past.steps_to_redo():
-            self._say(f"taking step {step.version + 1} again: it came after the last checkpoint")
-            await self._training.redo(step)
-        self._training.go_live()
+    async def _start_workers(self) -> None:
+        """Rewards first: a function that cannot be loaded is the user's mistake and costs only a moment to find."""
+        await self._rewards.start()
+        to_redo = self._past.steps_to_redo()
+        if to_redo:
+            first, last = to_redo[0].version + 1, to_redo[-1].version + 1
+            self._say(f"taking steps {first} to {last} again: they came after the last checkpoint")
+        self._training.start(self._training_init(), to_redo)
 
     def _training_init(self) -> TrainingInit:
         settings = self._settings
@@ -168,6 +171,10 @@ class LocalRun:
 
     def _ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop; the same command continues it"))
+
+    def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An adapter raised where nobody awaits it (the disk is full, say): the run ends with that error."""
+        self._driver.fail(context.get("exception") or RuntimeError(context["message"]))
 
     async def _show_waits(self) -> None:
         """Name what the run waits for, whenever that has lasted a while."""

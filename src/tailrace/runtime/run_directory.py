@@ -58,6 +58,11 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was decided here; settings that never got that far bind nobody."""
+        return self.journal.exists() and self.journal.stat().st_size > 0
+
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
         return json.loads(self.result.read_text()) if self.result.exists() else None
@@ -72,7 +77,7 @@ class RunDirectory:
 
     def _claim(self, settings: Settings) -> None:
         mine = json.loads(settings.model_dump_json())
-        if not self.config.exists():
+        if not self.has_begun:
             write_atomically(self.config, json.dumps(mine, indent=2) + "\n")
             return
         if settings.resume == "never":

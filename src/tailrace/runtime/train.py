@@ -13,7 +13,6 @@ from tailrace.observe.metrics import Row
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
-from tailrace.runtime.training import TrainingLost
 from tailrace.store.payload_store import PayloadStore
 
 
@@ -45,8 +44,12 @@ def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]
             # Settings are equal, so the code is not: an older or newer version wrote this journal.
             reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
             return {"is_complete": False, "reason": reason}
-        except TrainingLost as error:
-            return {"is_complete": False, "reason": f"the training worker could not start: {error}"}
+        except OSError as error:
+            where = error.filename or directory.path
+            return {
+                "is_complete": False,
+                "reason": f"{error.strerror or error} ({where}); the same command continues it",
+            }
 
 
 async def _drive(

@@ -1,9 +1,13 @@
-"""The training worker as a process: commands become messages, answers and its death become events."""
+"""The training worker as a process: commands become messages, answers and its death become events.
+
+A resumed run first takes the steps again that its journal has after the checkpoint. Commands that come meanwhile wait
+their turn, so rollout instances start while the trainer is still catching up.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tailrace.core import commands as do
@@ -25,12 +29,8 @@ from tailrace.workers.messages import (
 )
 
 
-class TrainingLost(Exception):
-    """The training worker ended while the run was being prepared."""
-
-
 class Training:
-    """Owns the training process. ``perform`` is for the driver; ``prepare`` and ``redo`` for a resuming run."""
+    """Owns the training process."""
 
     def __init__(
         self,
@@ -42,11 +42,12 @@ class Training:
     ) -> None:
         self._samples, self._post, self._on_saved, self._log = samples, post, on_saved, log
         self._process: WorkerProcess | None = None
-        self._answers: asyncio.Queue[object] | None = None
+        self._to_redo: deque[do.TrainStep] = deque()
+        self._held: list[object] | None = []
+        """Messages that wait until the trainer has caught up; None once it has."""
 
-    async def prepare(self, init: TrainingInit) -> Version:
-        """Start the process and wait until it holds the model."""
-        self._answers = asyncio.Queue()
+    def start(self, init: TrainingInit, to_redo: Sequence[do.TrainStep]) -> None:
+        self._to_redo.extend(to_redo)
         self._process = WorkerProcess.start(
             "tailrace.workers.training",
             init,
@@ -55,26 +56,11 @@ class Training:
             on_message=self._hear,
             on_exit=self._lose,
         )
-        ready = await self._answer()
-        assert isinstance(ready, TrainingReady)
-        return ready.version
-
-    async def redo(self, command: do.TrainStep) -> Trained:
-        """Take a step again that the journal says was taken after the checkpoint."""
-        self._send(Train(version=command.version, samples=self._samples(command)))
-        trained = await self._answer()
-        if not isinstance(trained, Trained):
-            raise TrainingLost(f"step {command.version + 1} could not be taken again: {trained}")
-        return trained
-
-    def go_live(self) -> None:
-        """From here on answers become events."""
-        self._answers = None
 
     def perform(self, command: do.TrainStep | do.PublishWeights) -> None:
         match command:
-            case do.TrainStep(version=version):
-                self._send(Train(version=version, samples=self._samples(command)))
+            case do.TrainStep():
+                self._send(self._train(command))
             case do.PublishWeights(version=version):
                 self._send(Publish(version=version))
 
@@ -85,30 +71,25 @@ class Training:
         if self._process is not None:
             await self._process.stop(grace_s=2.0)
 
+    def _train(self, command: do.TrainStep) -> Train:
+        return Train(version=command.version, samples=self._samples(command))
+
     def _send(self, message: object) -> None:
-        # Without a process its death is already in the inbox.
-        if self._process is not None:
+        if self._held is not None:
+            self._held.append(message)
+        elif self._process is not None:  # without a process its death is already in the inbox
             self._process.send(message)
 
-    async def _answer(self) -> object:
-        assert self._answers is not None
-        answer = await self._answers.get()
-        if isinstance(answer, TrainingLost):
-            raise answer
-        return answer
-
     def _hear(self, message: object) -> None:
-        if self._answers is not None:
-            self._answers.put_nowait(message)
-            return
         match message:
+            case TrainingReady() | Trained() if self._held is not None:
+                self._catch_up()
             case Trained(version=version, seconds=seconds, metrics=metrics):
                 self._post(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
             case Published(version=version, seconds=seconds):
                 self._post(ev.WeightsPublished(version=version, seconds=seconds))
             case Saved(version=version, seconds=seconds):
-                self._on_saved(version)
-                self._post(ev.CheckpointSaved(version=version, seconds=seconds))
+                self._complete(version, seconds)
             case SaveFailed(version=version, reason=reason):
                 self._post(ev.CheckpointFailed(version=version, reason=reason))
             case Refused(reason=reason):
@@ -116,9 +97,23 @@ class Training:
             case _:
                 raise TypeError(f"unknown message {message!r}")
 
+    def _catch_up(self) -> None:
+        assert self._process is not None
+        if self._to_redo:
+            self._process.send(self._train(self._to_redo.popleft()))
+            return
+        held, self._held = self._held or [], None
+        for message in held:
+            self._process.send(message)
+
+    def _complete(self, version: Version, seconds: float) -> None:
+        try:
+            self._on_saved(version)
+        except OSError as error:
+            self._post(ev.CheckpointFailed(version=version, reason=str(error)))
+        else:
+            self._post(ev.CheckpointSaved(version=version, seconds=seconds))
+
     def _lose(self, reason: str) -> None:
         self._process = None
-        if self._answers is not None:
-            self._answers.put_nowait(TrainingLost(reason))
-        else:
-            self._post(ev.TrainingFailed(reason=reason))
+        self._post(ev.TrainingFailed(reason=reason))

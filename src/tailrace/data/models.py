@@ -1,0 +1,53 @@
+"""From the name of a model to a directory with its files.
+
+A name is, in this order: a built-in model (`tiny-arith`), a directory, or a Hugging Face id, which is downloaded
+unless it is already in the local cache. Anything else is a `ValueError` that says what was tried.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+_WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+def resolve_model(name: str) -> Path:
+    """The directory that holds `config.json`, weights and tokenizer."""
+    if name in built_in_models():
+        return _assets() / name
+    if Path(name).is_dir():
+        return _checked(Path(name), name)
+    if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
+        raise ValueError(f"model {name!r}: there is no such directory")
+    return _checked(_download(name), name)
+
+
+def built_in_models() -> list[str]:
+    return sorted(path.parent.name for path in _assets().glob("*/config.json"))
+
+
+def _assets() -> Path:
+    return Path(str(files("tailrace") / "assets"))
+
+
+def _checked(directory: Path, name: str) -> Path:
+    if not (directory / "config.json").is_file():
+        raise ValueError(f"model {name!r}: {directory} has no config.json")
+    return directory
+
+
+def _download(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ValueError(f"{_not_found(name)}, and the package huggingface_hub is not installed") from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES)))
+    except (OSError, ValueError) as error:  # no network, no such repository, not allowed, or not an id at all
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"{_not_found(name)}, and it cannot be had from Hugging Face: {reason}") from error
+
+
+def _not_found(name: str) -> str:
+    return f"model {name!r} is neither built in ({', '.join(built_in_models()) or 'none'}) nor a directory"

@@ -1,0 +1,111 @@
+"""What a checkpoint's ``config.json`` says about the network, for the families the native engine runs.
+
+Anything the engine cannot run exactly is refused here, in one sentence, before any weight is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailrace.engines.native.rope import Rope, parse_rope
+
+FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    rope: Rope
+    has_tied_embeddings: bool
+    has_qkv_bias: bool
+    has_output_bias: bool
+    has_mlp_bias: bool
+    has_qk_norm: bool
+    sliding_window: int | None
+    """Width of the narrowest attention window, None where every layer sees everything."""
+
+    @property
+    def query_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    def check_length(self, max_length: int) -> None:
+        if self.sliding_window is not None and max_length > self.sliding_window:
+            raise ValueError(
+                f"sliding-window attention is supported up to its window of {self.sliding_window} tokens, "
+                f"but max_length is {max_length}"
+            )
+
+
+def read_architecture(checkpoint: Path) -> Architecture:
+    path = checkpoint / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{checkpoint} is not a Hugging Face checkpoint: it has no config.json")
+    return parse_architecture(json.loads(path.read_text(encoding="utf-8")))
+
+
+def parse_architecture(config: Mapping[str, Any]) -> Architecture:
+    family = _family(config)
+    _refuse_unsupported(config)
+    num_heads = int(config["num_attention_heads"])
+    hidden_size = int(config["hidden_size"])
+    head_dim = int(config.get("head_dim") or (128 if family == "qwen3" else hidden_size // num_heads))
+    has_attention_bias = bool(config.get("attention_bias", False))
+    return Architecture(
+        vocab_size=int(config["vocab_size"]),
+        hidden_size=hidden_size,
+        intermediate_size=int(config["intermediate_size"]),
+        num_layers=int(config["num_hidden_layers"]),
+        num_heads=num_heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
+        head_dim=head_dim,
+        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope=parse_rope(config, head_dim),
+        has_tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        has_qkv_bias=family == "qwen2" or has_attention_bias,
+        has_output_bias=family != "qwen2" and has_attention_bias,
+        has_mlp_bias=family == "llama" and bool(config.get("mlp_bias", False)),
+        has_qk_norm=family == "qwen3",
+        sliding_window=_sliding_window(config),
+    )
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures") or []
+    name = names[0] if names else str(config.get("model_type"))
+    if name in FAMILIES:
+        return FAMILIES[name]
+    if not names and name in FAMILIES.values():
+        return name
+    raise ValueError(f"the native engine does not support {name}; it supports {', '.join(FAMILIES)}")
+
+
+def _refuse_unsupported(config: Mapping[str, Any]) -> None:
+    activation = config.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise ValueError(f"the native engine supports the silu activation only, not {activation!r}")
+    if config.get("quantization_config"):
+        raise ValueError("the native engine does not run quantized checkpoints; remove quantization_config")
+
+
+def _sliding_window(config: Mapping[str, Any]) -> int | None:
+    if not config.get("use_sliding_window", False) or not config.get("sliding_window"):
+        return None
+    layer_types = config.get("layer_types")
+    if layer_types is not None and "sliding_attention" not in layer_types:
+        return None
+    return int(config["sliding_window"])

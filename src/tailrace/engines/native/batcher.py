@@ -1,0 +1,309 @@
+"""Who runs next, where, and what has to be computed first. Pure bookkeeping: no tensors, no clock.
+
+A ticket waits, then owns a slot (and a KV row), is prefilled up to its target, decodes one token a step, leaves.
+Promises:
+
+* first come, first served: everything that runs arrived before everything that waits;
+* the KV budget is never exceeded; where a sequence must grow beyond it, the youngest running one is preempted
+  (its KV is dropped, it waits at the head of the queue and is computed again) and counted;
+* at most ``prefill_chunk`` tokens (padding included) are prefilled in one plan, but always at least one chunk;
+* a prompt is prefilled once for the members of a group that are resident together: the others copy its KV;
+* the last known token of a sequence is never prefilled: it goes through decode, which samples from it.
+
+In ``deterministic`` mode chunks have one fixed size and hold one sequence each, and only prompts are prefilled:
+response tokens that must be computed again go through decode one by one, as they did the first time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.core.ids import TrajectoryId
+from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.rows import Move, Row, RowTable
+
+DETERMINISTIC_CHUNK = 64
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ticket:
+    """What the batcher knows about a request."""
+
+    name: TrajectoryId
+    sharing: Hashable
+    """Tickets with equal ``sharing`` have the same prompt and may share its KV."""
+    prompt_length: int
+    length: int
+    """Tokens known while the ticket waits: prompt and response so far."""
+    slot: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Compute the KV of ``count`` tokens of a slot from position ``start`` on."""
+
+    slot: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Copy the first ``count`` positions of one row's KV to another row."""
+
+    source: Row
+    target: Row
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    ticket: Ticket
+    slot: int
+    """The slot it had; its contents are still there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What must be done before this step's decode, in the order of the fields."""
+
+    preempted: tuple[Preemption, ...] = ()
+    num_rows: tuple[int, ...] = ()
+    """Rows that each length class must have room for."""
+    moves: tuple[Transfer, ...] = ()
+    admitted: tuple[Ticket, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    copies: tuple[Transfer, ...] = ()
+    """Prompts that are shared."""
+    late_chunks: tuple[Chunk, ...] = ()
+    """Chunks that build on a copy."""
+    is_changed: bool = False
+    """Rows or the set of decoding slots differ from the last plan's."""
+
+
+UNCHANGED = Plan()
+
+
+class Batcher:
+    def __init__(self, limits: EngineLimits, *, deterministic: bool = False) -> None:
+        self.limits = limits
+        self.deterministic = deterministic
+        self.rows = RowTable(limits.capacities)
+        self.num_preemptions = 0
+        self.num_prefilled_tokens = 0
+        """Without padding."""
+        self.computed: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
+        """Per slot: positions whose KV is stored."""
+        self.length: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
+        """Per slot: tokens known."""
+        self.is_decoding: NDArray[np.bool_] = np.zeros(limits.max_running, np.bool_)
+        self.capacity: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
+        self.waiting: deque[Ticket] = deque()
+        self.running: dict[int, Ticket] = {}
+        """By slot, oldest first."""
+        self._free_slots = list(range(limits.max_running))
+        self._prefilling: dict[int, int] = {}
+        """Slot -> number of positions to prefill, in order of admission."""
+        self._residents: dict[Hashable, dict[int, None]] = {}
+        self._is_changed = False
+
+    def enqueue(self, ticket: Ticket) -> None:
+        self.waiting.append(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The ticket finished or was taken back."""
+        if ticket.slot >= 0:
+            self._vacate(ticket)
+        else:
+            self.waiting.remove(ticket)
+
+    def plan(self) -> Plan:
+        preempted, grown = self._grow()
+        admitted = [] if preempted else self._admit()
+        if not (self._is_changed or self._prefilling):
+            return UNCHANGED
+        num_rows = self.rows.extents
+        moves = [*grown, *self._transfers(self.rows.compact())]
+        chunks, copies, late_chunks = self._prefill()
+        self.num_prefilled_tokens += sum(chunk.count for chunk in (*chunks, *late_chunks))
+        self._is_changed = False
+        return Plan(
+            preempted=tuple(preempted),
+            num_rows=tuple(num_rows),
+            moves=tuple(moves),
+            admitted=tuple(admitted),
+            chunks=tuple(chunks),
+            copies=tuple(copies),
+            late_chunks=tuple(late_chunks),
+            is_changed=True,
+        )
+
+    # Growth and preemption
+
+    def _grow(self) -> tuple[list[Preemption], list[Transfer]]:
+        """Give every sequence room for the token it computes next, preempting where the budget ends."""
+        preempted: list[Preemption] = []
+        moves: list[Move] = []
+        if not (self.is_decoding & (self.computed >= self.capacity)).any():
+            return [], []
+        for slot, ticket in list(self.running.items()):
+            if ticket.slot < 0 or not self.is_decoding[slot] or self.computed[slot] < self.capacity[slot]:
+                continue
+            needed = int(self.computed[slot]) + 1
+            extra = self.rows.charge(needed) - int(self.capacity[slot])
+            while ticket.slot >= 0 and self.rows.used_tokens + extra > self.limits.kv_budget:
+                preempted.append(self._preempt_youngest())
+            if ticket.slot >= 0:
+                moves.append(self.rows.grow(slot, needed))
+                self.capacity[slot] = self.rows.capacity(slot)
+        self._is_changed = True
+        return preempted, self._transfers(moves)
+
+    def _transfers(self, moves: list[Move]) -> list[Transfer]:
+        """What moving rows means for their contents."""
+        return [
+            Transfer(source=move.source, target=move.target, count=count)
+            for move in moves
+            if (count := int(self.computed[move.slot]))
+        ]
+
+    def _preempt_youngest(self) -> Preemption:
+        slot = next(reversed(self.running))
+        ticket = self.running[slot]
+        ticket.length = int(self.length[slot])
+        self._vacate(ticket)
+        self.waiting.appendleft(ticket)
+        self.num_preemptions += 1
+        return Preemption(ticket=ticket, slot=slot)
+
+    # Admission
+
+    def _admit(self) -> list[Ticket]:
+        admitted: list[Ticket] = []
+        allowance = self.limits.prefill_chunk
+        while self.waiting and self._free_slots:
+            ticket = self.waiting[0]
+            is_shared = bool(self._residents.get(ticket.sharing))
+            if not is_shared and allowance <= 0:
+                break
+            target = self._prefill_target(ticket)
+            if self.rows.used_tokens + self.rows.charge(target + 1) > self.limits.kv_budget:
+                break
+            if not is_shared:
+                allowance -= target
+            self._seat(self.waiting.popleft(), target)
+            admitted.append(ticket)
+        return admitted
+
+    def _prefill_target(self, ticket: Ticket) -> int:
+        return (ticket.prompt_length if self.deterministic else ticket.length) - 1
+
+    def _seat(self, ticket: Ticket, target: int) -> None:
+        slot = heappop(self._free_slots)
+        ticket.slot = slot
+        self.rows.place(slot, target + 1)
+        self.running[slot] = ticket
+        self._residents.setdefault(ticket.sharing, {})[slot] = None
+        self.capacity[slot] = self.rows.capacity(slot)
+        self.length[slot] = ticket.length
+        self.computed[slot] = 0
+        if target > 0:
+            self._prefilling[slot] = target
+        else:
+            self.is_decoding[slot] = True
+        self._is_changed = True
+
+    def _vacate(self, ticket: Ticket) -> None:
+        slot = ticket.slot
+        ticket.slot = -1
+        del self.running[slot]
+        residents = self._residents[ticket.sharing]
+        del residents[slot]
+        if not residents:
+            del self._residents[ticket.sharing]
+        self._prefilling.pop(slot, None)
+        self.is_decoding[slot] = False
+        self.rows.remove(slot)
+        heappush(self._free_slots, slot)
+        self._is_changed = True
+
+    # Prefill
+
+    def _prefill(self) -> tuple[list[Chunk], list[Transfer], list[Chunk]]:
+        """Advance the sequences that are not ready to decode."""
+        allowance = _Allowance(self.limits.prefill_chunk)
+        leaders = [slot for slot in self._prefilling if not self._is_follower(slot)]
+        chunks = [chunk for slot in leaders for chunk in self._take_chunks(slot, allowance)]
+        copied = {slot: copy for slot in list(self._prefilling) if (copy := self._take_copy(slot))}
+        unfinished = [slot for slot in copied if slot in self._prefilling]
+        late_chunks = [chunk for slot in unfinished for chunk in self._take_chunks(slot, allowance)]
+        return chunks, list(copied.values()), late_chunks
+
+    def _take_chunks(self, slot: int, allowance: _Allowance) -> list[Chunk]:
+        target = self._prefilling[slot]
+        start = int(self.computed[slot])
+        if not self.deterministic:
+            count = allowance.take_padded(target - start)
+            chunks = [Chunk(slot=slot, start=start, count=count)] if count else []
+        else:
+            chunks = []
+            while start < target and allowance.take_fixed():
+                chunks.append(Chunk(slot=slot, start=start, count=min(DETERMINISTIC_CHUNK, target - start)))
+                start = chunks[-1].start + chunks[-1].count
+        if chunks:
+            self._advance(slot, chunks[-1].start + chunks[-1].count)
+        return chunks
+
+    def _take_copy(self, slot: int) -> Transfer | None:
+        if not self._is_follower(slot):
+            return None
+        leader, shared = self._leader(slot), self.running[slot].prompt_length - 1
+        if self.computed[leader] < shared:
+            return None
+        self._advance(slot, shared)
+        return Transfer(source=self.rows.row(leader), target=self.rows.row(slot), count=shared)
+
+    def _is_follower(self, slot: int) -> bool:
+        has_shared_tokens = self.running[slot].prompt_length > 1
+        return has_shared_tokens and self.computed[slot] == 0 and self._leader(slot) != slot
+
+    def _leader(self, slot: int) -> int:
+        """The oldest resident with the same prompt."""
+        return next(iter(self._residents[self.running[slot].sharing]))
+
+    def _advance(self, slot: int, computed: int) -> None:
+        self.computed[slot] = computed
+        if computed == self._prefilling[slot]:
+            del self._prefilling[slot]
+            self.is_decoding[slot] = True
+
+
+class _Allowance:
+    """Prefill tokens that one plan may still hand out."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._num_chunks = 0
+        self._longest = 0
+
+    def take_padded(self, wanted: int) -> int:
+        """Chunks of one plan are padded to the longest: all of ``wanted`` or nothing, but a first chunk is cut."""
+        count = min(wanted, self._limit)
+        longest = max(self._longest, count)
+        if self._num_chunks and (count < wanted or (self._num_chunks + 1) * longest > self._limit):
+            return 0
+        self._num_chunks += 1
+        self._longest = longest
+        return count
+
+    def take_fixed(self) -> bool:
+        if self._num_chunks and (self._num_chunks + 1) * DETERMINISTIC_CHUNK > self._limit:
+            return False
+        self._num_chunks += 1
+        return True

@@ -1,0 +1,74 @@
+"""Keys and values of running sequences: one tensor per length class, one row per sequence.
+
+    class tensor [layers, 2 (key, value), rows, kv_heads, capacity, head_dim]
+
+``RowTable`` decides who owns which row; this file only holds and moves the contents. Tensors grow by doubling and
+are given back when together they would hold much more than the KV budget. Rows start as zeros, because attention
+multiplies masked positions by zero and stale memory may hold NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tailrace.engines.native.architecture import Architecture
+from tailrace.engines.native.rows import Row
+
+SMALLEST_ALLOCATION = 8
+
+
+class KvCache:
+    def __init__(
+        self,
+        shape: Architecture,
+        capacities: Sequence[int],
+        *,
+        max_rows: int,
+        kv_budget: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.capacities = tuple(capacities)
+        self._shape = shape
+        self._max_rows = max_rows
+        self._kv_budget = kv_budget
+        self._device, self._dtype = device, dtype
+        self._tensors: list[torch.Tensor] = [self._allocate(index, 0) for index in range(len(self.capacities))]
+
+    def __getitem__(self, length_class: int) -> torch.Tensor:
+        return self._tensors[length_class]
+
+    def reserve(self, used_rows: Sequence[int]) -> bool:
+        """Make room for so many rows per class; says whether a tensor was replaced."""
+        growing = [index for index, used in enumerate(used_rows) if used > self._tensors[index].shape[2]]
+        if not growing:
+            return False
+        sizes = [tensor.shape[2] for tensor in self._tensors]
+        for index in growing:
+            sizes[index] = min(self._max_rows, max(SMALLEST_ALLOCATION, 2 * used_rows[index]))
+        if sum(size * capacity for size, capacity in zip(sizes, self.capacities, strict=True)) > 2 * self._kv_budget:
+            sizes = list(used_rows)
+        for index, size in enumerate(sizes):
+            self._resize(index, size)
+        return True
+
+    def copy(self, source: Row, target: Row, count: int) -> None:
+        """Copy the first ``count`` positions of one row to another."""
+        contents = self._tensors[source.length_class][:, :, source.row, :, :count]
+        self._tensors[target.length_class][:, :, target.row, :, :count] = contents
+
+    def _allocate(self, length_class: int, rows: int) -> torch.Tensor:
+        shape = self._shape
+        sizes = (shape.num_layers, 2, rows, shape.num_kv_heads, self.capacities[length_class], shape.head_dim)
+        return torch.zeros(sizes, device=self._device, dtype=self._dtype)
+
+    def _resize(self, length_class: int, rows: int) -> None:
+        old = self._tensors[length_class]
+        if rows == old.shape[2]:
+            return
+        new = self._allocate(length_class, rows)
+        kept = min(rows, old.shape[2])
+        new[:, :, :kept] = old[:, :, :kept]
+        self._tensors[length_class] = new

@@ -1,0 +1,238 @@
+"""The embedded rollout engine: continuous batching in plain torch, in the caller's process.
+
+A step is: the batcher's plan (admission, preemption, growth), prefill, one decode for every ready sequence, sampling.
+Nothing happens between steps, and no call waits for anything but the computation it asks for.
+``docs/engine.md`` explains the parts; ``engines/contract.py`` is what it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Output, Request, Stats
+from tailrace.engines.native.architecture import read_architecture
+from tailrace.engines.native.batcher import Batcher, Plan, Ticket
+from tailrace.engines.native.checkpoint import CheckpointTensors
+from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.randomness import stream_key
+from tailrace.engines.native.runner import Runner
+from tailrace.engines.native.sequences import LiveRequest, SlotTable
+from tailrace.engines.native.stops import DecodeText, StopTable, ends_with_stop
+
+INITIAL_VERSION = Version(0)
+
+
+class NativeEngine:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        seed: int,
+        limits: EngineLimits,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        deterministic: bool = False,
+        decode_text: DecodeText | None = None,
+        version: Version = INITIAL_VERSION,
+    ) -> None:
+        self.architecture = read_architecture(checkpoint)
+        self.architecture.check_length(limits.max_length)
+        self.limits = limits
+        self._seed = seed
+        self._device, self._dtype = torch.device(device), dtype
+        self._decode_text = decode_text
+        self._batcher = Batcher(limits, deterministic=deterministic)
+        self._table = SlotTable(limits.max_running, limits.max_length)
+        self._stops = StopTable(self.architecture.vocab_size)
+        self._live: dict[TrajectoryId, LiveRequest] = {}
+        self._exhausted: dict[TrajectoryId, LiveRequest] = {}
+        """Requests that arrived with their budget used up; they finish in the next step."""
+        self._runner: Runner | None = None
+        self._num_with_strings = 0
+        """Live requests that have stop strings."""
+        self._version = version
+        self._has_weights = False
+        self.restore()
+        self.pull(CheckpointTensors(checkpoint), version)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if not self._has_weights:
+            raise RuntimeError("the engine has no weights: pull a version first")
+        names = {request.trajectory for request in requests}
+        if len(names) < len(requests):
+            raise ValueError("a trajectory was submitted twice in one call")
+        for request in requests:
+            self._check(request)
+        for request in requests:
+            self._accept(request)
+
+    def step(self) -> list[Output]:
+        outputs = [self._finish(live, Finish.LENGTH) for live in list(self._exhausted.values())]
+        if self._runner is None or not (self._batcher.running or self._batcher.waiting):
+            return outputs
+        plan = self._batcher.plan()
+        with torch.inference_mode():
+            if plan.is_changed:
+                self._seat(plan)
+                running = self._batcher.running.items()
+                samplings = {slot: self._named(ticket).request.sampling for slot, ticket in running}
+                self._runner.carry_out(plan, samplings)
+            gained = self._runner.decode()
+        return [*outputs, *self._finish_ended(gained)]
+
+    def progress(self) -> list[Output]:
+        outputs = [self._take_output(live, None) for live in self._live.values()]
+        return [output for output in outputs if len(output.segment.tokens)]
+
+    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
+        live = [self._live[trajectory] for trajectory in trajectories if trajectory in self._live]
+        return [self._finish(request, Finish.INTERRUPTED) for request in live]
+
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        for trajectory in trajectories:
+            if trajectory in self._live:
+                self._forget(self._live[trajectory])
+
+    def stats(self) -> Stats:
+        return Stats(
+            num_running=len(self._batcher.running),
+            num_waiting=len(self._batcher.waiting) + len(self._exhausted),
+            kv_tokens_used=self._batcher.rows.used_tokens,
+            kv_tokens_budget=self.limits.kv_budget,
+            num_preemptions=self._batcher.num_preemptions,
+            version=self._version,
+        )
+
+    @property
+    def num_prefilled_tokens(self) -> int:
+        """Since the engine started, padding not counted."""
+        return self._batcher.num_prefilled_tokens
+
+    def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
+        self._refuse_while_live(f"pull version {version}")
+        if self._runner is None:
+            raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
+        with torch.inference_mode():
+            self._runner.fill(weights)
+        self._version = version
+        self._has_weights = True
+
+    def release(self) -> None:
+        self._refuse_while_live("release memory")
+        self._runner = None
+        self._has_weights = False
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def restore(self) -> None:
+        if self._runner is None:
+            with torch.inference_mode():
+                self._runner = Runner(
+                    self.architecture, self._batcher, self._table, device=self._device, dtype=self._dtype
+                )
+
+    def _refuse_while_live(self, action: str) -> None:
+        if self._live:
+            raise RuntimeError(
+                f"cannot {action}: {len(self._live)} requests are live, the first {next(iter(self._live))}"
+            )
+
+    def _check(self, request: Request) -> None:
+        name, sampling = request.trajectory, request.sampling
+        if name in self._live:
+            raise ValueError(f"{name} is already live")
+        if not len(request.prompt):
+            raise ValueError(f"{name} has an empty prompt")
+        if request.forced_length is not None and request.forced_length > request.budget:
+            raise ValueError(f"{name}: forced_length {request.forced_length} exceeds the budget {request.budget}")
+        total = len(request.prompt) + max(request.budget, len(request.prefix))
+        if total > self.limits.max_length:
+            raise ValueError(f"{name}: prompt and budget are {total} tokens, max_length is {self.limits.max_length}")
+        for part in (request.prompt, request.prefix):
+            if len(part) and not 0 <= part.min() <= part.max() < self.architecture.vocab_size:
+                raise ValueError(f"{name} has a token outside the vocabulary of {self.architecture.vocab_size}")
+        if sampling.stop_strings and self._decode_text is None:
+            raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
+
+    def _accept(self, request: Request) -> None:
+        tokens = np.concatenate([request.prompt, request.prefix]).astype(np.int32)
+        is_forced = request.forced_length is not None
+        response_end = request.budget if request.forced_length is None else request.forced_length
+        ticket = Ticket(
+            name=request.trajectory,
+            sharing=(request.trajectory.group, request.prompt.tobytes()),
+            prompt_length=len(request.prompt),
+            length=len(tokens),
+        )
+        live = LiveRequest(
+            request=request,
+            ticket=ticket,
+            key=stream_key(self._seed, request.trajectory),
+            end=len(request.prompt) + response_end,
+            stop_set=self._stops.register(() if is_forced else request.sampling.stop_token_ids),
+            num_reported=len(request.prefix),
+            tokens=tokens,
+        )
+        self._live[request.trajectory] = live
+        self._num_with_strings += live.has_stop_strings
+        if len(tokens) >= live.end:
+            self._exhausted[request.trajectory] = live
+        else:
+            self._batcher.enqueue(ticket)
+
+    def _seat(self, plan: Plan) -> None:
+        """Move tokens of preempted requests out of the slot table and those of admitted ones into it."""
+        for preemption in plan.preempted:
+            live = self._named(preemption.ticket)
+            self._table.save(live, preemption.slot, preemption.ticket.length)
+        for ticket in plan.admitted:
+            self._table.load(self._named(ticket))
+
+    def _named(self, ticket: Ticket) -> LiveRequest:
+        return self._live[ticket.name]
+
+    def _finish_ended(self, slots: NDArray[np.int64]) -> list[Output]:
+        """The requests among those that just gained a token for which it was the last one."""
+        table, lengths = self._table, self._batcher.length[slots]
+        is_stopped = self._stops.is_stop(table.stop_set[slots], table.tokens[slots, lengths - 1])
+        is_ended = is_stopped | (lengths >= table.end[slots])
+        if self._num_with_strings:
+            is_stopped |= [self._completes_string(slot) for slot in slots.tolist()]
+            is_ended |= is_stopped
+        if not is_ended.any():
+            return []
+        ended = zip(slots[is_ended].tolist(), is_stopped[is_ended].tolist(), strict=True)
+        return [
+            self._finish(self._named(self._batcher.running[slot]), Finish.STOP if stopped else Finish.LENGTH)
+            for slot, stopped in ended
+        ]
+
+    def _completes_string(self, slot: int) -> bool:
+        live = self._named(self._batcher.running[slot])
+        if not live.has_stop_strings or self._decode_text is None:
+            return False
+        response = self._table.tokens[slot, live.ticket.prompt_length : self._batcher.length[slot]]
+        return ends_with_stop(response, live.request.sampling.stop_strings, self._decode_text)
+
+    def _finish(self, live: LiveRequest, finish: Finish) -> Output:
+        output = self._take_output(live, finish)
+        self._forget(live)
+        return output
+
+    def _take_output(self, live: LiveRequest, finish: Finish | None) -> Output:
+        length = int(self._batcher.length[live.ticket.slot])
+        return self._table.take_output(live, length, self._version, finish)
+
+    def _forget(self, live: LiveRequest) -> None:
+        name = live.request.trajectory
+        del self._live[name]
+        if self._exhausted.pop(name, None) is None:
+            self._batcher.leave(live.ticket)
+        self._num_with_strings -= live.has_stop_strings

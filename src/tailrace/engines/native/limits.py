@@ -1,0 +1,42 @@
+"""How much an engine may hold at once, and the length classes that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SMALLEST_CLASS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    max_running: int
+    """Most sequences generated at the same time."""
+    max_length: int
+    """Most tokens of one sequence, prompt and response together."""
+    kv_tokens: int | None = None
+    """KV budget in tokens; default: half of ``max_running`` sequences of ``max_length``."""
+    prefill_chunk: int = 512
+    """Most prompt tokens computed in one step."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "max_length", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.kv_tokens is not None and self.kv_tokens < self.max_length:
+            raise ValueError(f"kv_tokens ({self.kv_tokens}) must hold one sequence of max_length ({self.max_length})")
+
+    @property
+    def kv_budget(self) -> int:
+        if self.kv_tokens is not None:
+            return self.kv_tokens
+        return max(self.max_length, self.max_running * self.max_length // 2)
+
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        """The length classes: 64, 128, 256, ... and finally ``max_length`` itself."""
+        sizes = []
+        size = SMALLEST_CLASS
+        while size < self.max_length:
+            sizes.append(size)
+            size *= 2
+        return (*sizes, self.max_length)

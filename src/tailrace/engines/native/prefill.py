@@ -1,0 +1,93 @@
+"""Runs the chunks of a plan through the model: tokens in, keys and values in the cache.
+
+First chunks are batched, padded to the longest, and see only themselves (no mask: padding comes last and causal
+attention never looks ahead). Later chunks look at what their row already holds and are batched per length class.
+In deterministic mode every chunk runs alone, padded to one fixed size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tailrace.engines.native.batcher import DETERMINISTIC_CHUNK, Batcher, Chunk
+from tailrace.engines.native.cache import KvCache
+from tailrace.engines.native.decode_batch import flat_storage, storage_index
+from tailrace.engines.native.model import Model, Past, Write
+from tailrace.store.segment import Tokens
+
+
+class Prefiller:
+    def __init__(self, model: Model, batcher: Batcher, cache: KvCache, device: torch.device) -> None:
+        self._model, self._batcher, self._cache, self._device = model, batcher, cache, device
+
+    def run(self, chunks: Sequence[Chunk], tokens: Tokens) -> None:
+        """``tokens`` is the slot table's array."""
+        if self._batcher.deterministic:
+            for chunk in chunks:
+                self._run_batch([chunk], tokens, width=DETERMINISTIC_CHUNK, has_past=True)
+            return
+        first = [chunk for chunk in chunks if chunk.start == 0]
+        if first:
+            self._run_batch(first, tokens, width=max(chunk.count for chunk in first), has_past=False)
+        later = sorted((chunk for chunk in chunks if chunk.start > 0), key=self._class_of)
+        for _, same_class in groupby(later, key=self._class_of):
+            batch = list(same_class)
+            self._run_batch(batch, tokens, width=max(chunk.count for chunk in batch), has_past=True)
+
+    def _class_of(self, chunk: Chunk) -> int:
+        return self._batcher.rows.row(chunk.slot).length_class
+
+    def _run_batch(self, chunks: Sequence[Chunk], tokens: Tokens, *, width: int, has_past: bool) -> None:
+        token_ids = np.zeros((len(chunks), width), np.int64)
+        starts = np.array([chunk.start for chunk in chunks], np.int64)
+        for row, chunk in enumerate(chunks):
+            token_ids[row, : chunk.count] = tokens[chunk.slot, chunk.start : chunk.start + chunk.count]
+        # Padding may lie beyond the longest position; its rotation does not matter, only that there is one.
+        last_position = self._cache.capacities[-1] - 1
+        positions = np.minimum(starts[:, None] + np.arange(width), last_position)
+        past = self._past(chunks, positions) if has_past else None
+        self._model.prefill(self._upload(token_ids), self._upload(positions), self._writes(chunks, width), past)
+
+    def _past(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> Past:
+        rows = [self._batcher.rows.row(chunk.slot) for chunk in chunks]
+        storage = self._cache[rows[0].length_class]
+        num_keys = max(chunk.start + chunk.count for chunk in chunks)
+        if self._batcher.deterministic:
+            num_keys = storage.shape[4]
+        is_visible = np.arange(num_keys) <= positions[:, None, :, None]
+        return Past(
+            storage=storage,
+            rows=self._upload(np.array([row.row for row in rows], np.int64)),
+            num_keys=num_keys,
+            mask_M1CL=self._upload(is_visible),
+        )
+
+    def _writes(self, chunks: Sequence[Chunk], width: int) -> list[Write]:
+        order = sorted(range(len(chunks)), key=lambda index: self._class_of(chunks[index]))
+        return [
+            self._write(length_class, [(index, chunks[index]) for index in indices], width)
+            for length_class, indices in groupby(order, key=lambda index: self._class_of(chunks[index]))
+        ]
+
+    def _write(self, length_class: int, batch: Sequence[tuple[int, Chunk]], width: int) -> Write:
+        tensor = self._cache[length_class]
+        _, _, allocated, kv_heads, capacity, _ = tensor.shape
+        rows = np.array([self._batcher.rows.row(chunk.slot).row for _, chunk in batch], np.int64)
+        bases = storage_index(rows, allocated, kv_heads, capacity)
+        index = [
+            base + np.arange(c.start, c.start + c.count)[:, None] for base, (_, c) in zip(bases, batch, strict=True)
+        ]
+        taken = [np.arange(number * width, number * width + chunk.count) for number, chunk in batch]
+        return Write(
+            tokens=self._upload(np.concatenate(taken)),
+            index=self._upload(np.concatenate(index).ravel()),
+            storage=flat_storage(tensor),
+        )
+
+    def _upload(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -1,0 +1,107 @@
+"""Rotary position embeddings of the supported families, as a table of complex numbers.
+
+Variants: ``default``, ``linear``, ``dynamic`` (within the original context, where it equals ``default``),
+``llama3`` and ``yarn``, in the spelling of old configs (``rope_theta``, ``rope_scaling``) and of new ones
+(``rope_parameters``). Frequencies are computed in float32, as Transformers does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+VARIANTS = ("default", "linear", "dynamic", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    variant: str
+    theta: float
+    head_dim: int
+    max_positions: int
+    """``max_position_embeddings`` of the config."""
+    parameters: Mapping[str, Any]
+    """The variant's own settings."""
+
+
+def parse_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
+    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    variant = parameters.get("rope_type") or parameters.get("type") or "default"
+    if variant not in VARIANTS:
+        raise ValueError(f"rope variant {variant!r} is not supported; supported are {', '.join(VARIANTS)}")
+    partial = parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    if partial != 1.0:
+        raise ValueError(f"partial rotary embeddings are not supported: partial_rotary_factor is {partial}")
+    theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
+    return Rope(
+        variant=variant,
+        theta=float(theta),
+        head_dim=head_dim,
+        max_positions=int(config["max_position_embeddings"]),
+        parameters=parameters,
+    )
+
+
+def rotation_table(rope: Rope, num_positions: int, device: torch.device) -> torch.Tensor:
+    """``[num_positions, head_dim / 2]`` complex64: what a pair of dimensions is multiplied with at each position."""
+    if rope.variant == "dynamic" and num_positions > rope.max_positions:
+        raise ValueError(f"dynamic rope is supported up to {rope.max_positions} positions, not {num_positions}")
+    frequencies, scale = _frequencies(rope)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+    return torch.complex(angles.cos() * scale, angles.sin() * scale).to(device)
+
+
+def _frequencies(rope: Rope) -> tuple[torch.Tensor, float]:
+    """Frequency of each pair of dimensions, and a factor on the whole table."""
+    exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).to(torch.float32) / rope.head_dim
+    plain = 1.0 / (rope.theta**exponents)
+    if rope.variant == "linear":
+        return plain / float(rope.parameters["factor"]), 1.0
+    if rope.variant == "llama3":
+        return _llama3(rope, plain), 1.0
+    if rope.variant == "yarn":
+        return _yarn(rope, plain)
+    return plain, 1.0
+
+
+def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
+    """Keep high frequencies, divide low ones by ``factor``, blend between."""
+    settings = rope.parameters
+    factor, low, high = (float(settings[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    turns = float(settings["original_max_position_embeddings"]) * plain / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - blend) * plain / factor + blend * plain
+
+
+def _yarn(rope: Rope, plain: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Interpolate dimensions that turn rarely, keep those that turn often, ramp between; scale attention."""
+    settings = rope.parameters
+    original = settings.get("original_max_position_embeddings") or rope.max_positions
+    factor = float(settings.get("factor") or rope.max_positions / original)
+    fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
+
+    def dimension_of(turns: float) -> float:
+        return rope.head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension_of(fast), dimension_of(slow)
+    if settings.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.head_dim - 1)
+    ramp = torch.arange(rope.head_dim // 2, dtype=torch.float32) - low
+    keep = 1 - (ramp / max(high - low, 0.001)).clamp(0, 1)
+    return plain / factor * (1 - keep) + plain * keep, _yarn_scale(settings, factor)
+
+
+def _yarn_scale(settings: Mapping[str, Any], factor: float) -> float:
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if settings.get("attention_factor") is not None:
+        return float(settings["attention_factor"])
+    if settings.get("mscale") and settings.get("mscale_all_dim"):
+        return mscale(float(settings["mscale"])) / mscale(float(settings["mscale_all_dim"]))
+    return mscale(1.0)

@@ -1,0 +1,115 @@
+"""Everything of the engine that lives on the device: weights, KV cache, the decode loop's tensors.
+
+The batcher decides, the runner carries out: ``carry_out`` does what a plan says, ``decode`` computes one token for
+every slot that is ready. Dropping the runner gives the memory back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tailrace.engines.contract import Sampling
+from tailrace.engines.native.architecture import Architecture
+from tailrace.engines.native.batcher import Batcher, Plan
+from tailrace.engines.native.cache import KvCache
+from tailrace.engines.native.decode_batch import DecodeBatch
+from tailrace.engines.native.model import Model
+from tailrace.engines.native.parameters import allocate, fill
+from tailrace.engines.native.prefill import Prefiller
+from tailrace.engines.native.randomness import uniforms
+from tailrace.engines.native.sampler import sample
+from tailrace.engines.native.sequences import SlotTable
+
+
+class Runner:
+    def __init__(
+        self,
+        architecture: Architecture,
+        batcher: Batcher,
+        table: SlotTable,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        limits = batcher.limits
+        self._architecture, self._batcher, self._table = architecture, batcher, table
+        self._device, self._dtype = device, dtype
+        parameters = allocate(architecture, device=device, dtype=dtype)
+        self._model = Model(architecture, parameters, max_length=limits.max_length)
+        self._cache = KvCache(
+            architecture,
+            limits.capacities,
+            max_rows=limits.max_running,
+            kv_budget=limits.kv_budget,
+            device=device,
+            dtype=dtype,
+        )
+        self._prefiller = Prefiller(self._model, batcher, self._cache, device)
+        self._batch: DecodeBatch | None = None
+
+    def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
+        fill(self._model.parameters, self._architecture, weights)
+
+    def carry_out(self, plan: Plan, samplings: Mapping[int, Sampling]) -> None:
+        """Move, prefill and copy; ``samplings`` are those of the running slots."""
+        self._cache.reserve(plan.num_rows)
+        for move in plan.moves:
+            self._cache.copy(move.source, move.target, move.count)
+        if plan.chunks:
+            self._prefiller.run(plan.chunks, self._table.tokens)
+        for copy in plan.copies:
+            self._cache.copy(copy.source, copy.target, copy.count)
+        if plan.late_chunks:
+            self._prefiller.run(plan.late_chunks, self._table.tokens)
+        self._batch = DecodeBatch(self._batcher, self._cache, samplings, self._device)
+
+    def decode(self) -> NDArray[np.int64]:
+        """Compute one position of every ready slot; returns the slots that gained a token."""
+        batch = self._batch
+        if batch is None or not batch.has_live_rows:
+            return np.empty(0, np.int64)
+        slots, num_padding = batch.slots, batch.num_rows - len(batch.slots)
+        positions = self._batcher.computed[slots]
+        tokens = self._table.tokens[slots, positions].astype(np.int64)
+        draws = uniforms(self._table.key[slots], positions + 1 - self._table.prompt_length[slots])
+        if num_padding:
+            tokens, positions = np.pad(tokens, (0, num_padding)), np.pad(positions, (0, num_padding))
+            draws = np.pad(draws, (0, num_padding))
+        positions_N = self._upload(positions)
+        spans = batch.spans(positions)
+        logits = self._model.decode(
+            self._upload(tokens),
+            positions_N,
+            spans,
+            batch.write_indices(positions),
+            batch.masks(positions_N, self._dtype),
+        )
+        return self._record(batch, *sample(logits, self._upload(draws), batch.settings))
+
+    def _record(
+        self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None
+    ) -> NDArray[np.int64]:
+        """Append sampled tokens, except where the next token is already known (it is computed again)."""
+        batcher, table = self._batcher, self._table
+        columns = [column.cpu().numpy()[: len(batch.slots)] for column in (tokens_N, logprobs_N)]
+        columns.append(columns[1] if full_N is None else full_N.cpu().numpy()[: len(batch.slots)])
+        slots = batch.slots
+        is_taken = batcher.computed[slots] + 1 == batcher.length[slots]
+        if not batch.is_all_live:
+            batcher.computed[slots[batch.is_live]] += 1
+            is_taken &= batch.is_live
+        else:
+            batcher.computed[slots] += 1
+        if not is_taken.all():
+            slots, columns = slots[is_taken], [column[is_taken] for column in columns]
+        ends = batcher.length[slots]
+        table.tokens[slots, ends], table.logprobs[slots, ends], table.full_logprobs[slots, ends] = columns
+        batcher.length[slots] = ends + 1
+        return slots
+
+    def _upload(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)

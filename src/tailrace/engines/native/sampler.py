@@ -1,0 +1,119 @@
+"""From logits to tokens and their log-probs, for requests that are sampled differently within one batch.
+
+Order of operations: temperature, top-k, top-p (over what top-k left), min-p. ``logprobs`` are those of the
+distribution really sampled from; ``full_logprobs`` those before top-k, top-p and min-p cut it. A greedy row
+(temperature 0) takes the most likely token and reports log-probs at temperature 1. Every row is computed by itself,
+so its result does not depend on the rows around it.
+
+Letters: N rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tailrace.engines.contract import Sampling
+
+NO_TOP_K = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingBatch:
+    """The settings of all rows of a batch; None where no row needs the operation."""
+
+    temperature_N1: torch.Tensor | None
+    is_greedy_N: torch.Tensor | None
+    top_k_N1: torch.Tensor | None
+    top_p_N1: torch.Tensor | None
+    log_min_p_N1: torch.Tensor | None
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.top_k_N1 is not None or self.top_p_N1 is not None or self.log_min_p_N1 is not None
+
+
+def gather_settings(rows: Sequence[Sampling], device: torch.device) -> SamplingBatch:
+    def column(values: list[float], neutral: float, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+        if all(value == neutral for value in values):
+            return None
+        return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
+
+    greedy = [row.temperature == 0 for row in rows]
+    # A greedy row has nothing to cut: its log-prob is the plain one.
+    return SamplingBatch(
+        temperature_N1=column([row.temperature or 1.0 for row in rows], 1.0),
+        is_greedy_N=torch.tensor(greedy, device=device) if any(greedy) else None,
+        top_k_N1=column(
+            [NO_TOP_K if row.top_k is None or row.temperature == 0 else row.top_k for row in rows],
+            NO_TOP_K,
+            torch.int64,
+        ),
+        top_p_N1=column([1.0 if row.temperature == 0 else row.top_p for row in rows], 1.0),
+        log_min_p_N1=_log(column([0.0 if row.temperature == 0 else row.min_p for row in rows], 0.0)),
+    )
+
+
+def _log(column: torch.Tensor | None) -> torch.Tensor | None:
+    return None if column is None else column.log()
+
+
+def sample(
+    logits_NV: torch.Tensor, uniforms_N: torch.Tensor, settings: SamplingBatch
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Tokens, their log-probs, and (if any row is truncated) their log-probs before truncation."""
+    scores = logits_NV.float()
+    if settings.temperature_N1 is not None:
+        scores = scores / settings.temperature_N1
+    full = torch.log_softmax(scores, dim=-1)
+    logprobs = torch.log_softmax(_truncate(full, settings), dim=-1) if settings.is_truncated else full
+    tokens_N1 = _draw(logprobs, uniforms_N.unsqueeze(1))
+    if settings.is_greedy_N is not None:
+        most_likely = logits_NV.argmax(dim=-1, keepdim=True)
+        tokens_N1 = torch.where(settings.is_greedy_N.unsqueeze(1), most_likely, tokens_N1)
+    taken = logprobs.gather(1, tokens_N1).squeeze(1)
+    if not settings.is_truncated:
+        return tokens_N1.squeeze(1), taken, None
+    return tokens_N1.squeeze(1), taken, full.gather(1, tokens_N1).squeeze(1)
+
+
+def _draw(logprobs_NV: torch.Tensor, uniforms_N1: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution: the first token whose sum exceeds the uniform's share of the total."""
+    # softmax rather than exp: it works row by row, so a row's place in the batch cannot change its rounding.
+    sums = torch.softmax(logprobs_NV, dim=-1).cumsum(dim=-1)
+    tokens = torch.searchsorted(sums, uniforms_N1 * sums[:, -1:], right=True)
+    return tokens.clamp_(max=logprobs_NV.shape[1] - 1)
+
+
+def _truncate(logprobs_NV: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
+    kept = logprobs_NV
+    if settings.top_k_N1 is not None:
+        kept = _keep_top_k(kept, settings.top_k_N1)
+    if settings.top_p_N1 is not None:
+        kept = _keep_top_p(kept, settings.top_p_N1)
+    if settings.log_min_p_N1 is not None:
+        threshold = kept.amax(dim=-1, keepdim=True) + settings.log_min_p_N1
+        kept = kept.masked_fill(kept < threshold, -torch.inf)
+    return kept
+
+
+def _keep_top_k(logprobs_NV: torch.Tensor, top_k_N1: torch.Tensor) -> torch.Tensor:
+    """Exactly k tokens (ties go to the lower token ids), or all where k is not smaller than the vocabulary."""
+    vocabulary = logprobs_NV.shape[1]
+    bounded = top_k_N1.clamp(max=vocabulary)
+    order = logprobs_NV.argsort(dim=-1, descending=True, stable=True)
+    is_dropped = torch.arange(vocabulary, device=logprobs_NV.device).unsqueeze(0) >= bounded
+    return logprobs_NV.masked_fill(
+        torch.zeros_like(is_dropped.expand_as(order)).scatter(1, order, is_dropped.expand_as(order)), -torch.inf
+    )
+
+
+def _keep_top_p(logprobs_NV: torch.Tensor, top_p_N1: torch.Tensor) -> torch.Tensor:
+    """The smallest set of most likely tokens whose probabilities reach p; always at least one."""
+    ranked, order = torch.softmax(logprobs_NV, dim=-1).sort(dim=-1, descending=True, stable=True)
+    mass_before = ranked.cumsum(dim=-1) - ranked
+    is_dropped = (mass_before >= top_p_N1) & (top_p_N1 < 1.0)
+    is_dropped[:, 0] = False
+    return logprobs_NV.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)

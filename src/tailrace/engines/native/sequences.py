@@ -1,0 +1,91 @@
+"""The tokens of live requests: arrays with one row per slot while they run, copies of their own while they wait.
+
+A row of ``tokens`` holds prompt and response; ``logprobs`` and ``full_logprobs`` are filled where the engine
+sampled (the prompt and a resumed prefix stay 0). Row lengths live in the batcher, which owns them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.core.ids import Version
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Output, Request
+from tailrace.engines.native.batcher import Ticket
+from tailrace.store.segment import Logprobs, Segment, Tokens
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveRequest:
+    """A request between ``submit`` and its last output."""
+
+    request: Request
+    ticket: Ticket
+    key: np.uint64
+    """Of its random numbers."""
+    end: int
+    """Length of prompt and response at which it ends whatever it says."""
+    stop_set: int
+    num_reported: int
+    """Response tokens already handed out, the prefix included."""
+    tokens: Tokens
+    """Prompt and response while the request waits; while it runs the table is right."""
+    logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
+    full_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
+
+    @property
+    def has_stop_strings(self) -> bool:
+        return bool(self.request.sampling.stop_strings) and self.request.forced_length is None
+
+
+class SlotTable:
+    def __init__(self, num_slots: int, max_length: int) -> None:
+        self.tokens: Tokens = np.zeros((num_slots, max_length), np.int32)
+        self.logprobs: Logprobs = np.zeros((num_slots, max_length), np.float32)
+        self.full_logprobs: Logprobs = np.zeros((num_slots, max_length), np.float32)
+        self.key: NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
+        self.prompt_length: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+        self.end: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+        self.stop_set: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+
+    def load(self, live: LiveRequest) -> None:
+        """Fill the slot that the request was given."""
+        slot, length, known = live.ticket.slot, len(live.tokens), len(live.logprobs)
+        self.tokens[slot, :length] = live.tokens
+        self.logprobs[slot, :length] = 0.0
+        self.full_logprobs[slot, :length] = 0.0
+        self.logprobs[slot, :known] = live.logprobs
+        self.full_logprobs[slot, :known] = live.full_logprobs
+        self.key[slot] = live.key
+        self.prompt_length[slot] = live.ticket.prompt_length
+        self.end[slot] = live.end
+        self.stop_set[slot] = live.stop_set
+
+    def save(self, live: LiveRequest, slot: int, length: int) -> None:
+        """Take the contents of a slot that is given up."""
+        live.tokens = self.tokens[slot, :length].copy()
+        live.logprobs = self.logprobs[slot, :length].copy()
+        live.full_logprobs = self.full_logprobs[slot, :length].copy()
+
+    def take_output(self, live: LiveRequest, length: int, version: Version, finish: Finish | None) -> Output:
+        """What the request has not handed out yet; ``length`` matters only while it runs."""
+        start, slot = live.ticket.prompt_length + live.num_reported, live.ticket.slot
+        if slot < 0:
+            tokens, logprobs, full = live.tokens[start:], live.logprobs[start:], live.full_logprobs[start:]
+        else:
+            tokens = self.tokens[slot, start:length]
+            logprobs, full = self.logprobs[slot, start:length], self.full_logprobs[slot, start:length]
+        segment = Segment(
+            trajectory=live.request.trajectory,
+            start=live.num_reported,
+            version=version,
+            tokens=tokens.copy(),
+            logprobs=logprobs.copy(),
+            full_logprobs=full.copy() if live.request.sampling.is_truncated else None,
+            mask=np.ones(len(tokens), np.uint8),
+        )
+        live.num_reported += len(tokens)
+        return Output(segment=segment, finish=finish)

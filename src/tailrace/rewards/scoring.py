@@ -1,0 +1,139 @@
+"""Scoring one response with every reward function: any result or failure becomes a `ScoreResult`.
+
+Scores are added. The first function that fails decides the outcome, and those after it are not called. Numbers
+beside `score` become extras, under their own name, or `function/name` where there are several functions; then each
+function's own score is there too, as `function/score`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+import traceback
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tailrace.core.outcomes import Outcome
+from tailrace.rewards.binding import RewardFunction
+from tailrace.rewards.outcome import ScoreResult, ScoreTask
+
+_MAX_TRACEBACKS = 20
+
+
+class InvalidScore(Exception):
+    """A function returned something that is not a finite number."""
+
+
+class Scorer:
+    """Owns the loaded functions and the event loop in which asynchronous ones run."""
+
+    def __init__(self, functions: Sequence[RewardFunction]) -> None:
+        self._functions = dict(zip(_labels(functions), functions, strict=True))
+        self._runner = asyncio.Runner()
+        self._num_tracebacks = 0
+        self.ran_out_of_memory = False
+
+    @classmethod
+    def load(cls, specs: Sequence[str], columns: Collection[str]) -> Self:
+        if not specs:
+            raise ValueError("reward.functions is empty: name at least one function")
+        return cls([RewardFunction.load(spec, columns) for spec in specs])
+
+    def score(self, task: ScoreTask) -> ScoreResult:
+        started = time.monotonic()
+        outcome, total, detail = Outcome.OK, 0.0, ""
+        extras: dict[str, float] = {}
+        for label, function in self._functions.items():
+            try:
+                score, numbers = read_score(self._call(function, task))
+            except InvalidScore as error:
+                outcome, detail = Outcome.INVALID, f"reward function {function.spec!r} {error}"
+                break
+            except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit too
+                self.ran_out_of_memory |= isinstance(error, MemoryError)
+                self._print_traceback()
+                outcome, detail = Outcome.ERROR, f"reward function {function.spec!r} raised {_describe(error)}"
+                break
+            total += score
+            extras |= numbers if len(self._functions) == 1 else _labelled(label, score, numbers)
+        return ScoreResult(
+            trajectory=task.trajectory,
+            outcome=outcome,
+            score=total if outcome is Outcome.OK else 0.0,
+            extras=extras,
+            detail=detail,
+            seconds=time.monotonic() - started,
+        )
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, function: RewardFunction, task: ScoreTask) -> object:
+        result = function(task)
+        return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    def _print_traceback(self) -> None:
+        self._num_tracebacks += 1
+        if self._num_tracebacks <= _MAX_TRACEBACKS:  # the same mistake in every response must not fill the disk
+            traceback.print_exc()
+
+
+def read_score(result: object) -> tuple[float, dict[str, float]]:
+    """The score and the other finite numbers of what a function returned; `InvalidScore` unless there is one."""
+    if not isinstance(result, Mapping):
+        return _number(result), {}
+    if "score" not in result:
+        raise InvalidScore(f"returned a dict without 'score': its keys are {', '.join(map(str, result)) or 'none'}")
+    extras: dict[str, float] = {}
+    for name, value in result.items():
+        try:
+            extras[str(name)] = _number(value)
+        except InvalidScore:
+            continue  # text and lists beside the score are for the function's author, not for metrics
+    extras.pop("score", None)
+    return _number(result["score"]), extras
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) and hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()  # scalars of numpy and tensors of one element
+    if not isinstance(value, int | float):
+        raise InvalidScore(f"returned {_shown(value)}, expected a number or a dict with 'score'")
+    if not math.isfinite(value):
+        raise InvalidScore(f"returned {value}")
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text[:80]} ({type(value).__name__})"
+
+
+def _describe(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" ({frame[0].filename}, line {frame[0].lineno})" if frame else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _labels(functions: Sequence[RewardFunction]) -> list[str]:
+    names = [function.spec.rpartition(":")[2] for function in functions]
+    return [name if names.count(name) == 1 else f.spec for name, f in zip(names, functions, strict=True)]
+
+
+def _labelled(label: str, score: float, numbers: Mapping[str, float]) -> dict[str, float]:
+    return {f"{label}/score": score} | {f"{label}/{name}": value for name, value in numbers.items()}
+
+
+async def _awaited(result: Awaitable[object]) -> object:
+    return await result

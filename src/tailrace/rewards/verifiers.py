@@ -1,0 +1,66 @@
+"""The built-in rewards: 1.0 for a right answer, 0.0 for a wrong one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+ANSWER_MARK = "####"
+_INTEGER = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
+
+
+def exact_match(response: str, answer: object) -> float:
+    """Whether the final answers are equal, as text or as integers (`1,000` is `1000`).
+
+    A final answer is what follows the last `####`, or the whole text where there is none, without space around it.
+    """
+    given, expected = _final_answer(response), _final_answer(str(answer))
+    if given == expected:
+        return 1.0
+    given_number, expected_number = _as_integer(given), _as_integer(expected)
+    return float(given_number is not None and given_number == expected_number)
+
+
+def load_exact_match() -> Callable[..., object]:
+    return exact_match
+
+
+def load_math_verify() -> Callable[..., object]:
+    """The math-verify package as a reward. It is imported here, so that no response pays for the import."""
+    try:
+        from math_verify import parse, verify
+    except ImportError as error:
+        raise ValueError(f"the reward 'math_verify' needs the package math-verify ({error})") from error
+
+    def math_verify(response: str, answer: object) -> float:
+        """Whether the last mathematical expression of the response equals the answer."""
+        # The package's own time limits use signals; ours kill the process, which also works in C code.
+        expected = parse(_as_latex(str(answer)), parsing_timeout=None)
+        if not expected:
+            raise ValueError(f"math-verify cannot read the answer {answer!r}")
+        return float(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
+
+    return math_verify
+
+
+BUILT_IN: dict[str, Callable[[], Callable[..., object]]] = {
+    "exact_match": load_exact_match,
+    "math_verify": load_math_verify,
+}
+
+
+def _final_answer(text: str) -> str:
+    return text.rpartition(ANSWER_MARK)[2].strip()
+
+
+def _as_integer(text: str) -> int | str | None:
+    """A value that is equal for equal integers: text without leading zeros, so that no length is too much."""
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    digits = text.lstrip("+-").replace(",", "").lstrip("0") or "0"
+    return f"-{digits}" if text.startswith("-") and digits != "0" else digits
+
+
+def _as_latex(answer: str) -> str:
+    answer = _final_answer(answer)
+    return answer if "$" in answer or "\\boxed" in answer else f"\\boxed{{{answer}}}"

@@ -1,0 +1,237 @@
+"""A worker process as its controller sees it: messages in, messages out, one ending.
+
+* Messages are delivered in the event loop's thread, in the order sent, and all of them before the ending.
+* `on_exit` is called exactly once, with a sentence that says why, when the process ends by itself, by a signal or
+  by `kill`; never after `stop` was called. Then the process is reaped and every process of its group is dead.
+* `send` never blocks. A worker cannot outlive its controller (see `tailrace.workers.link`).
+* Workers are started as `python -m MODULE`, not forked or spawned by multiprocessing: a user's script needs no
+  `if __name__ == "__main__"` guard, and a worker imports only what it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Self
+
+from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
+
+_UNLINKED_GRACE_S = 2.0
+_LOG_TAIL_BYTES = 4096
+
+
+class WorkerProcess:
+    """Owns one child process, its process group and its link. Use it from the event loop that started it."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        name: str,
+        end: socket.socket,
+        lifeline: int,
+        log: Path | None,
+        log_start: int,
+        on_message: Callable[[object], None],
+        on_exit: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.pid = process.pid
+        self._process = process
+        self._end = end
+        self._connection = Connection(os.dup(end.fileno()))
+        self._lifeline = lifeline
+        self._log, self._log_start = log, log_start
+        self._on_message, self._on_exit = on_message, on_exit
+        self._loop = asyncio.get_running_loop()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._dead = threading.Event()
+        self._reaping = threading.Lock()
+        self._is_reaped = False
+        self._is_stopping = False
+        self._unreadable: str | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    def start(
+        cls,
+        module: str,
+        init: object,
+        *,
+        name: str,
+        log: Path | None,
+        on_message: Callable[[object], None],
+        on_exit: Callable[[str], None],
+        env: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start `python -m module` and send it `init`. Output is appended to `log` (None: goes where ours goes)."""
+        parent_end, child_end = socket.socketpair()
+        lifeline_of_child, lifeline = os.pipe()
+        descriptors = (child_end.fileno(), lifeline_of_child)
+        log_start = log.stat().st_size if log is not None and log.exists() else 0
+        output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=descriptors,
+                env=_environment(env, *descriptors),
+                start_new_session=True,
+            )
+        finally:
+            child_end.close()
+            os.close(lifeline_of_child)
+            if output is not None:
+                os.close(output)
+        worker = cls(
+            process,
+            name=name,
+            end=parent_end,
+            lifeline=lifeline,
+            log=log,
+            log_start=log_start,
+            on_message=on_message,
+            on_exit=on_exit,
+        )
+        worker.send(init)
+        worker._start_threads()
+        return worker
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._dead.is_set()
+
+    def send(self, message: object) -> None:
+        """Queue a message; one to a process that has ended is dropped (its ending is on its way)."""
+        self._outbox.put(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group; `on_exit` follows."""
+        with self._reaping:  # a reaped process's id may already name somebody else
+            if not self._is_reaped:
+                _kill_group(self.pid)
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """End the worker: close the link behind the messages already sent, wait, kill. Nothing is delivered after."""
+        self._is_stopping = True
+        self._outbox.put(None)
+        await asyncio.wait([self._gone], timeout=grace_s)
+        if not self._gone.done():
+            self.kill()
+        await asyncio.shield(self._gone)
+
+    def _start_threads(self) -> None:
+        reader = threading.Thread(target=self._read, name=f"{self.name}-reader", daemon=True)
+        writer = threading.Thread(target=self._write, name=f"{self.name}-writer", daemon=True)
+        waiter = threading.Thread(target=self._wait, args=(reader, writer), name=f"{self.name}-waiter", daemon=True)
+        for thread in (reader, writer, waiter):
+            thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                # A worker that lost its link is of no use; one that is just ending keeps its own exit code.
+                if not self._dead.wait(_UNLINKED_GRACE_S):
+                    self.kill()
+                return
+            try:
+                message = pickle.loads(data)
+            except Exception as error:  # noqa: BLE001  unpickling runs any code, so it may raise anything
+                self._unreadable = f"worker {self.name!r} sent a message that cannot be read: {error!r}"
+                self.kill()
+                return
+            self._call(self._deliver, message)
+
+    def _write(self) -> None:
+        try:
+            while (data := self._outbox.get()) is not None:
+                self._connection.send_bytes(data)
+            self._end.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the worker is gone; the waiting thread tells
+
+    def _wait(self, reader: threading.Thread, writer: threading.Thread) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._dead.set()
+        # Not reaped yet, so the group's id is still ours. Grandchildren may hold the link open: first they go.
+        _kill_group(self.pid)
+        self._outbox.put(None)
+        reader.join()
+        writer.join()
+        with self._reaping:
+            self._is_reaped = True
+            code = self._process.wait()
+        self._connection.close()
+        self._end.close()
+        os.close(self._lifeline)
+        self._call(self._finish, self._reason(code))
+
+    def _call(self, callback: Callable[..., None], argument: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(callback, argument)
+
+    def _deliver(self, message: object) -> None:
+        if not self._is_stopping:
+            self._on_message(message)
+
+    def _finish(self, reason: str) -> None:
+        self._gone.set_result(None)
+        if not self._is_stopping:
+            self._on_exit(reason)
+
+    def _reason(self, code: int) -> str:
+        if self._unreadable is not None:
+            return self._unreadable
+        if code < 0:
+            return f"worker {self.name!r} was killed by {_signal_name(-code)}"
+        last_line = self._last_log_line()
+        return f"worker {self.name!r} exited with code {code}" + (f": {last_line}" if last_line else "")
+
+    def _last_log_line(self) -> str:
+        if self._log is None or not self._log.exists():
+            return ""
+        with self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, size - _LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _environment(extra: Mapping[str, str] | None, link: int, lifeline: int) -> dict[str, str]:
+    """Ours, plus `extra`, plus the link. The worker finds every module that we find; output is not held back."""
+    environment = {**os.environ, **(extra or {})}
+    paths = [*(extra or {}).get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+    environment["PYTHONUNBUFFERED"] = "1"
+    return environment | {LINK_VARIABLE: str(link), LIFELINE_VARIABLE: str(lifeline)}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # everybody in it has ended
+    except PermissionError:
+        pass  # macOS answers so for a group of zombies

@@ -1,0 +1,161 @@
+"""Reward processes that can be killed: every submitted response gets exactly one result, or is cancelled.
+
+* Each process scores one response at a time, so a slow one delays only itself.
+* A response's time limit runs from the moment its process starts on it; the start of an interpreter is not charged.
+  Past the limit the process is killed, the outcome is `timeout`, and a fresh process takes its place.
+* A process that dies while scoring: outcome `crash`. A response on which its process had not started yet is given
+  to another one. Where no process can be started any more, every response gets `crash` with the reason: nothing
+  waits for ever.
+* Functions are loaded and checked in the processes themselves; `start` raises `ValueError` where that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace.config.settings import RewardSettings
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.outcomes import Outcome
+from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.runtime.reward_slot import RewardSlot
+from tailrace.workers.reward_messages import RewardInit
+
+_MAX_RETURNS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningScore:
+    trajectory: TrajectoryId
+    worker: str
+    age_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    running: tuple[RunningScore, ...]
+    num_queued: int
+    num_starting: int
+    """Processes that are loading the functions."""
+    num_restarts: int
+    """Processes that were replaced since the pool started."""
+
+
+class RewardPool:
+    """Owns the reward processes and the queue before them. Use it from one event loop."""
+
+    def __init__(
+        self,
+        settings: RewardSettings,
+        *,
+        log_dir: Path,
+        on_result: Callable[[ScoreResult], None],
+        columns: Collection[str] = ("prompt", "answer"),
+        start_limit_s: float = 600.0,
+    ) -> None:
+        """`columns` are those that every row has; `log_dir` receives what the functions print."""
+        self._timeout_s, self._log_dir = settings.timeout_s, log_dir
+        self._on_result = on_result
+        self._queue: deque[ScoreTask] = deque()
+        self._num_returned: Counter[TrajectoryId] = Counter()
+        self._started: asyncio.Future[None] | None = None
+        init = RewardInit(functions=settings.functions, columns=tuple(columns), memory_mb=settings.memory_mb)
+        self._slots = [
+            RewardSlot(
+                f"reward-{number}",
+                init,
+                timeout_s=settings.timeout_s,
+                start_limit_s=start_limit_s,
+                log_dir=log_dir,
+                on_change=self._change,
+                on_result=self._finish,
+                on_returned=self._take_back,
+            )
+            for number in range(settings.workers)
+        ]
+
+    async def start(self) -> None:
+        """Start every process; `ValueError` with the reason if the functions cannot be loaded."""
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._started = asyncio.get_running_loop().create_future()
+        for slot in self._slots:
+            slot.launch()
+        try:
+            await self._started
+        except BaseException:  # refused or cancelled: either way no process may stay behind
+            await self.stop()
+            raise
+
+    def submit(self, task: ScoreTask) -> None:
+        self._queue.append(task)
+        self._dispatch()
+
+    def cancel(self, trajectories: Iterable[TrajectoryId]) -> None:
+        """Forget these without a result; a process that is scoring one of them is killed and replaced."""
+        doomed = set(trajectories)
+        self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
+        for slot in self._slots:
+            if slot.task is not None and slot.task.trajectory in doomed:
+                slot.drop()
+
+    async def stop(self) -> None:
+        """End every process. No result is delivered any more."""
+        self._queue.clear()
+        await asyncio.gather(*(slot.stop() for slot in self._slots))
+
+    def status(self) -> PoolStatus:
+        now = asyncio.get_running_loop().time()
+        running = [
+            RunningScore(
+                trajectory=slot.task.trajectory, worker=slot.name, age_s=now - slot.since, limit_s=self._timeout_s
+            )
+            for slot in self._slots
+            if slot.task is not None
+        ]
+        return PoolStatus(
+            running=tuple(running),
+            num_queued=len(self._queue),
+            num_starting=sum(slot.is_starting for slot in self._slots),
+            num_restarts=sum(slot.num_restarts for slot in self._slots),
+        )
+
+    def _change(self) -> None:
+        self._dispatch()
+        if self._started is None or self._started.done():
+            return
+        broken = self._broken()
+        if broken:
+            self._started.set_exception(ValueError(broken[0]))
+        elif all(slot.has_started for slot in self._slots):
+            self._started.set_result(None)
+
+    def _dispatch(self) -> None:
+        for slot in self._slots:
+            if self._queue and slot.is_idle:
+                slot.give(self._queue.popleft())
+        if self._queue and len(broken := self._broken()) == len(self._slots):
+            while self._queue:
+                self._give_up(self._queue.popleft(), broken[0])
+
+    def _broken(self) -> list[str]:
+        return [slot.broken for slot in self._slots if slot.broken is not None]
+
+    def _take_back(self, task: ScoreTask, reason: str) -> None:
+        self._num_returned[task.trajectory] += 1
+        if self._num_returned[task.trajectory] < _MAX_RETURNS:
+            self._queue.appendleft(task)
+        else:
+            self._give_up(task, f"{reason}, {_MAX_RETURNS} times before it started on this response")
+
+    def _give_up(self, task: ScoreTask, reason: str) -> None:
+        self._finish(
+            ScoreResult(trajectory=task.trajectory, outcome=Outcome.CRASH, score=0.0, detail=reason, seconds=0.0)
+        )
+
+    def _finish(self, result: ScoreResult) -> None:
+        self._num_returned.pop(result.trajectory, None)
+        self._on_result(result)

@@ -1,0 +1,255 @@
+"""Tokens, log-probs, versions and masks of every response, finished or not, on disk.
+
+* Append-only: one `append` is one write() handed to the operating system, so what was appended survives the
+  death of this process at any moment. `sync` makes it survive the machine too; rotation syncs the file it closes.
+* A store cut at any byte opens and loses only the record that was cut: the damaged end of the last file is removed
+  and counted in `repaired_bytes`. Damage in an earlier file is `DamagedStore`, naming file and offset.
+* A segment must start within or directly behind what is held. Where it starts inside, it replaces the tail: the
+  last writer wins and everything before `start` never changes (tokens lost by a crash are generated again).
+* One writer: a second process (or a second opening) is refused while the first one is alive.
+* Every read verifies the checksum again. The index in memory holds places, never arrays.
+
+Files are named `payload-000001.bin`, `payload-000002.bin`, ... `forget` says that a response is no longer needed;
+`compact` deletes every closed file in which nothing is needed any more. Forgetting is not written down: after a
+reopening, responses whose files are still whole are held again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tailrace.core.ids import TrajectoryId
+from tailrace.store.record import DamagedRecord, Record, RecordHeader, decode, encode
+from tailrace.store.segment import Response, Segment, join
+
+DEFAULT_FILE_BYTES = 64 * 1024 * 1024
+LOCK_NAME = "payload.lock"
+
+
+class DamagedStore(Exception):
+    """A record that was once whole cannot be read back."""
+
+
+class StoreInUse(Exception):
+    """Another opening of the same store is alive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a segment lies, and how many of its tokens still count."""
+
+    file: int
+    offset: int
+    num_bytes: int
+    start: int
+    num_tokens: int
+
+
+class PayloadStore:
+    """Owns a directory of payload files and the index of what they hold."""
+
+    def __init__(self, directory: Path, *, file_bytes: int) -> None:
+        if file_bytes < 1:
+            raise ValueError(f"file_bytes must be at least 1, got {file_bytes}")
+        self.directory = directory
+        self.repaired_bytes = 0
+        self._file_bytes = file_bytes
+        self._places: dict[TrajectoryId, list[Place]] = {}
+        self._descriptors: dict[int, int] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _take_lock(directory / LOCK_NAME)
+
+    @classmethod
+    def open(cls, directory: Path | str, *, file_bytes: int = DEFAULT_FILE_BYTES) -> Self:
+        """Open or create the store in `directory`, repairing a torn end."""
+        store = cls(Path(directory), file_bytes=file_bytes)
+        try:
+            store._scan()
+        except BaseException:  # whatever went wrong, a store that did not open must not stay locked
+            store.close()
+            raise
+        return store
+
+    def append(self, segments: Iterable[Segment]) -> None:
+        """Write all of `segments` or, if this raises, none of them."""
+        segments = list(segments)
+        if not segments:
+            return
+        self._check_starts(segments)
+        records = [encode(segment) for segment in segments]
+        num_bytes = sum(map(len, records))
+        if self._size and self._size + num_bytes > self._file_bytes:
+            self._rotate()
+        self._write(b"".join(records))
+        for segment, record in zip(segments, records, strict=True):
+            place = Place(
+                file=self._current,
+                offset=self._size,
+                num_bytes=len(record),
+                start=segment.start,
+                num_tokens=len(segment.tokens),
+            )
+            self._place(segment.trajectory, place)
+            self._size += len(record)
+
+    def length(self, trajectory: TrajectoryId) -> int:
+        """Tokens held of this response; 0 for an unknown one."""
+        places = self._places.get(trajectory)
+        return places[-1].start + places[-1].num_tokens if places else 0
+
+    def held(self) -> tuple[TrajectoryId, ...]:
+        """Every response of which something is held, in order of its first segment."""
+        return tuple(self._places)
+
+    def response(self, trajectory: TrajectoryId) -> Response:
+        places = self._places.get(trajectory)
+        if places is None:
+            raise LookupError(f"the payload store {self.directory} holds nothing of {trajectory}")
+        return join(trajectory, [self._read(place) for place in places])
+
+    def forget(self, trajectories: Iterable[TrajectoryId]) -> None:
+        for trajectory in trajectories:
+            self._places.pop(trajectory, None)
+
+    def compact(self) -> int:
+        """Delete closed files in which nothing is needed; return how many."""
+        needed = {place.file for places in self._places.values() for place in places}
+        doomed = [number for number in self._descriptors if number not in needed and number != self._current]
+        for number in doomed:
+            os.close(self._descriptors.pop(number))
+            self._path(number).unlink()
+        return len(doomed)
+
+    def sync(self) -> None:
+        """Everything appended so far survives a loss of power."""
+        os.fsync(self._descriptors[self._current])
+
+    def close(self) -> None:
+        """Release the files and the lock. A closed store takes no more calls."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _scan(self) -> None:
+        numbers = sorted(int(path.stem.removeprefix("payload-")) for path in self.directory.glob("payload-*.bin"))
+        for number in numbers:
+            self._open_file(number)
+            self._scan_file(number, is_last=number == numbers[-1])
+        if not numbers:
+            self._open_file(1)
+
+    def _scan_file(self, number: int, *, is_last: bool) -> None:
+        offset, buffer = 0, memoryview(self._path(number).read_bytes())
+        while offset < len(buffer):
+            try:
+                record = decode(buffer, offset)
+            except DamagedRecord as damage:
+                if not is_last:
+                    raise DamagedStore(f"{self._path(number)}, byte {offset}: {damage}") from damage
+                os.ftruncate(self._descriptors[number], offset)
+                self.repaired_bytes += len(buffer) - offset
+                break
+            self._index(record.header, number, offset, record.num_bytes)
+            offset += record.num_bytes
+        self._size = offset
+
+    def _index(self, header: RecordHeader, number: int, offset: int, num_bytes: int) -> None:
+        if header.start > self.length(header.trajectory):
+            # What lay between was compacted away: either the response was forgotten, or this record was replaced
+            # by a later one that starts further left and follows in the scan.
+            return
+        place = Place(file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens)
+        self._place(header.trajectory, place)
+
+    def _place(self, trajectory: TrajectoryId, place: Place) -> None:
+        places = self._places.setdefault(trajectory, [])
+        while places and places[-1].start >= place.start:
+            places.pop()
+        if places and places[-1].start + places[-1].num_tokens > place.start:
+            places[-1] = replace(places[-1], num_tokens=place.start - places[-1].start)
+        places.append(place)
+
+    def _check_starts(self, segments: list[Segment]) -> None:
+        lengths: dict[TrajectoryId, int] = {}
+        for segment in segments:
+            length = lengths.get(segment.trajectory, self.length(segment.trajectory))
+            if not 0 <= segment.start <= length:
+                raise ValueError(f"{segment.trajectory}: a segment starts at {segment.start}, {length} tokens are held")
+            lengths[segment.trajectory] = segment.end
+
+    def _read(self, place: Place) -> Segment:
+        data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
+        try:
+            record: Record = decode(memoryview(data))
+        except DamagedRecord as damage:
+            raise DamagedStore(f"{self._path(place.file)}, byte {place.offset}: {damage}") from damage
+        return _shorten(record.segment(), place.num_tokens)
+
+    def _write(self, data: bytes) -> None:
+        descriptor, rest = self._descriptors[self._current], memoryview(data)
+        try:
+            while rest:  # a write() is only ever short where the disk fills up or a signal arrives
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError:
+            os.ftruncate(descriptor, self._size)
+            raise
+
+    def _rotate(self) -> None:
+        self.sync()
+        self._open_file(self._current + 1)
+
+    def _open_file(self, number: int) -> None:
+        self._descriptors[number] = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._current, self._size = number, 0
+        _sync_directory(self.directory)
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"payload-{number:06d}.bin"
+
+
+def _shorten(segment: Segment, num_tokens: int) -> Segment:
+    if num_tokens == len(segment.tokens):
+        return segment
+    full = segment.full_logprobs
+    return replace(
+        segment,
+        tokens=segment.tokens[:num_tokens],
+        logprobs=segment.logprobs[:num_tokens],
+        full_logprobs=None if full is None else full[:num_tokens],
+        mask=segment.mask[:num_tokens],
+    )
+
+
+def _take_lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StoreInUse(f"another process is writing into the payload store {path.parent}") from None
+    return descriptor
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,83 @@
+"""The data-plane record: a run of response tokens with everything training needs to know about them.
+
+For every segment ``len(tokens) == len(logprobs) == len(mask)`` and, when sampling was truncated,
+``len(full_logprobs)`` too. Concatenating a trajectory's segments in order of ``start`` gives its response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.core.ids import TrajectoryId, Version
+
+Tokens = NDArray[np.int32]
+Logprobs = NDArray[np.float32]
+Mask = NDArray[np.uint8]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    trajectory: TrajectoryId
+    start: int
+    """Position of the first token in the response."""
+    version: Version | None
+    """The weights that produced the tokens; None for tokens that were not generated (tool results)."""
+    tokens: Tokens
+    logprobs: Logprobs
+    """Of the distribution really sampled from."""
+    full_logprobs: Logprobs | None = None
+    """Before top-p, top-k or min-p cut the distribution; None where nothing was cut (then equal to ``logprobs``)."""
+    mask: Mask
+    """1 where the token takes part in the loss."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """All of a trajectory's segments, joined."""
+
+    trajectory: TrajectoryId
+    tokens: Tokens
+    logprobs: Logprobs
+    full_logprobs: Logprobs
+    mask: Mask
+    versions: tuple[tuple[Version | None, int], ...]
+    """Run-length encoded: (version, number of tokens), never decreasing."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def join(trajectory: TrajectoryId, segments: Sequence[Segment]) -> Response:
+    """Concatenate segments that cover the response without hole or overlap."""
+    position = 0
+    versions: list[tuple[Version | None, int]] = []
+    for segment in segments:
+        if segment.trajectory != trajectory or segment.start != position:
+            raise ValueError(f"{trajectory}: a segment starts at {segment.start}, expected {position}")
+        position = segment.end
+        if versions and versions[-1][0] == segment.version:
+            versions[-1] = (segment.version, versions[-1][1] + len(segment.tokens))
+        elif len(segment.tokens):
+            versions.append((segment.version, len(segment.tokens)))
+    return Response(
+        trajectory=trajectory,
+        tokens=_cat([s.tokens for s in segments], np.int32),
+        logprobs=_cat([s.logprobs for s in segments], np.float32),
+        full_logprobs=_cat([s.logprobs if s.full_logprobs is None else s.full_logprobs for s in segments], np.float32),
+        mask=_cat([s.mask for s in segments], np.uint8),
+        versions=tuple(versions),
+    )
+
+
+def _cat(arrays: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)

@@ -1,0 +1,49 @@
+"""What the trainer is given: finished, scored responses, in groups.
+
+A group is the unit of training, because advantages compare its members. Training order is by id, never by arrival,
+so that the order in which responses finished cannot change a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.store.segment import Response, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One response with its prompt and its score."""
+
+    trajectory: TrajectoryId
+    prompt: Tokens
+    response: Response
+    score: float
+
+    def __post_init__(self) -> None:
+        if self.response.trajectory != self.trajectory:
+            raise ValueError(f"{self.trajectory} was given the response of {self.response.trajectory}")
+        if len(self.prompt) == 0:
+            raise ValueError(f"{self.trajectory} has an empty prompt; the first response token needs one before it")
+        if not math.isfinite(self.score):
+            raise ValueError(f"{self.trajectory} has the score {self.score}; scores must be finite")
+        if not np.isfinite(self.response.full_logprobs[self.response.mask != 0]).all():
+            raise ValueError(f"{self.trajectory} has behaviour log-probs that are not finite")
+
+    @property
+    def num_inputs(self) -> int:
+        """Tokens the network reads: all but the last, which nothing is predicted from."""
+        return len(self.prompt) + len(self.response) - 1
+
+
+def in_groups(samples: Iterable[Sample]) -> list[list[Sample]]:
+    """Samples by group, groups and members in order of id."""
+    groups: dict[GroupId, list[Sample]] = {}
+    for sample in sorted(samples, key=lambda sample: sample.trajectory):
+        groups.setdefault(sample.trajectory.group, []).append(sample)
+    return list(groups.values())

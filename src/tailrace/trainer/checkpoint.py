@@ -1,0 +1,128 @@
+"""A checkpoint is a Hugging Face model directory plus what it takes to go on exactly.
+
+    config.json, model*.safetensors, tokenizer and generation files   loads with ``from_pretrained`` (fp32)
+    trainer_state.safetensors                                         AdamW's moments by parameter name
+    trainer_state.json                                                format, version, the settings it was made with
+
+Nothing is pickled. Every file is flushed to disk; the caller renames the directory into place. Loading with other
+settings than those it was made with is an error that names them: the continuation would not be the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.core.ids import Version
+
+FORMAT = 1
+MOMENTS_FILE = "trainer_state.safetensors"
+STATE_FILE = "trainer_state.json"
+COMPANION_PATTERNS = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "spiece.model",
+    "*.tiktoken", "chat_template*", "generation_config.json",
+)  # fmt: skip
+"""Files of the starting model that a checkpoint carries along."""
+
+Identity = dict[str, JsonValue]
+
+
+def identity(
+    *,
+    model: ModelSettings,
+    settings: TrainerSettings,
+    algorithm: AlgorithmSettings,
+    temperature: float,
+    max_steps: int,
+    seed: int,
+) -> Identity:
+    """What must be equal for a continuation to be the same run. Where it runs (device, threads) may differ."""
+    return {
+        **{f"model.{key}": value for key, value in model.model_dump(mode="json", include={"dtype"}).items()},
+        **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json", exclude={"threads"}).items()},
+        **{f"algorithm.{key}": value for key, value in algorithm.model_dump(mode="json").items()},
+        "rollout.temperature": temperature,
+        "schedule.max_steps": max_steps,
+        "seed": seed,
+    }
+
+
+def save(
+    directory: Path,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    version: Version,
+    identity: Identity,
+    source: Path,
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    for pattern in COMPANION_PATTERNS:
+        for file in sorted(source.glob(pattern)):
+            if file.is_file():
+                shutil.copyfile(file, directory / file.name)
+    save_file(_moments(model, optimizer), directory / MOMENTS_FILE)
+    state = {"format": FORMAT, "version": version, "settings": identity}
+    (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _flush(directory)
+
+
+def load(directory: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer, identity: Identity) -> Version:
+    """Overwrite weights and moments in place; returns the version."""
+    state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+    if state["format"] != FORMAT:
+        raise ValueError(f"{directory} has checkpoint format {state['format']}, this program reads {FORMAT}")
+    _check_identity(directory, state["settings"], identity)
+    stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    model.load_state_dict(stored.state_dict())
+    _restore_moments(model, optimizer, load_file(directory / MOMENTS_FILE))
+    return Version(state["version"])
+
+
+def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
+    differences = [
+        f"{key} was {stored.get(key)!r} and is {given.get(key)!r}"
+        for key in sorted(stored.keys() | given.keys())
+        if stored.get(key) != given.get(key)
+    ]
+    if differences:
+        raise ValueError(f"{directory} was written with other settings: {'; '.join(differences)}")
+
+
+def _moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _restore_moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    restored: dict[str, dict[str, Any]] = {}
+    for entry, value in moments.items():
+        name, _, key = entry.rpartition("/")
+        restored.setdefault(name, {})[key] = value.to(parameters[name].device)
+    for name, state in restored.items():
+        optimizer.state[parameters[name]] = state
+
+
+def _flush(directory: Path) -> None:
+    for path in (*directory.rglob("*"), directory):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

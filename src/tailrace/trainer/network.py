@@ -1,0 +1,124 @@
+"""The Transformers module that is trained, and the log-probs it gives to response tokens.
+
+B sequences, L input positions, N response tokens, D hidden width, V vocabulary.
+
+Log-probs are ``log_softmax(logits / temperature)`` in at least fp32. Logits exist only for response tokens, and for
+long batches only a chunk at a time (recomputed in the backward pass), so memory does not grow with N * V.
+Dropout is off: a forward pass is a function of its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils.logging import disable_progress_bar
+
+from tailrace.trainer.microbatch import MicroBatch
+
+LOGITS_PER_CHUNK = 2**28
+"""Most logits (N * V) that exist at the same time: 1 GiB in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    logprobs_N: Tensor
+    entropy_N: Tensor
+    """Of the distribution a token was drawn from; without gradient."""
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def load_model(path: Path, *, device: torch.device, gradient_checkpointing: bool = False) -> PreTrainedModel:
+    """The model in fp32, in evaluation mode. Weights that the directory does not hold are an error, not noise."""
+    disable_progress_bar()
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True, local_files_only=True
+    )
+    if loading["missing_keys"]:
+        raise ValueError(f"{path} holds no weights for {', '.join(sorted(loading['missing_keys']))}")
+    # The model's own file is copied into checkpoints; an odd one must not make saving the weights fail.
+    model.generation_config = GenerationConfig()
+    model.to(device).eval()
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Layers recompute only in training mode. They alone enter it; what is inside them keeps dropout off.
+        for module in model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = True
+    return model
+
+
+class Network:
+    """A causal language model seen as a scorer of tokens."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        autocast: torch.dtype | None = None,
+        logits_per_chunk: int = LOGITS_PER_CHUNK,
+    ) -> None:
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0 to train, got {temperature}")
+        self.model = model
+        self.device = next(model.parameters()).device
+        self._temperature = temperature
+        self._autocast = autocast
+        self._logits_per_chunk = logits_per_chunk
+        self._has_plain_head = _has_plain_head(model)
+
+    def score(self, micro: MicroBatch) -> TokenScores:
+        with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
+            if self._has_plain_head:
+                hidden_BLD = self.model.base_model(input_ids=micro.input_ids_BL, use_cache=False).last_hidden_state
+                return self._score_hidden(hidden_BLD.flatten(0, 1)[micro.source_N], micro.targets_N)
+            logits_BLV = self.model(input_ids=micro.input_ids_BL, use_cache=False).logits
+            return self._score_logits(logits_BLV.flatten(0, 1)[micro.source_N], micro.targets_N)
+
+    def _score_hidden(self, hidden_ND: Tensor, targets_N: Tensor) -> TokenScores:
+        head = self.model.get_output_embeddings()
+        chunk = max(1, self._logits_per_chunk // head.weight.shape[0])
+        if len(targets_N) <= chunk:
+            return self._score_logits(head(hidden_ND), targets_N)
+
+        def score_chunk(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+            scores = self._score_logits(head(hidden_CD), targets_C)
+            return scores.logprobs_N, scores.entropy_N
+
+        pairs = zip(hidden_ND.split(chunk), targets_N.split(chunk), strict=True)
+        parts = [checkpoint(score_chunk, *pair, use_reentrant=False) for pair in pairs]
+        return TokenScores(
+            logprobs_N=torch.cat([logprobs for logprobs, _ in parts]),
+            entropy_N=torch.cat([entropy for _, entropy in parts]),
+        )
+
+    def _score_logits(self, logits_NV: Tensor, targets_N: Tensor) -> TokenScores:
+        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / self._temperature
+        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+        with torch.no_grad():
+            entropy_N = torch.special.entr(logprobs_NV.exp()).sum(dim=-1)
+        return TokenScores(logprobs_N=logprobs_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N=entropy_N)
+
+
+def _has_plain_head(model: PreTrainedModel) -> bool:
+    """Are the logits just the output embedding of the last hidden state (no scaling, no soft cap)?"""
+    head = model.get_output_embeddings()
+    if head is None:
+        return False
+    device = next(model.parameters()).device
+    input_ids = torch.arange(min(4, model.config.get_text_config().vocab_size), device=device)[None]
+    with torch.no_grad():
+        logits = model(input_ids=input_ids, use_cache=False).logits
+        plain = head(model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state)
+    return bool(plain.shape == logits.shape and torch.allclose(plain, logits, rtol=1e-4, atol=1e-4))

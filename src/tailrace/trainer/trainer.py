@@ -1,0 +1,207 @@
+"""One optimizer step per batch, fed in one piece or as a stream.
+
+``accumulate`` adds the gradients of unnormalised loss sums; ``finish_step`` divides them once by the denominator of
+the whole batch, clips, steps and counts the new version. ``train`` is ``accumulate`` then ``finish_step``: there is
+no second path, so a streamed batch has the gradient of the same batch given whole.
+
+A step whose log-probs or gradient are not finite is refused: ``FloatingPointError``, weights, optimizer and version
+as before. On CPU the same inputs on the same number of threads give the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from tailrace.algorithms import advantages, packing
+from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.core.ids import Version
+from tailrace.trainer import checkpoint
+from tailrace.trainer.batch import Sample, in_groups
+from tailrace.trainer.microbatch import MicroBatch, collate
+from tailrace.trainer.network import Network, load_model, resolve_device
+from tailrace.trainer.objective import objective
+from tailrace.trainer.schedule import learning_rate
+from tailrace.trainer.totals import Totals
+
+OVERHEAD_TOKENS = {"cpu": 128, "cuda": 16384}
+"""What a micro-batch costs besides its tokens: a small model's forward and backward pass, measured, in tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    version: Version
+    metrics: dict[str, float]
+
+
+class Trainer:
+    """Owns the master weights (fp32), the optimizer and the version."""
+
+    def __init__(
+        self,
+        model_path: Path,
+        *,
+        model: ModelSettings,
+        settings: TrainerSettings,
+        algorithm: AlgorithmSettings,
+        temperature: float,
+        max_steps: int,
+        seed: int,
+    ) -> None:
+        if algorithm.importance_sampling.type != "none" and algorithm.old_logprobs == "behaviour":
+            raise ValueError(
+                "importance_sampling needs old_logprobs = 'recompute': with 'behaviour' the ratio itself "
+                "starts from the rollout's log-probs and there is nothing left to correct"
+            )
+        torch.manual_seed(seed)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        device = resolve_device(model.device)
+        autocast = torch.bfloat16 if device.type == "cuda" and model.dtype == "bfloat16" else None
+        self.version = Version(0)
+        self._source = model_path
+        self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
+        self._rollout_dtype = getattr(torch, model.dtype)
+        self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        self._network = Network(self.model, temperature=temperature, autocast=autocast)
+        self.reference_model = None
+        self._reference = None
+        if algorithm.kl_loss_coef > 0:
+            self.reference_model = load_model(model_path, device=device).requires_grad_(False)
+            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
+        self._optimizer = _adamw(self.model, settings)
+        self._overhead_tokens = OVERHEAD_TOKENS[device.type]
+        self._totals = Totals()
+        self._identity = checkpoint.identity(
+            model=model, settings=settings, algorithm=algorithm, temperature=temperature, max_steps=max_steps, seed=seed
+        )
+
+    def train(self, groups: Sequence[Sequence[Sample]]) -> StepResult:
+        self.accumulate(groups)
+        return self.finish_step()
+
+    def accumulate(self, groups: Sequence[Sequence[Sample]]) -> None:
+        """Add whole groups to the current step."""
+        samples, advantage_of = self._judge(groups)
+        # Without advantage (and without a KL term) a response has no gradient: it is scored for the metrics only.
+        has_gradient = [value != 0.0 or self._reference is not None for value in advantage_of]
+        for learn in (True, False):
+            chosen = [
+                index for index, sample in enumerate(samples) if has_gradient[index] == learn and len(sample.response)
+            ]
+            lengths = [samples[index].num_inputs for index in chosen]
+            for pack in packing.pack(
+                lengths, max_tokens=self._settings.max_tokens_per_gpu, overhead_tokens=self._overhead_tokens
+            ):
+                members = [chosen[place] for place in pack]
+                micro = collate(
+                    [samples[index] for index in members],
+                    [advantage_of[index] for index in members],
+                    self.version,
+                    self._network.device,
+                )
+                self._accumulate_one(micro, learn=learn)
+
+    def finish_step(self) -> StepResult:
+        """Divide, clip, step. A batch without a single loss token changes no weight but still is a version."""
+        totals, self._totals = self._totals, Totals()
+        if not totals.groups:
+            raise ValueError(f"step {self.version} has no groups to train on")
+        rate = learning_rate(self.version, self._settings, max_steps=self._max_steps)
+        try:
+            grad_norm = self._apply(totals, rate)
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+        self.version = Version(self.version + 1)
+        metrics = totals.metrics() | {"actor/grad_norm": grad_norm, "actor/lr": rate}
+        return StepResult(version=self.version, metrics=metrics)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order."""
+        seen: set[tuple[int, torch.Size]] = set()
+        for name, tensor in self.model.state_dict().items():
+            key = (tensor.data_ptr(), tensor.shape)
+            if key not in seen:
+                seen.add(key)
+                yield name, tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint between two steps; the caller makes the directory appear atomically."""
+        if self._totals.groups:
+            raise ValueError(f"step {self.version} has begun; a checkpoint is written between steps")
+        checkpoint.save(
+            directory,
+            model=self.model,
+            optimizer=self._optimizer,
+            version=self.version,
+            identity=self._identity,
+            source=self._source,
+        )
+
+    def load(self, directory: Path) -> None:
+        """Continue from a checkpoint exactly where it was written."""
+        self.version = checkpoint.load(directory, model=self.model, optimizer=self._optimizer, identity=self._identity)
+        self._totals = Totals()
+
+    def _judge(self, groups: Sequence[Sequence[Sample]]) -> tuple[list[Sample], list[float]]:
+        """Samples in training order with their advantages."""
+        ordered = in_groups(sample for group in groups for sample in group)
+        samples = [sample for group in ordered for sample in group]
+        if len({sample.trajectory for sample in samples}) != len(samples):
+            raise ValueError(f"step {self.version} was given a trajectory twice")
+        scores_B = torch.tensor([sample.score for sample in samples], dtype=torch.float64)
+        group_B = torch.tensor([number for number, group in enumerate(ordered) for _ in group], dtype=torch.int64)
+        self._totals.add_groups(ordered, advantages.has_spread(scores_B, group_B).tolist())
+        judged_B = advantages.grpo(scores_B, group_B, normalize_by_std=self._algorithm.normalize_by_std)
+        return samples, judged_B.tolist()
+
+    def _accumulate_one(self, micro: MicroBatch, *, learn: bool) -> None:
+        reference_BT = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_BT = micro.spread(self._reference.score(micro).logprobs_N)
+        with torch.set_grad_enabled(learn):
+            scores = self._network.score(micro)
+            logprobs_BT = micro.spread(scores.logprobs_N)
+            found = objective(micro, logprobs_BT, micro.spread(scores.entropy_N), reference_BT, self._algorithm)
+        if learn:
+            found.loss.backward()
+        self._totals.add(micro, found, logprobs_BT)
+
+    def _apply(self, totals: Totals, rate: float) -> float:
+        """The optimizer step; returns the gradient norm before clipping."""
+        denominator = totals.denominator()
+        not_finite = totals.not_finite()
+        if not_finite:
+            names = ", ".join(str(name) for name in not_finite[:8]) + (", ..." if len(not_finite) > 8 else "")
+            raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        if not parameters or not denominator:
+            return 0.0
+        torch._foreach_mul_([parameter.grad for parameter in parameters], 1.0 / denominator)
+        grad_norm = float(clip_grad_norm_(parameters, self._settings.max_grad_norm))
+        if not torch.isfinite(torch.tensor(grad_norm)):
+            raise FloatingPointError(f"step {self.version}: the gradient's norm is {grad_norm}")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        return grad_norm
+
+
+def _adamw(model: torch.nn.Module, settings: TrainerSettings) -> torch.optim.AdamW:
+    """Matrices decay; norms and biases do not."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        fused=True,
+    )

@@ -1,0 +1,1 @@
+"""Versions of the weights on their way from the trainer to the rollout instances."""

@@ -1,0 +1,32 @@
+"""A wheel built from the tree runs outside the checkout, tiny model included."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from end_to_end import launch
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_wheel_trains_outside_the_checkout(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("tailrace-*.whl")
+    assert wheel.stat().st_size < 8_000_000
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    command = launch.command(tmp_path / "run", schedule__max_steps=1, eval_interval="null")
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    where = [sys.executable, "-c", "import tailrace; print(tailrace.__file__)"]
+    found = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert str(tmp_path / "site") in found.stdout, "the test ran the checkout instead of the wheel"

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.outcomes import Outcome
+from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.scoring import InvalidScore, Scorer, read_score
+
+TASK = ScoreTask(trajectory=TrajectoryId(GroupId("train", 0, 1), 0), row={"prompt": "p", "answer": "2"}, response="2")
+
+
+def score(directory: Path, *bodies: str) -> ScoreResult:
+    """The result of functions f0, f1, ... with these bodies."""
+    lines = ["import asyncio"]
+    for number, body in enumerate(bodies):
+        lines += [f"async def f{number}(response):" if "await" in body else f"def f{number}(response):", f"    {body}"]
+    file = directory / "functions.py"
+    file.write_text("\n".join(lines))
+    with Scorer.load([f"{file}:f{number}" for number in range(len(bodies))], ("prompt", "answer")) as scorer:
+        return scorer.score(TASK)
+
+
+def test_scores_of_several_functions_are_added_and_each_is_told_apart(tmp_path: Path) -> None:
+    result = score(tmp_path, "return {'score': 1, 'acc': True}", "return -0.25", "await asyncio.sleep(0); return 2")
+    assert (result.outcome, result.score) == (Outcome.OK, 2.75)
+    assert result.extras == {"f0/score": 1.0, "f0/acc": 1.0, "f1/score": -0.25, "f2/score": 2.0}
+
+
+def test_the_first_failing_function_decides_the_outcome(tmp_path: Path) -> None:
+    result = score(tmp_path, "return 1", "return 'x'", "raise OSError('never reached')")
+    assert (result.outcome, result.score) == (Outcome.INVALID, 0.0)
+    assert "f1" in result.detail
+
+
+def test_an_exception_is_described_with_its_place(tmp_path: Path) -> None:
+    result = score(tmp_path, "raise KeyError('gone')")
+    assert result.outcome is Outcome.ERROR
+    assert "raised KeyError: 'gone' (" in result.detail
+    assert "functions.py, line 3)" in result.detail
+
+
+def test_an_asynchronous_function_that_raises_is_an_error_too(tmp_path: Path) -> None:
+    assert score(tmp_path, "await asyncio.sleep(0); raise ValueError('late')").outcome is Outcome.ERROR
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (1, (1.0, {})),
+        (True, (1.0, {})),
+        (np.float32(0.5), (0.5, {})),
+        (np.array([2]), (2.0, {})),
+        (np.bool_(True), (1.0, {})),
+        ({"score": 0.5, "acc": np.int64(1), "note": "text", "nan": float("nan")}, (0.5, {"acc": 1.0})),
+    ],
+)
+def test_numbers_and_dicts_with_a_score_are_read(returned: object, expected: tuple) -> None:
+    assert read_score(returned) == expected
+
+
+@pytest.mark.parametrize(
+    "returned", [None, "1", [1.0], float("inf"), float("nan"), {}, {"score": None}, np.ones(2), 1j, object()]
+)
+def test_anything_else_is_invalid(returned: object) -> None:
+    with pytest.raises(InvalidScore):
+        read_score(returned)
+
+
+def test_no_function_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"reward\.functions is empty"):
+        Scorer.load([], ("prompt",))

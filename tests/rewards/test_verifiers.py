@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from tailrace.rewards.verifiers import exact_match, load_math_verify
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        ("42", "42", 1.0),
+        (" 42\n", "42", 1.0),
+        ("6 * 7 is #### 42", "42", 1.0),
+        ("#### 41 no, #### 42", "42", 1.0),
+        ("#### 42", "so it is 6 * 7\n#### 42", 1.0),
+        ("the answer is 42", "42", 0.0),
+        ("#### 042", 42, 1.0),
+        ("#### +1,042", "1042", 1.0),
+        ("#### -0", "0", 1.0),
+        ("#### -42", "42", 0.0),
+        ("#### 42.0", "42", 0.0),
+        ("#### 1,04", "104", 0.0),
+        ("#### 1_000", "1000", 0.0),
+        ("#### blue", "blue", 1.0),
+        ("####", "0", 0.0),
+        ("#### " + "9" * 10_000, "0" + "9" * 10_000, 1.0),
+    ],
+)
+def test_exact_match_compares_final_answers_as_text_or_integers(response: str, answer: object, score: float) -> None:
+    assert exact_match(response, answer) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        (r"thus $x = \frac{1}{2}$", "1/2", 1.0),
+        (r"so \boxed{0.5}", r"\frac{1}{2}", 1.0),
+        (r"the set is $\{2, 1\}$", r"$\{1,2\}$", 1.0),
+        ("it is 13", "12", 0.0),
+        ("no idea", "12", 0.0),
+        ("#### 12", "reasoning\n#### 12", 1.0),
+    ],
+)
+def test_math_verify_compares_mathematics(response: str, answer: str, score: float) -> None:
+    assert load_math_verify()(response=response, answer=answer) == score
+
+
+def test_an_answer_that_math_verify_cannot_read_is_an_error_not_a_wrong_response() -> None:
+    with pytest.raises(ValueError, match="cannot read the answer"):
+        load_math_verify()(response="12", answer="")

@@ -1,0 +1,108 @@
+"""A small random Llama on disk, and samples to train it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.store.segment import Response
+from tailrace.trainer.batch import Sample
+from tailrace.trainer.trainer import Trainer
+
+VOCAB_SIZE = 32
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write_model(tmp_path_factory.mktemp("model"), tied=True)
+
+
+@pytest.fixture(scope="session")
+def untied_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write_model(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+def _write_model(path: Path, *, tied: bool) -> Path:
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+        attention_dropout=0.3,
+        bos_token_id=None,
+        eos_token_id=1,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "none"}')
+    (path / "generation_config.json").write_text('{"eos_token_id": 1, "temperature": 0.5, "do_sample": false}')
+    return path
+
+
+@pytest.fixture
+def make_trainer(model_path: Path) -> Callable[..., Trainer]:
+    def make(
+        *,
+        algorithm: AlgorithmSettings | None = None,
+        settings: TrainerSettings | None = None,
+        temperature: float = 1.0,
+        path: Path = model_path,
+    ) -> Trainer:
+        return Trainer(
+            path,
+            model=ModelSettings(path=str(path), device="cpu"),
+            settings=settings or TrainerSettings(learning_rate=1e-3),
+            algorithm=algorithm or AlgorithmSettings(),
+            temperature=temperature,
+            max_steps=10,
+            seed=0,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_groups() -> Callable[..., list[list[Sample]]]:
+    """Random groups of unequal sizes and lengths, some of their tokens masked."""
+
+    def make(seed: int = 0, *, num_groups: int = 5, version: int = 0) -> list[list[Sample]]:
+        random = np.random.default_rng(seed)
+        groups = []
+        for prompt in range(num_groups):
+            group = GroupId("train", 0, prompt)
+            prompt_tokens = random.integers(2, VOCAB_SIZE, random.integers(1, 8), dtype=np.int32)
+            members = range(int(random.integers(2, 6)))
+            groups.append([_sample(random, TrajectoryId(group, member), prompt_tokens, version) for member in members])
+        return groups
+
+    return make
+
+
+def _sample(random: np.random.Generator, trajectory: TrajectoryId, prompt: np.ndarray, version: int) -> Sample:
+    length = int(random.integers(1, 20))
+    logprobs = random.normal(-3.0, 0.3, length).astype(np.float32)
+    response = Response(
+        trajectory=trajectory,
+        tokens=random.integers(1, VOCAB_SIZE, length, dtype=np.int32),
+        logprobs=logprobs,
+        full_logprobs=logprobs,
+        mask=(random.random(length) < 0.9).astype(np.uint8),
+        versions=((Version(version), length),),
+    )
+    return Sample(trajectory=trajectory, prompt=prompt, response=response, score=float(random.integers(0, 3)))

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tailrace.config.settings import AlgorithmSettings, TrainerSettings
+from tailrace.trainer.batch import Sample
+from tailrace.trainer.trainer import Trainer
+
+MakeTrainer = Callable[..., Trainer]
+MakeGroups = Callable[..., list[list[Sample]]]
+SETTINGS = TrainerSettings(learning_rate=1e-3, warmup_steps=2, lr_schedule="cosine", weight_decay=0.01)
+
+
+def train(trainer: Trainer, make_groups: MakeGroups, steps: range) -> list[dict[str, float]]:
+    return [trainer.train(make_groups(step, version=step)).metrics for step in steps]
+
+
+@pytest.mark.parametrize("saved_after", [0, 1, 3])
+def test_training_on_from_a_checkpoint_equals_never_having_stopped(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, tmp_path: Path, saved_after: int
+) -> None:
+    algorithm = AlgorithmSettings(kl_loss_coef=0.01)
+    whole, first, second = (make_trainer(settings=SETTINGS, algorithm=algorithm) for _ in range(3))
+    expected = train(whole, make_groups, range(5))
+    train(first, make_groups, range(saved_after))
+    first.save(tmp_path / "step")
+    second.load(tmp_path / "step")
+    assert second.version == saved_after
+    assert train(second, make_groups, range(saved_after, 5)) == expected[saved_after:]
+    for (name, mine), (_, theirs) in zip(second.named_weights(), whole.named_weights(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
+def test_a_checkpoint_is_a_hugging_face_directory(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, tmp_path: Path, model_path: Path
+) -> None:
+    trainer = make_trainer()
+    train(trainer, make_groups, range(1))
+    trainer.save(tmp_path / "step")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "step")
+    for name, tensor in trainer.named_weights():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    for companion in ("tokenizer_config.json", "generation_config.json"):
+        assert (tmp_path / "step" / companion).read_bytes() == (model_path / companion).read_bytes()
+
+
+def test_a_checkpoint_holds_no_pickle(make_trainer: MakeTrainer, make_groups: MakeGroups, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    train(trainer, make_groups, range(1))
+    trainer.save(tmp_path / "step")
+    assert {file.suffix for file in (tmp_path / "step").iterdir()} <= {".json", ".safetensors"}
+
+
+def test_other_settings_are_refused_by_name(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    make_trainer(settings=SETTINGS).save(tmp_path / "step")
+    changed = make_trainer(settings=SETTINGS.model_copy(update={"learning_rate": 2e-3}))
+    with pytest.raises(ValueError, match=r"trainer\.learning_rate was 0\.001 and is 0\.002"):
+        changed.load(tmp_path / "step")
+
+
+def test_the_number_of_threads_is_free_to_change(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    make_trainer(settings=SETTINGS).save(tmp_path / "step")
+    make_trainer(settings=SETTINGS.model_copy(update={"threads": 1})).load(tmp_path / "step")
+
+
+def test_a_checkpoint_of_another_format_is_refused(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    make_trainer().save(tmp_path / "step")
+    state = json.loads((tmp_path / "step" / "trainer_state.json").read_text())
+    (tmp_path / "step" / "trainer_state.json").write_text(json.dumps(state | {"format": 99}))
+    with pytest.raises(ValueError, match="format 99"):
+        make_trainer().load(tmp_path / "step")
+
+
+def test_saving_in_the_middle_of_a_step_is_refused(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, tmp_path: Path
+) -> None:
+    trainer = make_trainer()
+    trainer.accumulate(make_groups()[:1])
+    with pytest.raises(ValueError, match="between steps"):
+        trainer.save(tmp_path / "step")
+
+
+def test_a_model_directory_with_missing_weights_is_refused(
+    make_trainer: MakeTrainer, untied_model_path: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "model"
+    shutil.copytree(untied_model_path, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(ValueError, match=r"holds no weights for model\.layers\.2"):
+        make_trainer(path=broken)
