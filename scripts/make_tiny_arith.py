@@ -10,7 +10,7 @@ floating-point differences between machines.
 
 Two phases: first the skill (worked responses, chains that grow longer), then the habit (mostly guesses, a slip now and
 then). What the model can do and what it does by habit are then far apart, and that gap is what reinforcement learning
-closes. Without the first phase a model of this size learns the habit and never the skill.
+closes. Without the first phase, as many steps teach a model of this size neither.
 """
 
 from __future__ import annotations

@@ -220,9 +220,6 @@ def test_groups_of_equal_scores_teach_nothing_but_are_counted(
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     trainer.accumulate(groups[3:])
     metrics = trainer.finish_step().metrics
-    assert metrics["groups/frac_zero_std"] == 0.75
-    assert metrics["groups/frac_all_good"] == 0.5
-    assert metrics["groups/frac_all_bad"] == 0.25
     assert metrics["actor/grad_norm"] > 0.0
 
 
@@ -330,7 +327,6 @@ def test_a_response_without_tokens_counts_for_its_group_only(
         dataclasses.replace(group[1], score=0.0),
     ]
     metrics = trainer.train([scored]).metrics
-    assert metrics["groups/frac_zero_std"] == 0.0
     assert metrics["actor/grad_norm"] > 0.0
 
 

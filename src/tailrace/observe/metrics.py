@@ -238,12 +238,13 @@ def _group_metrics(trained: dict[TrajectoryId, Done]) -> Row:
     groups: dict[GroupId, list[float]] = {}
     for trajectory, done in trained.items():
         groups.setdefault(trajectory.group, []).append(done.score)
+    equal = [scores[0] for scores in groups.values() if len(set(scores)) == 1]
     return {
         "groups/num": len(groups),
         "groups/num_samples": len(trained),
-        "groups/frac_zero_std": fmean(len(set(scores)) == 1 for scores in groups.values()),
-        "groups/frac_all_good": fmean(min(scores) >= 1.0 for scores in groups.values()),
-        "groups/frac_all_bad": fmean(max(scores) <= 0.0 for scores in groups.values()),
+        "groups/frac_zero_std": len(equal) / len(groups),
+        "groups/frac_all_good": sum(score > 0 for score in equal) / len(groups),
+        "groups/frac_all_bad": sum(score <= 0 for score in equal) / len(groups),
     }
 
 

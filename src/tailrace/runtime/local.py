@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,6 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
-        self._weights = _weight_file(directory.path)
         self._make_workers()
 
     def _make_workers(self) -> None:
@@ -77,12 +75,13 @@ class LocalRun:
             rollout=settings.rollout,
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
-            weights=self._weights,
         )
         catalogue = self._sources.catalogue
-        self._rollouts = Rollouts(init, request=catalogue.request, store=self._store, post=post, logs=logs)
         self._training = Training(
             samples=catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
+        )
+        self._rollouts = Rollouts(
+            init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
         self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, columns=catalogue.columns())
 
@@ -100,7 +99,6 @@ class LocalRun:
         finally:
             watcher.cancel()
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
-            self._weights.unlink(missing_ok=True)
             self.recorder.close()
 
     async def _start_workers(self) -> None:
@@ -123,8 +121,12 @@ class LocalRun:
             temperature=settings.rollout.temperature,
             max_steps=self._sources.schedule.max_steps,
             seed=settings.seed,
-            weights=self._weights,
+            channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
         )
+
+    def _channel(self) -> Path:
+        assert self._training.channel is not None, "the core asks for a pull only after a publish"
+        return self._training.channel
 
     def _perform(self, command: do.Command) -> None:
         match command:
@@ -184,10 +186,3 @@ class LocalRun:
             waits = [w for w in self._coordinator.waits() if now - w.since >= _WAIT_SHOWN_AFTER_S]
             if waits:
                 self._say(wait_line(waits, now))
-
-
-def _weight_file(run: Path) -> Path:
-    """In memory where the system offers that. The name is the run's, so a resumed run reuses what a dead one left."""
-    shared = Path("/dev/shm")
-    folder = shared if shared.is_dir() else Path(tempfile.gettempdir())
-    return folder / f"tailrace-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}.weights"

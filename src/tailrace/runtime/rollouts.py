@@ -28,11 +28,13 @@ class Rollouts:
         init: RolloutInit,
         *,
         request: Callable[[TrajectoryId, int], Request],
+        channel: Callable[[], Path],
         store: PayloadStore,
         post: Post,
         logs: Path,
     ) -> None:
-        self._init, self._request, self._store, self._post, self._logs = init, request, store, post, logs
+        self._init, self._request, self._channel = init, request, channel
+        self._store, self._post, self._logs = store, post, logs
         self._processes: dict[InstanceId, WorkerProcess] = {}
 
     def start(self, command: do.StartInstance) -> None:
@@ -54,7 +56,7 @@ class Rollouts:
         self._send(command.instance, Generate(requests=tuple(requests)))
 
     def pull(self, command: do.PullWeights) -> None:
-        self._send(command.instance, Pull(version=command.version))
+        self._send(command.instance, Pull(version=command.version, channel=self._channel()))
 
     async def stop(self) -> None:
         for process in list(self._processes.values()):

@@ -41,6 +41,8 @@ class Training:
         log: Path,
     ) -> None:
         self._samples, self._post, self._on_saved, self._log = samples, post, on_saved, log
+        self.channel: Path | None = None
+        """Where weights can be pulled from, once some were published."""
         self._process: WorkerProcess | None = None
         self._to_redo: deque[do.TrainStep] = deque()
         self._held: list[object] | None = []
@@ -70,6 +72,8 @@ class Training:
     async def stop(self) -> None:
         if self._process is not None:
             await self._process.stop(grace_s=2.0)
+        if self.channel is not None:
+            self.channel.unlink(missing_ok=True)
 
     def _train(self, command: do.TrainStep) -> Train:
         return Train(version=command.version, samples=self._samples(command))
@@ -86,7 +90,8 @@ class Training:
                 self._catch_up()
             case Trained(version=version, seconds=seconds, metrics=metrics):
                 self._post(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
-            case Published(version=version, seconds=seconds):
+            case Published(version=version, channel=channel, seconds=seconds):
+                self.channel = channel
                 self._post(ev.WeightsPublished(version=version, seconds=seconds))
             case Saved(version=version, seconds=seconds):
                 self._complete(version, seconds)

@@ -19,21 +19,17 @@ class Totals:
 
     def __init__(self) -> None:
         self.groups: set[GroupId] = set()
-        self._num_equal = self._num_good = self._num_bad = 0
         self._sums: dict[str, Tensor] = {}
         self._largest_diff: Tensor | None = None
         self._finite: list[tuple[list[TrajectoryId], Tensor]] = []
 
-    def add_groups(self, groups: list[list[Sample]], has_spread: list[bool]) -> None:
+    def add_groups(self, groups: list[list[Sample]]) -> None:
         """Groups of this step; all of them or, when one was here before, none."""
-        for group in groups:
-            if group[0].trajectory.group in self.groups:
-                raise ValueError(f"group {group[0].trajectory.group} came twice in one step; a group comes whole")
-        for group, differs in zip(groups, has_spread, strict=True):
-            self.groups.add(group[0].trajectory.group)
-            self._num_equal += not differs
-            self._num_good += not differs and group[0].score > 0
-            self._num_bad += not differs and group[0].score <= 0
+        names = [group[0].trajectory.group for group in groups]
+        for name in names:
+            if name in self.groups:
+                raise ValueError(f"group {name} came twice in one step; a group comes whole")
+        self.groups.update(names)
 
     def add(self, micro: MicroBatch, objective: Objective, logprobs_BT: Tensor) -> None:
         for name, value in objective.sums.items():
@@ -54,15 +50,11 @@ class Totals:
 
     def metrics(self) -> dict[str, float]:
         tokens, denominator = max(1.0, self._sum("tokens")), max(1.0, self._sum("denominator"))
-        num_groups = max(1, len(self.groups))
         found = {
             "actor/pg_loss": self._sum("pg_loss") / denominator,
             "actor/pg_clipfrac": self._sum("clipped") / tokens,
             "actor/ppo_kl": self._sum("ppo_kl") / tokens,
             "actor/entropy": self._sum("entropy") / tokens,
-            "groups/frac_zero_std": self._num_equal / num_groups,
-            "groups/frac_all_good": self._num_good / num_groups,
-            "groups/frac_all_bad": self._num_bad / num_groups,
         }
         if "kl_loss" in self._sums:
             found["actor/kl_loss"] = self._sum("kl_loss") / denominator

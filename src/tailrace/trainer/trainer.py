@@ -156,7 +156,7 @@ class Trainer:
             raise ValueError(f"step {self.version} was given a trajectory twice")
         scores_B = torch.tensor([sample.score for sample in samples], dtype=torch.float64)
         group_B = torch.tensor([number for number, group in enumerate(ordered) for _ in group], dtype=torch.int64)
-        self._totals.add_groups(ordered, advantages.has_spread(scores_B, group_B).tolist())
+        self._totals.add_groups(ordered)
         judged_B = advantages.grpo(scores_B, group_B, normalize_by_std=self._algorithm.normalize_by_std)
         return samples, judged_B.tolist()
 

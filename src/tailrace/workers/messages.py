@@ -24,8 +24,6 @@ class RolloutInit:
     max_length: int
     """Most tokens of a prompt with its response."""
     seed: int
-    weights: Path
-    """The weight channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +50,7 @@ class Pull:
     """Answered by ``Pulled``."""
 
     version: Version
+    channel: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ class TrainingInit:
     temperature: float
     max_steps: int
     seed: int
-    weights: Path
+    channel_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,8 @@ class Publish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     version: Version
+    channel: Path
+    """Where it can be pulled from."""
     seconds: float
 
 

@@ -27,7 +27,6 @@ _FINISHED_INTERVAL_S = 0.05
 class RolloutWorker:
     def __init__(self, link: Link, init: RolloutInit, engine: Engine) -> None:
         self._link, self._engine = link, engine
-        self._weights = init.weights
         self._reader: WeightReader | None = None
         self._progress_interval_s = init.rollout.progress_interval_s
         self._unsent: list[Output] = []
@@ -47,8 +46,8 @@ class RolloutWorker:
             case Generate(requests=requests):
                 self._engine.submit(requests)
                 self._num_live += len(requests)
-            case Pull(version=version):
-                self._pull(version)
+            case Pull():
+                self._pull(message)
             case _:
                 raise TypeError(f"unknown message {message!r}")
 
@@ -72,11 +71,11 @@ class RolloutWorker:
         self._link.send(report)
         self._unsent, self._sent_at = [], now
 
-    def _pull(self, version: Version) -> None:
+    def _pull(self, message: Pull) -> None:
         start = time.monotonic()
         if self._reader is None:
-            self._reader = WeightReader.open(self._weights)
-        pulled = self._reader.pull(version)
+            self._reader = WeightReader.open(message.channel)
+        pulled = self._reader.pull(message.version)
         self._engine.pull(pulled.weights, pulled.version)
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
 

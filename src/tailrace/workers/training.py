@@ -13,7 +13,7 @@ import torch
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import in_groups
 from tailrace.trainer.trainer import Trainer
-from tailrace.weights.shared_memory import WeightWriter, layout_of
+from tailrace.weights.shared_memory import WeightWriter, channel_path, layout_of
 from tailrace.workers.link import Link, connect
 from tailrace.workers.messages import (
     Publish,
@@ -43,8 +43,9 @@ class TrainingWorker:
         )
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
-        self._weights = init.weights
-        self._writer: WeightWriter | None = None
+        layout = layout_of(self._trainer.named_weights())
+        self._channel = channel_path(init.channel_name, layout)
+        self._writer = WeightWriter.create(self._channel, layout)
 
     @property
     def version(self) -> Version:
@@ -76,10 +77,8 @@ class TrainingWorker:
 
     def _publish(self, message: Publish) -> None:
         start = time.monotonic()
-        if self._writer is None:
-            self._writer = WeightWriter.create(self._weights, layout_of(self._trainer.named_weights()))
         self._writer.publish(message.version, self._trainer.named_weights())
-        self._link.send(Published(version=message.version, seconds=time.monotonic() - start))
+        self._link.send(Published(version=message.version, channel=self._channel, seconds=time.monotonic() - start))
 
     def _save(self, message: Save) -> None:
         start = time.monotonic()

@@ -1,6 +1,7 @@
 """What a checkpoint's ``config.json`` says about the network, for the families the native engine runs.
 
-Anything the engine cannot run exactly is refused here, in one sentence, before any weight is read.
+Anything the engine cannot run exactly is refused here, in one sentence, before any weight is read; importing this
+file does not import torch.
 """
 
 from __future__ import annotations
@@ -11,9 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailrace.engines.native.rope import Rope, parse_rope
-
 FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+ROPE_VARIANTS = ("default", "linear", "dynamic", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    variant: str
+    theta: float
+    head_dim: int
+    max_positions: int
+    """``max_position_embeddings`` of the config."""
+    parameters: Mapping[str, Any]
+    """The variant's own settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,7 @@ def parse_architecture(config: Mapping[str, Any]) -> Architecture:
         num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
         head_dim=head_dim,
         norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope=parse_rope(config, head_dim),
+        rope=_rope(config, head_dim),
         has_tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         has_qkv_bias=family == "qwen2" or has_attention_bias,
         has_output_bias=family != "qwen2" and has_attention_bias,
@@ -109,3 +120,22 @@ def _sliding_window(config: Mapping[str, Any]) -> int | None:
     if layer_types is not None and "sliding_attention" not in layer_types:
         return None
     return int(config["sliding_window"])
+
+
+def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
+    """From ``rope_parameters``, or from ``rope_theta`` and ``rope_scaling`` as older configs spell it."""
+    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    variant = parameters.get("rope_type") or parameters.get("type") or "default"
+    if variant not in ROPE_VARIANTS:
+        raise ValueError(f"rope variant {variant!r} is not supported; supported are {', '.join(ROPE_VARIANTS)}")
+    partial = parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    if partial != 1.0:
+        raise ValueError(f"partial rotary embeddings are not supported: partial_rotary_factor is {partial}")
+    theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
+    return Rope(
+        variant=variant,
+        theta=float(theta),
+        head_dim=head_dim,
+        max_positions=int(config.get("max_position_embeddings") or 2048),
+        parameters=parameters,
+    )

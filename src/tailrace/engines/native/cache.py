@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.rows import Row
@@ -36,9 +38,14 @@ class KvCache:
         self._kv_budget = kv_budget
         self._device, self._dtype = device, dtype
         self._tensors: list[torch.Tensor] = [self._allocate(index, 0) for index in range(len(self.capacities))]
+        self._storages: list[list[torch.Tensor]] = [_flatten(tensor) for tensor in self._tensors]
 
     def __getitem__(self, length_class: int) -> torch.Tensor:
         return self._tensors[length_class]
+
+    def storage(self, length_class: int) -> list[torch.Tensor]:
+        """Per layer, the class tensor as ``[positions, head_dim]``, for writing."""
+        return self._storages[length_class]
 
     def reserve(self, used_rows: Sequence[int]) -> bool:
         """Make room for so many rows per class; says whether a tensor was replaced."""
@@ -72,3 +79,17 @@ class KvCache:
         kept = min(rows, old.shape[2])
         new[:, :, :kept] = old[:, :, :kept]
         self._tensors[length_class] = new
+        self._storages[length_class] = _flatten(new)
+
+
+def _flatten(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [layer.view(-1, tensor.shape[-1]) for layer in tensor]
+
+
+def storage_index(rows: NDArray[np.int64], tensor: torch.Tensor) -> NDArray[np.int64]:
+    """``[rows, 2 * kv_heads]``: where position 0 of each row's keys and values lies in the class's storage."""
+    _, _, allocated, kv_heads, capacity, _ = tensor.shape
+    first_rows = np.arange(2, dtype=np.int64)[:, None] * allocated
+    heads = (first_rows + rows[:, None, None]) * kv_heads + np.arange(kv_heads, dtype=np.int64)
+    index: NDArray[np.int64] = heads.reshape(len(rows), -1) * capacity
+    return index

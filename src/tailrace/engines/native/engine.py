@@ -81,9 +81,7 @@ class NativeEngine:
         with torch.inference_mode():
             if plan.is_changed:
                 self._seat(plan)
-                running = self._batcher.running.items()
-                samplings = {slot: self._named(ticket).request.sampling for slot, ticket in running}
-                self._runner.carry_out(plan, samplings)
+                self._runner.carry_out(plan)
             gained = self._runner.decode()
         return [*outputs, *self._finish_ended(gained)]
 

@@ -34,6 +34,17 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanInputs:
+    """What changes from step to step in a span."""
+
+    span: Span
+    write_index: torch.Tensor
+    """Where the new keys' heads and values' heads of each row go."""
+    mask: torch.Tensor
+    """``[rows, 1, 1, L]``: 0 where a row may look, -inf elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """Store the key and value of some tokens of a prefill batch in one class tensor."""
 
@@ -65,22 +76,24 @@ class Model:
         if self._dtype == torch.float64:
             self._rotations = self._rotations.to(torch.complex128)
 
-    def decode(
-        self,
-        tokens_N: torch.Tensor,
-        positions_N: torch.Tensor,
-        spans: Sequence[Span],
-        write_indices: Sequence[torch.Tensor],
-        masks: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
+    def decode(self, tokens_N: torch.Tensor, positions_N: torch.Tensor, inputs: Sequence[SpanInputs]) -> torch.Tensor:
         """Logits ``[N, V]`` after storing each token's keys and values at its position."""
         x = F.embedding(tokens_N, self.parameters.embedding)
         rotations = self._rotations.index_select(0, positions_N).unsqueeze(1)
+        work = _Workspace(self.shape, x)
+        queries = [work.queries[item.span.start : item.span.stop] for item in inputs]
+        new_kv = [work.new_kv[item.span.start : item.span.stop].flatten(0, 1) for item in inputs]
         for index, layer in enumerate(self.parameters.layers):
-            qkv = self._project(layer, x, rotations)
-            attended = self._attend(index, qkv, spans, write_indices, masks)
-            self._add_projection(x, attended, layer.output, layer.output_bias)
-            self._add_mlp(layer, x)
+            self._project(layer, x, rotations, work)
+            work.new_kv.copy_(work.keys_and_values)
+            attended = []
+            for item, query, kv in zip(inputs, queries, new_kv, strict=True):
+                span = item.span
+                span.storage[index].index_copy_(0, item.write_index, kv)
+                output = F.scaled_dot_product_attention(query, span.keys[index], span.values[index], item.mask)
+                attended.append(output.reshape(-1, self.shape.query_size))
+            self._add_projection(x, _stack(attended, x.shape[0]), layer.output, layer.output_bias)
+            self._add_mlp(layer, x, work)
         return self._norm(x, self.parameters.norm) @ self.parameters.head
 
     def prefill(
@@ -89,53 +102,30 @@ class Model:
         """Store keys and values of the tokens; without ``past`` every sequence starts at position 0."""
         x = F.embedding(tokens_MC.flatten(), self.parameters.embedding)
         rotations = self._rotations.index_select(0, positions_MC.flatten()).unsqueeze(1)
+        work = _Workspace(self.shape, x)
         last = len(self.parameters.layers) - 1
         for index, layer in enumerate(self.parameters.layers):
-            qkv = self._project(layer, x, rotations)
+            self._project(layer, x, rotations, work)
             for write in writes:
-                self._store(qkv.index_select(0, write.tokens), write.storage[index], write.index)
+                kv = work.keys_and_values.index_select(0, write.tokens).flatten(0, 1)
+                write.storage[index].index_copy_(0, write.index, kv)
             if index == last:
                 return
-            attended = self._attend_prefill(index, qkv.unflatten(0, tokens_MC.shape), past)
+            attended = self._attend_prefill(index, work.qkv.unflatten(0, tokens_MC.shape), past)
             self._add_projection(x, attended, layer.output, layer.output_bias)
-            self._add_mlp(layer, x)
+            self._add_mlp(layer, x, work)
 
-    def _project(self, layer: LayerParameters, x: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
-        """Queries, keys (both normalised and rotated) and values of every token, side by side."""
-        shape = self.shape
-        qkv = _linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
-        num_heads = shape.num_heads + shape.num_kv_heads
-        qk = qkv[:, : num_heads * shape.head_dim].unflatten(1, (num_heads, shape.head_dim))
+    def _project(self, layer: LayerParameters, x: torch.Tensor, rotations: torch.Tensor, work: _Workspace) -> None:
+        """Queries, keys (both normalised and rotated) and values of every token, side by side in ``work.qkv``."""
+        _linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias, out=work.qkv)
+        heads = work.queries_and_keys
         if layer.qk_norm is not None:
-            qk.copy_(F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * layer.qk_norm)
-        if self._dtype in (torch.float32, torch.float64):
-            torch.view_as_complex(qk.unflatten(2, (-1, 2))).mul_(rotations)
+            heads.copy_(F.rms_norm(heads, (self.shape.head_dim,), None, self.shape.norm_eps) * layer.qk_norm)
+        if work.pairs is not None:
+            work.pairs.mul_(rotations)
         else:
-            pairs = torch.view_as_complex(qk.float().unflatten(2, (-1, 2)))
-            qk.copy_(torch.view_as_real(pairs * rotations).flatten(2))
-        return qkv
-
-    def _attend(
-        self,
-        index: int,
-        qkv: torch.Tensor,
-        spans: Sequence[Span],
-        write_indices: Sequence[torch.Tensor],
-        masks: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        shape = self.shape
-        grouped = (shape.num_kv_heads, shape.num_heads // shape.num_kv_heads, shape.head_dim)
-        outputs = []
-        for span, write_index, mask in zip(spans, write_indices, masks, strict=True):
-            rows = qkv[span.start : span.stop]
-            self._store(rows, span.storage[index], write_index)
-            queries = rows[:, : shape.query_size].unflatten(1, grouped)
-            attended = F.scaled_dot_product_attention(queries, span.keys[index], span.values[index], attn_mask=mask)
-            outputs.append(attended.reshape(-1, shape.query_size))
-        num_padding = qkv.shape[0] - spans[-1].stop
-        if num_padding:
-            outputs.append(qkv.new_zeros(num_padding, shape.query_size))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+            pairs = torch.view_as_complex(heads.float().unflatten(2, (-1, 2)))
+            heads.copy_(torch.view_as_real(pairs * rotations).flatten(2))
 
     def _attend_prefill(self, index: int, qkv_MC: torch.Tensor, past: Past | None) -> torch.Tensor:
         shape = self.shape
@@ -153,16 +143,12 @@ class Model:
             )
         return attended.transpose(1, 2).reshape(-1, shape.query_size)
 
-    def _store(self, qkv: torch.Tensor, storage: torch.Tensor, index: torch.Tensor) -> None:
-        storage.index_copy_(0, index, qkv[:, self.shape.query_size :].reshape(-1, self.shape.head_dim))
-
-    def _add_mlp(self, layer: LayerParameters, x: torch.Tensor) -> None:
-        gate_up = _linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
-        gate, up = gate_up.split(self.shape.intermediate_size, dim=1)
-        self._add_projection(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
+    def _add_mlp(self, layer: LayerParameters, x: torch.Tensor, work: _Workspace) -> None:
+        _linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias, out=work.gate_up)
+        self._add_projection(x, F.silu(work.gate).mul_(work.up), layer.down, layer.down_bias)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.shape.norm_eps)
+        return F.rms_norm(x, (self.shape.hidden_size,), weight, self.shape.norm_eps)
 
     @staticmethod
     def _add_projection(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -171,5 +157,35 @@ class Model:
             x.add_(bias)
 
 
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+class _Workspace:
+    """Buffers for one layer's intermediate results and the views of them that every layer needs."""
+
+    def __init__(self, shape: Architecture, x: torch.Tensor) -> None:
+        num_tokens, head_dim = x.shape[0], shape.head_dim
+        num_kv = 2 * shape.num_kv_heads
+        self.qkv = x.new_empty(num_tokens, shape.query_size + num_kv * head_dim)
+        heads = self.qkv.view(num_tokens, -1, head_dim)
+        self.queries_and_keys = heads[:, : -shape.num_kv_heads]
+        self.keys_and_values = heads[:, shape.num_heads :]
+        self.queries = heads[:, : shape.num_heads].unflatten(1, (shape.num_kv_heads, -1))
+        self.new_kv = x.new_empty(num_tokens, num_kv, head_dim)
+        has_complex = x.dtype in (torch.float32, torch.float64)
+        self.pairs = torch.view_as_complex(self.queries_and_keys.unflatten(2, (-1, 2))) if has_complex else None
+        self.gate_up = x.new_empty(num_tokens, 2 * shape.intermediate_size)
+        self.gate = self.gate_up[:, : shape.intermediate_size]
+        self.up = self.gate_up[:, shape.intermediate_size :]
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor) -> None:
+    if bias is None:
+        torch.mm(x, weight, out=out)
+    else:
+        torch.addmm(bias, x, weight, out=out)
+
+
+def _stack(parts: list[torch.Tensor], num_rows: int) -> torch.Tensor:
+    """One matrix of ``num_rows``; rows that no part covers are padding."""
+    num_padding = num_rows - sum(part.shape[0] for part in parts)
+    if num_padding:
+        parts = [*parts, parts[0].new_zeros(num_padding, parts[0].shape[1])]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

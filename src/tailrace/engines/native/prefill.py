@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from tailrace.engines.native.batcher import DETERMINISTIC_CHUNK, Batcher, Chunk
-from tailrace.engines.native.cache import KvCache
-from tailrace.engines.native.decode_batch import flat_storage, storage_index
+from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Model, Past, Write
 from tailrace.store.segment import Tokens
 
@@ -75,10 +74,8 @@ class Prefiller:
         ]
 
     def _write(self, length_class: int, batch: Sequence[tuple[int, Chunk]], width: int) -> Write:
-        tensor = self._cache[length_class]
-        _, _, allocated, kv_heads, capacity, _ = tensor.shape
         rows = np.array([self._batcher.rows.row(chunk.slot).row for _, chunk in batch], np.int64)
-        bases = storage_index(rows, allocated, kv_heads, capacity)
+        bases = storage_index(rows, self._cache[length_class])
         index = [
             base + np.arange(c.start, c.start + c.count)[:, None] for base, (_, c) in zip(bases, batch, strict=True)
         ]
@@ -86,7 +83,7 @@ class Prefiller:
         return Write(
             tokens=self._upload(np.concatenate(taken)),
             index=self._upload(np.concatenate(index).ravel()),
-            storage=flat_storage(tensor),
+            storage=self._cache.storage(length_class),
         )
 
     def _upload(self, array: NDArray[np.generic]) -> torch.Tensor:

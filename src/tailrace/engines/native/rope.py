@@ -1,49 +1,18 @@
 """Rotary position embeddings of the supported families, as a table of complex numbers.
 
 Variants: ``default``, ``linear``, ``dynamic`` (within the original context, where it equals ``default``),
-``llama3`` and ``yarn``, in the spelling of old configs (``rope_theta``, ``rope_scaling``) and of new ones
-(``rope_parameters``). Frequencies are computed in float32, as Transformers does.
+``llama3`` and ``yarn``. Frequencies are computed in float32, as Transformers does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-VARIANTS = ("default", "linear", "dynamic", "llama3", "yarn")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
-    variant: str
-    theta: float
-    head_dim: int
-    max_positions: int
-    """``max_position_embeddings`` of the config."""
-    parameters: Mapping[str, Any]
-    """The variant's own settings."""
-
-
-def parse_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
-    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    variant = parameters.get("rope_type") or parameters.get("type") or "default"
-    if variant not in VARIANTS:
-        raise ValueError(f"rope variant {variant!r} is not supported; supported are {', '.join(VARIANTS)}")
-    partial = parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    if partial != 1.0:
-        raise ValueError(f"partial rotary embeddings are not supported: partial_rotary_factor is {partial}")
-    theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
-    return Rope(
-        variant=variant,
-        theta=float(theta),
-        head_dim=head_dim,
-        max_positions=int(config["max_position_embeddings"]),
-        parameters=parameters,
-    )
+from tailrace.engines.native.architecture import Rope
 
 
 def rotation_table(rope: Rope, num_positions: int, device: torch.device) -> torch.Tensor:

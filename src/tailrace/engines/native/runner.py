@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tailrace.engines.contract import Sampling
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher, Plan
 from tailrace.engines.native.cache import KvCache
@@ -54,8 +53,8 @@ class Runner:
     def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
         fill(self._model.parameters, self._architecture, weights)
 
-    def carry_out(self, plan: Plan, samplings: Mapping[int, Sampling]) -> None:
-        """Move, prefill and copy; ``samplings`` are those of the running slots."""
+    def carry_out(self, plan: Plan) -> None:
+        """Move, prefill and copy."""
         self._cache.reserve(plan.num_rows)
         for move in plan.moves:
             self._cache.copy(move.source, move.target, move.count)
@@ -65,7 +64,8 @@ class Runner:
             self._cache.copy(copy.source, copy.target, copy.count)
         if plan.late_chunks:
             self._prefiller.run(plan.late_chunks, self._table.tokens)
-        self._batch = DecodeBatch(self._batcher, self._cache, samplings, self._device)
+        self._batch = DecodeBatch(self._batcher, self._cache, self._device)
+        self._settings = self._table.settings.gather(self._batch.slots, self._batch.num_rows, self._device)
 
     def decode(self) -> NDArray[np.int64]:
         """Compute one position of every ready slot; returns the slots that gained a token."""
@@ -80,15 +80,9 @@ class Runner:
             tokens, positions = np.pad(tokens, (0, num_padding)), np.pad(positions, (0, num_padding))
             draws = np.pad(draws, (0, num_padding))
         positions_N = self._upload(positions)
-        spans = batch.spans(positions)
-        logits = self._model.decode(
-            self._upload(tokens),
-            positions_N,
-            spans,
-            batch.write_indices(positions),
-            batch.masks(positions_N, self._dtype),
-        )
-        return self._record(batch, *sample(logits, self._upload(draws), batch.settings))
+        inputs = batch.inputs(positions, positions_N, self._dtype)
+        logits = self._model.decode(self._upload(tokens), positions_N, inputs)
+        return self._record(batch, *sample(logits, self._upload(draws), self._settings))
 
     def _record(
         self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None

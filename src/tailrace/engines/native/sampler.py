@@ -10,10 +10,12 @@ Letters: N rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tailrace.engines.contract import Sampling
 
@@ -25,7 +27,7 @@ class SamplingBatch:
     """The settings of all rows of a batch; None where no row needs the operation."""
 
     temperature_N1: torch.Tensor | None
-    is_greedy_N: torch.Tensor | None
+    is_greedy_N1: torch.Tensor | None
     top_k_N1: torch.Tensor | None
     top_p_N1: torch.Tensor | None
     log_min_p_N1: torch.Tensor | None
@@ -35,29 +37,42 @@ class SamplingBatch:
         return self.top_k_N1 is not None or self.top_p_N1 is not None or self.log_min_p_N1 is not None
 
 
-def gather_settings(rows: Sequence[Sampling], device: torch.device) -> SamplingBatch:
-    def column(values: list[float], neutral: float, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
-        if all(value == neutral for value in values):
-            return None
-        return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
+class SamplingColumns:
+    """The settings of every slot, as arrays. A greedy slot cuts nothing: its log-prob is the plain one."""
 
-    greedy = [row.temperature == 0 for row in rows]
-    # A greedy row has nothing to cut: its log-prob is the plain one.
-    return SamplingBatch(
-        temperature_N1=column([row.temperature or 1.0 for row in rows], 1.0),
-        is_greedy_N=torch.tensor(greedy, device=device) if any(greedy) else None,
-        top_k_N1=column(
-            [NO_TOP_K if row.top_k is None or row.temperature == 0 else row.top_k for row in rows],
-            NO_TOP_K,
-            torch.int64,
-        ),
-        top_p_N1=column([1.0 if row.temperature == 0 else row.top_p for row in rows], 1.0),
-        log_min_p_N1=_log(column([0.0 if row.temperature == 0 else row.min_p for row in rows], 0.0)),
-    )
+    def __init__(self, num_slots: int) -> None:
+        self.temperature: NDArray[np.float32] = np.ones(num_slots, np.float32)
+        self.is_greedy: NDArray[np.bool_] = np.zeros(num_slots, np.bool_)
+        self.top_k: NDArray[np.int64] = np.full(num_slots, NO_TOP_K, np.int64)
+        self.top_p: NDArray[np.float32] = np.ones(num_slots, np.float32)
+        self.min_p: NDArray[np.float32] = np.zeros(num_slots, np.float32)
 
+    def set(self, slot: int, sampling: Sampling) -> None:
+        is_greedy = sampling.temperature == 0
+        self.is_greedy[slot] = is_greedy
+        self.temperature[slot] = 1.0 if is_greedy else sampling.temperature
+        self.top_k[slot] = NO_TOP_K if is_greedy or sampling.top_k is None else sampling.top_k
+        self.top_p[slot] = 1.0 if is_greedy else sampling.top_p
+        self.min_p[slot] = 0.0 if is_greedy else sampling.min_p
 
-def _log(column: torch.Tensor | None) -> torch.Tensor | None:
-    return None if column is None else column.log()
+    def gather(self, slots: NDArray[np.int64], num_rows: int, device: torch.device) -> SamplingBatch:
+        """The settings of these slots, with neutral ones for padding rows."""
+
+        def column(values: NDArray[Any], neutral: float) -> torch.Tensor | None:
+            taken = values[slots]
+            if (taken == neutral).all():
+                return None
+            padded = np.pad(taken, (0, num_rows - len(slots)), constant_values=neutral)
+            return torch.from_numpy(padded).to(device).unsqueeze(1)
+
+        min_p = column(self.min_p, 0.0)
+        return SamplingBatch(
+            temperature_N1=column(self.temperature, 1.0),
+            is_greedy_N1=column(self.is_greedy, False),
+            top_k_N1=column(self.top_k, NO_TOP_K),
+            top_p_N1=column(self.top_p, 1.0),
+            log_min_p_N1=None if min_p is None else min_p.log(),
+        )
 
 
 def sample(
@@ -70,9 +85,9 @@ def sample(
     full = torch.log_softmax(scores, dim=-1)
     logprobs = torch.log_softmax(_truncate(full, settings), dim=-1) if settings.is_truncated else full
     tokens_N1 = _draw(logprobs, uniforms_N.unsqueeze(1))
-    if settings.is_greedy_N is not None:
+    if settings.is_greedy_N1 is not None:
         most_likely = logits_NV.argmax(dim=-1, keepdim=True)
-        tokens_N1 = torch.where(settings.is_greedy_N.unsqueeze(1), most_likely, tokens_N1)
+        tokens_N1 = torch.where(settings.is_greedy_N1, most_likely, tokens_N1)
     taken = logprobs.gather(1, tokens_N1).squeeze(1)
     if not settings.is_truncated:
         return tokens_N1.squeeze(1), taken, None
@@ -104,10 +119,8 @@ def _keep_top_k(logprobs_NV: torch.Tensor, top_k_N1: torch.Tensor) -> torch.Tens
     vocabulary = logprobs_NV.shape[1]
     bounded = top_k_N1.clamp(max=vocabulary)
     order = logprobs_NV.argsort(dim=-1, descending=True, stable=True)
-    is_dropped = torch.arange(vocabulary, device=logprobs_NV.device).unsqueeze(0) >= bounded
-    return logprobs_NV.masked_fill(
-        torch.zeros_like(is_dropped.expand_as(order)).scatter(1, order, is_dropped.expand_as(order)), -torch.inf
-    )
+    is_dropped = (torch.arange(vocabulary, device=logprobs_NV.device) >= bounded).expand_as(order)
+    return logprobs_NV.masked_fill(torch.empty_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)
 
 
 def _keep_top_p(logprobs_NV: torch.Tensor, top_p_N1: torch.Tensor) -> torch.Tensor:
@@ -116,4 +129,4 @@ def _keep_top_p(logprobs_NV: torch.Tensor, top_p_N1: torch.Tensor) -> torch.Tens
     mass_before = ranked.cumsum(dim=-1) - ranked
     is_dropped = (mass_before >= top_p_N1) & (top_p_N1 < 1.0)
     is_dropped[:, 0] = False
-    return logprobs_NV.masked_fill(torch.zeros_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)
+    return logprobs_NV.masked_fill(torch.empty_like(is_dropped).scatter(1, order, is_dropped), -torch.inf)

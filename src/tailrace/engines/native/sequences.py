@@ -15,6 +15,7 @@ from tailrace.core.ids import Version
 from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.engines.native.batcher import Ticket
+from tailrace.engines.native.sampler import SamplingColumns
 from tailrace.store.segment import Logprobs, Segment, Tokens
 
 
@@ -50,6 +51,7 @@ class SlotTable:
         self.prompt_length: NDArray[np.int64] = np.zeros(num_slots, np.int64)
         self.end: NDArray[np.int64] = np.zeros(num_slots, np.int64)
         self.stop_set: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+        self.settings = SamplingColumns(num_slots)
 
     def load(self, live: LiveRequest) -> None:
         """Fill the slot that the request was given."""
@@ -63,6 +65,7 @@ class SlotTable:
         self.prompt_length[slot] = live.ticket.prompt_length
         self.end[slot] = live.end
         self.stop_set[slot] = live.stop_set
+        self.settings.set(slot, live.request.sampling)
 
     def save(self, live: LiveRequest, slot: int, length: int) -> None:
         """Take the contents of a slot that is given up."""

@@ -1,0 +1,306 @@
+"""What every rollout engine must do. An adapter's test file imports these tests and provides three fixtures:
+
+* ``make_engine(**limits)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
+  ``seed``, ``decode_text``; all optional);
+* ``reference_model`` is the Transformers model of that checkpoint;
+* ``weights`` is a mapping from parameter name to tensor with other values for the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+from engines.rollouts import (
+    VOCAB_SIZE,
+    finish_all,
+    generate,
+    largest_gap,
+    make_request,
+    random_prompt,
+    responses,
+)
+from transformers import PreTrainedModel
+
+from tailrace.core.ids import Version
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Engine, Request
+
+MakeEngine = Callable[..., Engine]
+EVERY_TOKEN = tuple(range(VOCAB_SIZE))
+
+
+def decode_letters(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_ended(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    request = make_request(prefix=[1, 2, 3], budget=15)
+    engine.submit([request])
+    outputs = []
+    for _ in range(100):
+        outputs += engine.step()
+        outputs += engine.progress()
+    assert outputs[0].segment.start == 3
+    assert [output.segment.start for output in outputs[1:]] == [output.segment.end for output in outputs[:-1]]
+    assert outputs[-1].segment.end == 15
+    assert [output.finish for output in outputs] == [None] * (len(outputs) - 1) + [Finish.LENGTH]
+
+
+def test_progress_drains_and_says_nothing_twice(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(budget=50)])
+    while not (first := engine.progress()):
+        assert not engine.step()
+    assert engine.progress() == []
+    [last] = finish_all(engine)
+    assert last.segment.start == first[0].segment.end
+    assert engine.progress() == []
+
+
+def test_every_segment_has_as_many_logprobs_and_mask_bits_as_tokens(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(index, top_p=0.9 if index % 2 else 1.0) for index in range(4)])
+    for output in finish_all(engine):
+        segment = output.segment
+        assert len(segment.tokens) == len(segment.logprobs) == len(segment.mask) == 20
+        assert (segment.mask == 1).all()
+        assert (segment.full_logprobs is not None) == bool(segment.trajectory.group.prompt % 2)
+
+
+def test_work_may_be_submitted_between_any_two_steps(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    requests = [make_request(index, budget=12) for index in range(10)]
+    outputs = []
+    for request in requests:
+        engine.submit([request])
+        outputs += engine.step()
+    assert {len(response) for response in responses(requests, [*outputs, *finish_all(engine)]).values()} == {12}
+
+
+def test_the_stop_token_is_kept_and_ends_the_response(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(index, budget=100, stop_token_ids=(4, 9)) for index in range(8)])
+    for output in finish_all(engine):
+        tokens = output.segment.tokens.tolist()
+        is_stopped = output.finish is Finish.STOP
+        assert is_stopped == (tokens[-1] in (4, 9))
+        assert not {4, 9} & set(tokens[:-1])
+        assert is_stopped or len(tokens) == 100
+
+
+def test_a_stop_token_at_the_end_of_the_budget_is_a_stop(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(budget=1, stop_token_ids=EVERY_TOKEN)])
+    assert [output.finish for output in finish_all(engine)] == [Finish.STOP]
+
+
+def test_a_stop_string_may_span_tokens_and_the_token_that_completes_it_is_kept(make_engine: MakeEngine) -> None:
+    engine = make_engine(decode_text=decode_letters)
+    free = generate(engine, [make_request(budget=60)])
+    [response] = free.values()
+    text = decode_letters(response.tokens.tolist())
+    stop = text[10:13]
+    engine.submit([make_request(budget=60, stop_strings=("?", stop))])
+    [output] = finish_all(engine)
+    assert output.finish is Finish.STOP
+    assert decode_letters(output.segment.tokens.tolist()) == text[: text.index(stop) + 3]
+
+
+def test_the_budget_counts_the_prefix(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(prefix=[5] * 12, budget=20)])
+    [output] = finish_all(engine)
+    assert (output.segment.start, output.segment.end, output.finish) == (12, 20, Finish.LENGTH)
+
+
+def test_a_used_up_budget_ends_in_the_next_step_without_tokens(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request(prefix=[5] * 20, budget=20)])
+    [output] = engine.step()
+    assert (output.segment.start, len(output.segment.tokens), output.finish) == (20, 0, Finish.LENGTH)
+
+
+def test_a_forced_length_ignores_stops(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    requests = [
+        make_request(length, budget=60, forced_length=length, stop_token_ids=EVERY_TOKEN) for length in (1, 17, 60)
+    ]
+    engine.submit(requests)
+    outputs = {output.segment.trajectory.group.prompt: output for output in finish_all(engine)}
+    assert {length: len(output.segment.tokens) for length, output in outputs.items()} == {1: 1, 17: 17, 60: 60}
+    assert {output.finish for output in outputs.values()} == {Finish.LENGTH}
+
+
+def test_an_interrupt_returns_the_exact_rest_and_resuming_changes_nothing(make_engine: MakeEngine) -> None:
+    whole = generate(make_engine(), [make_request(index, budget=40) for index in range(3)])
+    engine = make_engine()
+    requests = [make_request(index, budget=40) for index in range(3)]
+    engine.submit(requests)
+    parts = [output for _ in range(15) for output in (*engine.step(), *engine.progress())]
+    parts += [output for _ in range(4) for output in engine.step()]
+    rest = engine.interrupt([request.trajectory for request in requests])
+    assert [output.finish for output in rest] == [Finish.INTERRUPTED] * 3
+    assert engine.stats().num_running == engine.stats().num_waiting == 0
+    partial = {request.trajectory: _tokens_so_far([*parts, *rest], request) for request in requests}
+    assert all(0 < len(tokens) < 40 for tokens in partial.values())
+    resumed = [
+        make_request(request.trajectory.group.prompt, prefix=partial[request.trajectory], budget=40)
+        for request in requests
+    ]
+    for trajectory, response in generate(make_engine(), resumed).items():
+        np.testing.assert_array_equal(response.tokens, whole[trajectory].tokens)
+
+
+def _tokens_so_far(outputs: Sequence, request: Request) -> list[int]:
+    own = [output.segment for output in outputs if output.segment.trajectory == request.trajectory]
+    return [token for segment in own for token in segment.tokens.tolist()]
+
+
+def test_an_interrupt_answers_for_waiting_requests_and_is_silent_about_finished_ones(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_running=1)
+    first, second = make_request(0, budget=3), make_request(1, budget=3)
+    engine.submit([first, second])
+    finished: list = []
+    while not finished:
+        finished = engine.step()
+    [output] = engine.interrupt([first.trajectory, second.trajectory])
+    assert output.segment.trajectory == second.trajectory
+    assert len(output.segment.tokens) == 0
+
+
+def test_an_abort_gives_no_answer_and_frees_everything(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_running=2)
+    requests = [make_request(index) for index in range(4)]
+    engine.submit(requests)
+    engine.step()
+    engine.abort([request.trajectory for request in requests])
+    stats = engine.stats()
+    assert (stats.num_running, stats.num_waiting, stats.kv_tokens_used) == (0, 0, 0)
+    assert engine.step() == engine.progress() == []
+    engine.abort([requests[0].trajectory])
+
+
+def test_stats_count_what_runs_and_what_waits(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_running=2)
+    engine.submit([make_request(index, prompt=random_prompt(index, 5)) for index in range(5)])
+    assert (engine.stats().num_running, engine.stats().num_waiting) == (0, 5)
+    while engine.stats().num_running < 2:
+        engine.step()
+    stats = engine.stats()
+    assert stats.num_waiting == 3
+    assert 0 < stats.kv_tokens_used <= stats.kv_tokens_budget
+
+
+def test_a_live_trajectory_is_not_accepted_again(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request()])
+    with pytest.raises(ValueError, match="train:0:0:0:0"):
+        engine.submit([make_request()])
+
+
+def test_what_others_do_does_not_change_what_is_sampled(make_engine: MakeEngine) -> None:
+    alone = generate(make_engine(max_running=1), [make_request(2, budget=30)])
+    crowd = [make_request(index, member, budget=30) for member in (1, 0) for index in (3, 2, 1)]
+    together = generate(make_engine(max_running=4), crowd)
+    for trajectory, response in alone.items():
+        np.testing.assert_array_equal(response.tokens, together[trajectory].tokens)
+
+
+def test_members_positions_and_seeds_draw_different_numbers(make_engine: MakeEngine) -> None:
+    members = generate(make_engine(), [make_request(0, member, budget=30) for member in range(4)])
+    assert len({tuple(response.tokens.tolist()) for response in members.values()}) == 4
+    again = generate(make_engine(seed=1), [make_request(0, 0, budget=30)])
+    [(trajectory, response)] = again.items()
+    assert response.tokens.tolist() != members[trajectory].tokens.tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+def test_logprobs_are_those_of_the_model(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, temperature: float
+) -> None:
+    requests = [make_request(index, member, temperature=temperature) for index in range(4) for member in range(2)]
+    found = generate(make_engine(max_running=5), requests)
+    assert largest_gap(reference_model, requests, found) < 1e-4
+
+
+def test_truncated_sampling_reports_both_logprobs(make_engine: MakeEngine, reference_model: PreTrainedModel) -> None:
+    cuts = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.8, "temperature": 1.3}, {}]
+    requests = [make_request(index, **cut) for index, cut in enumerate(cuts)]
+    found = generate(make_engine(), requests)
+    assert largest_gap(reference_model, requests, found) < 1e-4
+    for request in requests:
+        response = found[request.trajectory]
+        gain = response.logprobs - response.full_logprobs
+        assert (gain > -1e-6).all()
+        assert (gain.max() > 0.01) == request.sampling.is_truncated
+
+
+def test_top_k_one_is_certain_of_what_greedy_takes(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    [certain] = generate(engine, [make_request(budget=12, top_k=1)]).values()
+    [greedy] = generate(engine, [make_request(budget=12, temperature=0.0)]).values()
+    assert certain.tokens.tolist() == greedy.tokens.tolist()
+    np.testing.assert_allclose(certain.logprobs, 0.0, atol=1e-6)
+
+
+def test_greedy_takes_the_likeliest_token_and_reports_its_logprob_at_temperature_one(
+    make_engine: MakeEngine, reference_model: PreTrainedModel
+) -> None:
+    request = make_request(temperature=0.0, top_p=0.5)
+    found = generate(make_engine(), [request])
+    assert largest_gap(reference_model, [request], found) < 1e-4
+    [response] = found.values()
+    np.testing.assert_array_equal(response.logprobs, response.full_logprobs)
+    tokens = torch.from_numpy(np.concatenate([request.prompt, response.tokens]).astype(np.int64))
+    with torch.no_grad():
+        likeliest = reference_model(tokens[None, :-1]).logits[0, len(request.prompt) - 1 :].argmax(-1)
+    assert likeliest.tolist() == response.tokens.tolist()
+
+
+def test_pulled_weights_change_the_version_and_the_distribution(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    engine = make_engine()
+    assert engine.stats().version == 0
+    engine.pull(weights, Version(7))
+    request = make_request()
+    found = generate(engine, [request])
+    assert engine.stats().version == 7
+    assert [version for version, _ in found[request.trajectory].versions] == [7]
+    assert largest_gap(reference_model, [request], found) > 0.1
+
+
+def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights: Mapping[str, torch.Tensor]) -> None:
+    engine = make_engine()
+    engine.submit([make_request()])
+    with pytest.raises(RuntimeError, match="live"):
+        engine.pull(weights, Version(1))
+    assert engine.stats().version == 0
+    assert [output.segment.version for output in finish_all(engine)] == [0]
+
+
+def test_a_released_engine_needs_restore_and_weights_before_work(
+    make_engine: MakeEngine, reference_model: PreTrainedModel
+) -> None:
+    engine = make_engine()
+    generate(engine, [make_request()])
+    engine.release()
+    with pytest.raises(RuntimeError):
+        engine.submit([make_request()])
+    engine.restore()
+    with pytest.raises(RuntimeError):
+        engine.submit([make_request()])
+    engine.pull(dict(reference_model.state_dict()), Version(3))
+    requests = [make_request(1)]
+    assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+
+
+def test_memory_is_not_released_under_live_requests(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit([make_request()])
+    with pytest.raises(RuntimeError, match="live"):
+        engine.release()
