@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
+
 from engines.rollouts import (
     VOCAB_SIZE,
     finish_all,
@@ -22,8 +24,6 @@ from engines.rollouts import (
     random_prompt,
     responses,
 )
-from transformers import PreTrainedModel
-
 from tailrace.core.ids import Version
 from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Engine, Request

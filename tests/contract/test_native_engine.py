@@ -10,10 +10,10 @@ import torch
 
 pytest.register_assert_rewrite("contract.engine_suite")
 
-from contract.engine_suite import *  # noqa: E402, F403
-from engines.rollouts import save_random_model  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
+from contract.engine_suite import *  # noqa: E402, F403
+from engines.rollouts import save_random_model  # noqa: E402
 from tailrace.engines.contract import Engine  # noqa: E402
 from tailrace.engines.native.engine import NativeEngine  # noqa: E402
 from tailrace.engines.native.limits import EngineLimits  # noqa: E402

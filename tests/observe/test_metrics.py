@@ -71,13 +71,13 @@ def one_step() -> tuple[Metrics, Row]:
         ("response_length/clip_ratio", 0.25),
         ("groups/frac_zero_std", 0.0),
         ("actor/lr", 0.1),
-        ("timing_s/step", 5.0),
+        ("timing_s/step", 4.0),
         ("timing_s/gen", 2.0),
         ("timing_s/reward", 0.5),
         ("timing_s/update_actor", 1.5),
-        ("perf/tokens_per_s", 20.0),
-        ("idle/rollout_ratio", 0.6),
-        ("idle/trainer_ratio", 0.7),
+        ("perf/tokens_per_s", 25.0),
+        ("idle/rollout_ratio", 0.5),
+        ("idle/trainer_ratio", 0.625),
     ],
 )
 def test_a_step_by_hand(name: str, value: float) -> None:

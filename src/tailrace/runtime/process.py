@@ -27,6 +27,8 @@ from typing import Self
 
 from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
 
+TAKE_TURNS = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+"""For workers that compute on the same cores one after the other: idle threads sleep instead of spinning."""
 _UNLINKED_GRACE_S = 2.0
 _LOG_TAIL_BYTES = 4096
 

@@ -13,7 +13,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
-from tailrace.runtime.process import WorkerProcess
+from tailrace.runtime.process import TAKE_TURNS, WorkerProcess
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
 
@@ -44,6 +44,7 @@ class Rollouts:
             self._init,
             name=f"rollout-{instance}",
             log=self._logs / f"rollout-{instance}.log",
+            env=TAKE_TURNS,
             on_message=lambda message: self._hear(instance, message),
             on_exit=lambda reason: self._lose(instance, reason),
         )

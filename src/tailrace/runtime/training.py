@@ -13,7 +13,7 @@ from pathlib import Path
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
-from tailrace.runtime.process import WorkerProcess
+from tailrace.runtime.process import TAKE_TURNS, WorkerProcess
 from tailrace.trainer.batch import Sample
 from tailrace.workers.messages import (
     Publish,
@@ -55,6 +55,7 @@ class Training:
             init,
             name="training",
             log=self._log,
+            env=TAKE_TURNS,
             on_message=self._hear,
             on_exit=self._lose,
         )

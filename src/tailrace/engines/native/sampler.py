@@ -31,10 +31,7 @@ class SamplingBatch:
     top_k_N1: torch.Tensor | None
     top_p_N1: torch.Tensor | None
     log_min_p_N1: torch.Tensor | None
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.top_k_N1 is not None or self.top_p_N1 is not None or self.log_min_p_N1 is not None
+    is_truncated_N1: torch.Tensor | None
 
 
 class SamplingColumns:
@@ -66,12 +63,14 @@ class SamplingColumns:
             return torch.from_numpy(padded).to(device).unsqueeze(1)
 
         min_p = column(self.min_p, 0.0)
+        is_truncated = (self.top_k != NO_TOP_K) | (self.top_p < 1.0) | (self.min_p > 0.0)
         return SamplingBatch(
             temperature_N1=column(self.temperature, 1.0),
             is_greedy_N1=column(self.is_greedy, False),
             top_k_N1=column(self.top_k, NO_TOP_K),
             top_p_N1=column(self.top_p, 1.0),
             log_min_p_N1=None if min_p is None else min_p.log(),
+            is_truncated_N1=column(is_truncated, False),
         )
 
 
@@ -83,13 +82,15 @@ def sample(
     if settings.temperature_N1 is not None:
         scores = scores / settings.temperature_N1
     full = torch.log_softmax(scores, dim=-1)
-    logprobs = torch.log_softmax(_truncate(full, settings), dim=-1) if settings.is_truncated else full
+    logprobs = full
+    if settings.is_truncated_N1 is not None:
+        # Rows that are not cut keep their log-probs as they are, down to the last bit.
+        logprobs = torch.where(settings.is_truncated_N1, torch.log_softmax(_truncate(full, settings), dim=-1), full)
     tokens_N1 = _draw(logprobs, uniforms_N.unsqueeze(1))
     if settings.is_greedy_N1 is not None:
-        most_likely = logits_NV.argmax(dim=-1, keepdim=True)
-        tokens_N1 = torch.where(settings.is_greedy_N1, most_likely, tokens_N1)
+        tokens_N1 = torch.where(settings.is_greedy_N1, logits_NV.argmax(dim=-1, keepdim=True), tokens_N1)
     taken = logprobs.gather(1, tokens_N1).squeeze(1)
-    if not settings.is_truncated:
+    if settings.is_truncated_N1 is None:
         return tokens_N1.squeeze(1), taken, None
     return tokens_N1.squeeze(1), taken, full.gather(1, tokens_N1).squeeze(1)
 

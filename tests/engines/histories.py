@@ -1,0 +1,81 @@
+"""Random lives of requests: they arrive in any order, are preempted, interrupted, resumed here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from engines.rollouts import responses
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Engine, Output, Request
+from tailrace.store.segment import Response
+
+
+class History:
+    """Drives one or several engines until every request has its response."""
+
+    def __init__(self, engines: Sequence[Engine], requests: Sequence[Request], random: Random) -> None:
+        self._engines, self._random = engines, random
+        self._requests = {request.trajectory: request for request in requests}
+        self._todo = list(requests)
+        self._live: list[dict[TrajectoryId, None]] = [{} for _ in engines]
+        self.outputs: list[Output] = []
+        self.num_interrupts = 0
+        random.shuffle(self._todo)
+
+    def run(self, *, interrupt_probability: float) -> dict[TrajectoryId, Response]:
+        while self._todo or any(self._live):
+            for engine, live in zip(self._engines, self._live, strict=True):
+                self._submit_some(engine, live)
+                self._take(engine.step(), live)
+                if self._random.random() < 0.2:
+                    self._take(engine.progress(), live)
+                if live and self._random.random() < interrupt_probability:
+                    chosen = self._random.sample(list(live), self._random.randint(1, len(live)))
+                    self._take(engine.interrupt(chosen), live)
+        return responses(self._requests.values(), self.outputs)
+
+    def _submit_some(self, engine: Engine, live: dict[TrajectoryId, None]) -> None:
+        if self._todo and self._random.random() < 0.4:
+            count = self._random.randint(1, len(self._todo))
+            batch, self._todo = self._todo[:count], self._todo[count:]
+            engine.submit(batch)
+            live |= {request.trajectory: None for request in batch}
+
+    def _take(self, outputs: list[Output], live: dict[TrajectoryId, None]) -> None:
+        self.outputs += outputs
+        for output in outputs:
+            trajectory = output.segment.trajectory
+            if output.finish is not None:
+                del live[trajectory]
+            if output.finish is Finish.INTERRUPTED:
+                self.num_interrupts += 1
+                self._todo.append(replace(self._requests[trajectory], prefix=self._tokens_of(trajectory)))
+
+    def _tokens_of(self, trajectory: TrajectoryId) -> np.ndarray:
+        own = [output.segment.tokens for output in self.outputs if output.segment.trajectory == trajectory]
+        return np.concatenate([self._requests[trajectory].prefix, *own])
+
+
+def random_history(
+    make_engine: Callable[..., Engine],
+    requests: Sequence[Request],
+    seed: int,
+    *,
+    kv_tokens: int | None = None,
+    max_running: int = 3,
+    interrupt_probability: float = 0.0,
+) -> tuple[dict[TrajectoryId, Response], int]:
+    """The responses, and how often a request was preempted or interrupted on the way."""
+    random = Random(seed)
+    engines = [
+        make_engine(max_running=max_running, kv_tokens=kv_tokens, prefill_chunk=random.choice([8, 64, 512]))
+        for _ in range(random.randint(1, 2))
+    ]
+    history = History(engines, requests, random)
+    found = history.run(interrupt_probability=interrupt_probability)
+    return found, history.num_interrupts + sum(engine.stats().num_preemptions for engine in engines)

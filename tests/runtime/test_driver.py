@@ -1,0 +1,85 @@
+"""The driver owns time: it stamps once, records before it performs, and wakes the core when asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.journal import Entry
+from tailrace.runtime.driver import Driver
+
+
+class Script:
+    """A machine that answers the n-th event with the n-th list of commands."""
+
+    def __init__(self, *answers: list[do.Command]) -> None:
+        self.answers, self.seen = list(answers), []
+
+    def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
+        self.seen.append((type(event).__name__, now))
+        return self.answers.pop(0)
+
+
+FINISH = do.FinishRun(is_complete=True, reason="enough")
+STOP = ev.StopRequested(reason="x")
+
+
+def drive(machine: Script, *, start_at: float = 0.0) -> tuple[do.FinishRun, list[Entry], list[tuple[do.Command, int]]]:
+    entries: list[Entry] = []
+    performed: list[tuple[do.Command, int]] = []
+
+    async def run() -> do.FinishRun:
+        driver = Driver(
+            machine,
+            perform=lambda command: performed.append((command, len(entries))),
+            record=entries.append,
+            start_at=start_at,
+        )
+        return await driver.run(STOP)
+
+    return asyncio.run(run()), entries, performed
+
+
+def test_an_entry_is_recorded_before_its_commands_are_performed() -> None:
+    start = do.StartInstance(instance=0)
+    finish, entries, performed = drive(Script([start, FINISH]))
+    assert finish == FINISH
+    assert performed == [(start, 1)]
+    assert entries[0].commands == (start, FINISH)
+
+
+def test_a_timer_comes_back_as_an_event_not_before_its_time() -> None:
+    machine = Script([do.SetTimer(at=0.05)], [FINISH])
+    _, entries, _ = drive(machine)
+    assert isinstance(entries[1].event, ev.TimerFired)
+    assert entries[1].now >= 0.05
+
+
+def test_a_new_timer_replaces_the_old_one() -> None:
+    machine = Script([do.SetTimer(at=60.0), do.SetTimer(at=0.01)], [FINISH])
+    _, entries, _ = drive(machine)
+    assert len(entries) == 2
+
+
+def test_run_time_goes_on_where_an_earlier_part_ended() -> None:
+    _, entries, _ = drive(Script([FINISH]), start_at=100.0)
+    assert 100.0 <= entries[0].now < 160.0
+
+
+def test_the_recorded_time_is_the_time_the_machine_saw() -> None:
+    machine = Script([do.SetTimer(at=0.01)], [FINISH])
+    _, entries, _ = drive(machine)
+    assert [now for _, now in machine.seen] == [entry.now for entry in entries]
+
+
+def test_an_adapter_that_breaks_ends_the_run_with_its_error() -> None:
+    async def run() -> None:
+        driver = Driver(Script([]), perform=print, record=print)
+        driver.fail(OSError("disk full"))
+        await driver.run(STOP)
+
+    with pytest.raises(OSError, match="disk full"):
+        asyncio.run(run())
