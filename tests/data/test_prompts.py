@@ -127,6 +127,19 @@ def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
         load("builtin:nothing")
 
 
+def test_a_fingerprint_changes_with_prompts_and_with_what_rewards_see_of_them(tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "answer": "1"}, {"prompt": "cd", "answer": "2"}]
+    variants = [
+        rows,
+        rows[::-1],
+        [rows[0], {"prompt": "cd", "answer": "3"}],
+        [rows[0], {"prompt": "ce", "answer": "2"}],
+    ]
+    prints = [load(write(tmp_path, *variant)).fingerprint() for variant in variants]
+    assert len(set(prints)) == 4
+    assert load(write(tmp_path, *rows)).fingerprint() == prints[0]
+
+
 def test_built_in_prompts_load_and_the_held_out_ones_are_disjoint() -> None:
     train, held_out = load("builtin:arith-train"), load("builtin:arith-heldout")
     assert {"prompt", "answer"} <= set(train.columns)

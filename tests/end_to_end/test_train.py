@@ -115,11 +115,11 @@ def test_a_finished_run_shows_its_result_and_other_settings_are_refused(whole: P
     assert "holds a run with other settings (seed)" in other.stderr
 
 
-def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
+def test_a_stopped_run_ends_in_good_order(tmp_path: Path) -> None:
     output = tmp_path / "run"
     process = launch.start(output, schedule__max_steps=30)
     find_worker(process.pid, "tailrace.workers.rollout", output)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 1
     *_, (_, last) = read(output / "journal.jsonl")
-    assert "the same command continues it" in last.event.reason
+    assert last.event.reason == "it was asked to stop"

@@ -44,6 +44,16 @@ def test_a_used_directory_is_refused_when_resume_is_never(tmp_path: Path) -> Non
         RunDirectory.open(Settings(output_dir=tmp_path, resume="never"))
 
 
+def test_a_run_is_not_continued_with_other_prompts(tmp_path: Path) -> None:
+    begin(Settings(output_dir=tmp_path))
+    directory = RunDirectory.open(Settings(output_dir=tmp_path))
+    directory.claim_sources({"model": "a", "prompts of 'train'": "b"})
+    directory.claim_sources({"model": "a", "prompts of 'train'": "b"})
+    with pytest.raises(SettingsError, match="the prompts of 'train' changed since the run"):
+        directory.claim_sources({"model": "a", "prompts of 'train'": "c"})
+    directory.close()
+
+
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     first = RunDirectory.open(Settings(output_dir=tmp_path))
     with pytest.raises(SettingsError, match="another process is running"):

@@ -36,4 +36,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         return train(settings)
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)
-        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "safetensors", "tokenizers"):
+            raise
+        print(f"tailrace: training needs {error.name}: pip install 'tailrace[torch]'", file=sys.stderr)
+    return 2

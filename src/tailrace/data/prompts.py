@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -72,6 +74,14 @@ class PromptSet:
         if not prompts:
             raise ValueError(_nothing_usable(path, len(rendered), settings.max_prompt_length))
         return cls(name=name, path=path, prompts=prompts, columns=_shared_columns(prompts), num_filtered=num_filtered)
+
+    def fingerprint(self) -> str:
+        """Differs whenever a prompt, its place or what a reward sees of it differs."""
+        digest = hashlib.sha256()
+        for prompt in self.prompts.values():
+            row = json.dumps(prompt.row, sort_keys=True, default=str)
+            digest.update(f"{prompt.index}\0{prompt.tokens.tolist()}\0{row}\n".encode())
+        return digest.hexdigest()
 
     @property
     def indices(self) -> tuple[int, ...]:

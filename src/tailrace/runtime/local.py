@@ -106,8 +106,7 @@ class LocalRun:
         await self._rewards.start()
         to_redo = self._past.steps_to_redo()
         if to_redo:
-            first, last = to_redo[0].version + 1, to_redo[-1].version + 1
-            self._say(f"taking steps {first} to {last} again: they came after the last checkpoint")
+            self._say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
         self._training.start(self._training_init(), to_redo)
 
     def _training_init(self) -> TrainingInit:
@@ -172,7 +171,7 @@ class LocalRun:
         self._driver.post(ev.ResponsesScored(scores=(scored,)))
 
     def _ask_to_stop(self) -> None:
-        self._driver.post(ev.StopRequested(reason="it was asked to stop; the same command continues it"))
+        self._driver.post(ev.StopRequested(reason="it was asked to stop"))
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An adapter raised where nobody awaits it (the disk is full, say): the run ends with that error."""

@@ -1,6 +1,7 @@
 """The run directory: where everything about a run lies, and whether a command may use it.
 
     config.json        the resolved settings
+    sources.json       fingerprints of the model and of every prompt set
     journal.jsonl      every event and command
     payload/           tokens, log-probs, versions and masks of responses that are still needed
     metrics.jsonl      one row per step and per evaluation
@@ -32,6 +33,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.config = self.path / "config.json"
+        self.sources = self.path / "sources.json"
         self.journal = self.path / "journal.jsonl"
         self.payload = self.path / "payload"
         self.metrics = self.path / "metrics.jsonl"
@@ -66,6 +68,15 @@ class RunDirectory:
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
         return json.loads(self.result.read_text()) if self.result.exists() else None
+
+    def claim_sources(self, fingerprints: dict[str, str]) -> None:
+        """Refuse to continue a run with another model or other prompts than it began with."""
+        if self.has_begun and self.sources.exists():
+            theirs = json.loads(self.sources.read_text())
+            if changed := sorted(name for name in fingerprints if fingerprints[name] != theirs.get(name)):
+                what = " and the ".join(changed)
+                raise SettingsError(f"the {what} changed since the run in {self.path} began; choose another output_dir")
+        write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
 
     def _take_lock(self) -> None:
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,8 @@ class Sources:
     schedule: Schedule
     notes: tuple[str, ...]
     """What a person should know about them."""
+    fingerprints: dict[str, str]
+    """Of the model and of each source's prompts: a run may only be continued with the same ones."""
 
     @classmethod
     def load(cls, settings: Settings, store: PayloadStore) -> Self:
@@ -44,6 +47,8 @@ class Sources:
             catalogue=Catalogue(sources, store, tokenizer.decode),
             schedule=plan.schedule(settings, counts),
             notes=tuple(_note(name, source.prompts) for name, source in sources.items()),
+            fingerprints={"model": _model_fingerprint(model)}
+            | {f"prompts of '{name}'": source.prompts.fingerprint() for name, source in sources.items()},
         )
 
 
@@ -83,3 +88,9 @@ def _tokenizer(model: Path) -> Any:
 def _note(name: str, prompts: PromptSet) -> str:
     left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
     return f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}"
+
+
+def _model_fingerprint(model: Path) -> str:
+    """By configuration and file sizes: reading all weights would take as long as loading them."""
+    sizes = {path.name: path.stat().st_size for path in sorted(model.glob("*.safetensors"))}
+    return hashlib.sha256(f"{(model / 'config.json').read_text()}{sizes}".encode()).hexdigest()

@@ -16,7 +16,11 @@ from tailrace.runtime.sources import Sources
 from tailrace.store.payload_store import PayloadStore
 
 
-def train(settings: Settings, say: Callable[[str], None] = print) -> int:
+def say_at_once(line: str) -> None:
+    print(line, flush=True)
+
+
+def train(settings: Settings, say: Callable[[str], None] = say_at_once) -> int:
     """Run to the end. Returns 0 if it is complete, 1 if it stopped early; ``SettingsError`` if it cannot begin."""
     directory = RunDirectory.open(settings)
     try:
@@ -36,6 +40,7 @@ def train(settings: Settings, say: Callable[[str], None] = print) -> int:
 def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
     with PayloadStore.open(directory.payload) as store:
         sources = Sources.load(settings, store)
+        directory.claim_sources(sources.fingerprints)
         for line in sources.notes:
             say(line)
         try:
@@ -66,7 +71,11 @@ async def _drive(
 
 def _closing_lines(directory: RunDirectory, result: Row) -> list[str]:
     if not result["is_complete"]:
-        return [f"the run ended early: {result['reason']}", f"worker logs: {directory.logs}"]
+        return [
+            f"the run ended early: {result['reason']}",
+            f"worker logs: {directory.logs}",
+            "the same command continues it from here",
+        ]
     metrics = result["metrics"]
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
     return [

@@ -5,10 +5,11 @@ That order is a promise: a checkpoint asked for after step v and before step v +
 
 from __future__ import annotations
 
+import shutil
 import time
-from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import in_groups
@@ -84,14 +85,12 @@ class TrainingWorker:
         start = time.monotonic()
         try:
             self._trainer.save(message.directory)
-        except OSError as error:
-            self._link.send(SaveFailed(version=message.version, reason=_reason(error, message.directory)))
+        except (OSError, SafetensorError) as error:
+            # Whatever was written is no checkpoint, and on a full disk its room is needed.
+            shutil.rmtree(message.directory, ignore_errors=True)
+            self._link.send(SaveFailed(version=message.version, reason=str(error)))
             return
         self._link.send(Saved(version=message.version, seconds=time.monotonic() - start))
-
-
-def _reason(error: OSError, directory: Path) -> str:
-    return f"{error.strerror or error} ({error.filename or directory})"
 
 
 def main() -> None:
