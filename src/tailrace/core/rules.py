@@ -122,6 +122,8 @@ def dispatch(state: State, schedule: Schedule, routing: RoutingPolicy, now: floa
 def score(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     # A barrier holds back training responses only: an evaluation is never part of what it compares.
     is_open = schedule.is_reward_streamed or (state.num_unfinished == 0 and schedule.train_source not in state.prompts)
+    if not state.generated or not (is_open or state.eval_open):
+        return
     due = [t for t in state.generated if is_open or t.group.source != schedule.train_source]
     if not due:
         return
