@@ -27,6 +27,8 @@ class SettingsError(ValueError):
 def load(recipe: str | None, overrides: Mapping[str, str] | None = None) -> Settings:
     """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), check everything."""
     data = read_recipe(recipe) if recipe is not None else {}
+    if recipe is not None:
+        data.setdefault("output_dir", f"runs/{Path(recipe).stem}")
     for name, text in (overrides or {}).items():
         _put(data, name.split("."), _value(name, text))
     return check(data)
@@ -94,6 +96,8 @@ def _value(name: str, text: str) -> Any:
 def _put(data: dict[str, Any], path: list[str], value: Any) -> None:
     for key in path[:-1]:
         data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise SettingsError(f"{key} must be a table of settings, got {data!r}")
     data[path[-1]] = value
 
 
@@ -107,6 +111,9 @@ def _explain(item: Any) -> str:
 
 def _nearest(name: str, prefix: str = "") -> str:
     known = [leaf for leaf, _ in leaves(Settings)]
+    sections = [name for name in Settings.model_fields if any(leaf.startswith(f"{name}.") for leaf in known)]
+    if close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7):
+        return f"; did you mean {prefix}{close[0]}?"
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     # The right key in the wrong section is the most common slip.
     last = name.rsplit(".", 1)[-1]

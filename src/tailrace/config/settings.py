@@ -7,11 +7,29 @@ The sentence below a field is its documentation and its ``--help``. Names follow
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 Probability = float
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+"""One name, or a list of them."""
 
 
 class Section(BaseModel):
@@ -80,7 +98,7 @@ class RolloutSettings(SamplingSettings):
 
 
 class RewardSettings(Section):
-    functions: tuple[str, ...] = ("exact_match",)
+    functions: Names = ("exact_match",)
     """`exact_match`, `math_verify`, `path/to/file.py:function` or `package.module:function`; scores are added."""
     workers: PositiveInt = 1
     """Reward processes."""
@@ -124,7 +142,7 @@ class TrainerSettings(Section):
     """Peak learning rate of AdamW."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's moment decay rates."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
@@ -202,7 +220,7 @@ class Settings(Section):
     """Keep the payload of trained responses instead of deleting it once a checkpoint covers it."""
     seed: NonNegativeInt = 0
     """Keys every random choice of the run."""
-    output_dir: Path = Path("runs/quickstart")
-    """The run directory."""
+    output_dir: Path = Path("runs/run")
+    """The run directory; a recipe that names none gets `runs/<name of the recipe>`."""
     resume: Literal["auto", "never"] = "auto"
     """`auto`: the same command continues an unfinished run in `output_dir`; `never`: refuse a used directory."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -46,6 +47,7 @@ class LocalRun:
         self._settings, self._directory, self._sources, self._say = settings, directory, sources, say
         self._store = store
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
+        checkpoints.repair()
         self._past = recall(
             journal=directory.journal,
             checkpoint=checkpoints.latest(),
@@ -65,6 +67,7 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
+        self._has_rewards = False
         self._make_workers()
 
     def _make_workers(self) -> None:
@@ -91,19 +94,30 @@ class LocalRun:
         loop.set_exception_handler(self._on_broken_callback)
         watcher = asyncio.create_task(self._show_waits())
         try:
-            await self._start_workers()
+            # Before any event: a function that cannot be loaded is the user's mistake and costs only a moment to find.
+            await self._load_rewards()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._ask_to_stop)
-            first = ev.RunStarted(schedule=self._sources.schedule) if self._past.is_new else ev.RunResumed()
-            return await self._driver.run(first)
+            return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
             self.recorder.close()
 
-    async def _start_workers(self) -> None:
-        """Rewards first: a function that cannot be loaded is the user's mistake and costs only a moment to find."""
-        await self._rewards.start()
+    def _first_event(self) -> ev.Event:
+        schedule = self._sources.schedule
+        if self._past.is_new:
+            return ev.RunStarted(schedule=schedule)
+        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version)
+
+    async def _load_rewards(self) -> None:
+        try:
+            await self._rewards.start()
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        self._has_rewards = True
+
+    def _start_trainer(self) -> None:
         to_redo = self._past.steps_to_redo()
         if to_redo:
             self._say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
@@ -131,6 +145,8 @@ class LocalRun:
         match command:
             case do.RequestPrompts():
                 self._driver.post(self._sources.catalogue.offer(command))
+            case do.StartTrainer():
+                self._start_trainer()
             case do.StartInstance():
                 self._rollouts.start(command)
             case do.KillInstance():
@@ -181,6 +197,8 @@ class LocalRun:
         """Name what the run waits for, whenever that has lasted a while."""
         while True:
             await asyncio.sleep(_WAIT_SHOWN_AFTER_S)
+            if not self._has_rewards:
+                self._say("waiting for the reward functions to load")
             now = self._driver.now()
             waits = [w for w in self._coordinator.waits() if now - w.since >= _WAIT_SHOWN_AFTER_S]
             if waits:

@@ -6,14 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.errors import ReplayMismatch
+from tailrace.observe.journal_file import DamagedJournal
 from tailrace.observe.metrics import Row
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
-from tailrace.store.payload_store import PayloadStore
+from tailrace.store.payload_store import DamagedStore, PayloadStore
 
 
 def say_at_once(line: str) -> None:
@@ -38,34 +38,32 @@ def train(settings: Settings, say: Callable[[str], None] = say_at_once) -> int:
 
 
 def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
+    try:
+        return _run_with_store(settings, directory, say)
+    except ReplayMismatch as error:
+        # Settings are equal, so the code is not: an older or newer version wrote this journal.
+        reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
+    except (DamagedJournal, DamagedStore) as error:
+        reason = f"{error}; start in another output_dir"
+    except OSError as error:
+        reason = f"{error.strerror or error} ({error.filename or directory.path})"
+    return {"is_complete": False, "reason": reason}
+
+
+def _run_with_store(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
     with PayloadStore.open(directory.payload) as store:
         sources = Sources.load(settings, store)
         directory.claim_sources(sources.fingerprints)
         for line in sources.notes:
             say(line)
-        try:
-            return asyncio.run(_drive(settings, directory, sources, store, say))
-        except ReplayMismatch as error:
-            # Settings are equal, so the code is not: an older or newer version wrote this journal.
-            reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
-            return {"is_complete": False, "reason": reason}
-        except OSError as error:
-            where = error.filename or directory.path
-            return {
-                "is_complete": False,
-                "reason": f"{error.strerror or error} ({where}); the same command continues it",
-            }
+        return asyncio.run(_drive(settings, directory, sources, store, say))
 
 
 async def _drive(
     settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Callable[[str], None]
 ) -> Row:
     run = LocalRun(settings, directory, sources, store, say)
-    try:
-        finish = await run.run()
-    except ValueError as error:
-        # A reward function that cannot be loaded is noticed in its own process.
-        raise SettingsError(str(error)) from error
+    finish = await run.run()
     return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 
