@@ -6,6 +6,7 @@ import copy
 import json
 import tempfile
 from dataclasses import dataclass
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
