@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, load, refuse_unknown
 from tailrace.config.settings import Settings
 
@@ -20,10 +21,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text in leaves(Settings):
         # argparse expands % in help texts
         settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
+    for alias in ALIASES:
+        spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
+        settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    overrides = {name: vars(options)[name] for name, _ in leaves(Settings) if name in vars(options)}
+    names = [*(name for name, _ in leaves(Settings)), *ALIASES]
+    overrides = {name: vars(options)[name] for name in names if name in vars(options)}
     try:
         refuse_unknown(rest)
         settings = load(options.recipe, overrides)
@@ -33,7 +38,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         # Heavy imports wait until the settings are known to be good.
         from tailrace.runtime.train import train
 
-        return train(settings)
+        return train(settings).exit_code
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

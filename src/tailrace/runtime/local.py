@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from typing import Any
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.observe.progress import wait_line
+from tailrace.observe.display import open_display
+from tailrace.observe.sinks import Experiment, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
@@ -35,7 +37,7 @@ from tailrace.runtime.training import Training
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import RolloutInit, TrainingInit
 
-_WAIT_SHOWN_AFTER_S = 10.0
+_WAITS_SHOWN_EVERY_S = 1.0
 Say = Callable[[str], None]
 
 
@@ -43,7 +45,7 @@ class LocalRun:
     """Owns every part of one run, from the first event to the last. Made and used inside one event loop."""
 
     def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
-        self._settings, self._directory, self._sources, self._say = settings, directory, sources, say
+        self._settings, self._directory, self._sources = settings, directory, sources
         self._store = store
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
         self._past = recall(
@@ -54,7 +56,10 @@ class LocalRun:
             routing=LeastLoaded(),
         )
         self._coordinator = self._past.coordinator
-        self.recorder = Recorder(directory, self._past, max_steps=sources.schedule.max_steps, say=say)
+        # A sink that cannot be had is the user's mistake: found before the display takes the screen.
+        sinks = open_sinks(settings.logger, _experiment(settings, directory), say)
+        self._display = open_display(sources.schedule.max_steps, say)
+        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
         self._driver = Driver(
             self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
         )
@@ -83,7 +88,7 @@ class LocalRun:
         self._rollouts = Rollouts(
             init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
-        self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, columns=catalogue.columns())
+        self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, uses=catalogue.rewards.uses)
 
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
@@ -92,8 +97,9 @@ class LocalRun:
         watcher = asyncio.create_task(self._show_waits())
         try:
             await self._start_workers()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._ask_to_stop)
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.add_signal_handler(number, self._ask_to_stop)
             first = ev.RunStarted(schedule=self._sources.schedule) if self._past.is_new else ev.RunResumed()
             return await self._driver.run(first)
         finally:
@@ -106,7 +112,7 @@ class LocalRun:
         await self._rewards.start()
         to_redo = self._past.steps_to_redo()
         if to_redo:
-            self._say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
+            self._display.say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
         self._training.start(self._training_init(), to_redo)
 
     def _training_init(self) -> TrainingInit:
@@ -118,6 +124,7 @@ class LocalRun:
             trainer=settings.trainer,
             algorithm=settings.algorithm,
             temperature=settings.rollout.temperature,
+            max_response_length=settings.rollout.max_response_length,
             max_steps=self._sources.schedule.max_steps,
             seed=settings.seed,
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
@@ -178,10 +185,16 @@ class LocalRun:
         self._driver.fail(context.get("exception") or RuntimeError(context["message"]))
 
     async def _show_waits(self) -> None:
-        """Name what the run waits for, whenever that has lasted a while."""
+        """Name what the run waits for; the display decides what of it is worth showing."""
         while True:
-            await asyncio.sleep(_WAIT_SHOWN_AFTER_S)
-            now = self._driver.now()
-            waits = [w for w in self._coordinator.waits() if now - w.since >= _WAIT_SHOWN_AFTER_S]
-            if waits:
-                self._say(wait_line(waits, now))
+            await asyncio.sleep(_WAITS_SHOWN_EVERY_S)
+            self._display.waits(self._coordinator.waits(), self._driver.now())
+
+
+def _experiment(settings: Settings, directory: RunDirectory) -> Experiment:
+    return Experiment(
+        directory=directory.path,
+        project=settings.project_name,
+        name=settings.experiment_name or directory.path.name,
+        config=settings.model_dump(mode="json"),
+    )

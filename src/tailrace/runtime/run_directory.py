@@ -24,7 +24,7 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 
-_NOT_COMPARED = ("output_dir", "resume")
+_NOT_COMPARED = ("output_dir", "resume", "logger", "project_name", "experiment_name")
 
 
 class RunDirectory:
