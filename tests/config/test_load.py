@@ -32,6 +32,24 @@ def test_overrides_win_over_the_recipe(tmp_path: Path) -> None:
     assert (settings.rollout.temperature, settings.reward.memory_mb, settings.seed) == (0.7, None, 3)
 
 
+def test_a_recipe_without_an_output_dir_gets_one_of_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("seed = 1\n")
+    assert load(str(tmp_path / "mine.toml")).output_dir == Path("runs/mine")
+    assert load("quickstart").output_dir == Path("runs/quickstart")
+
+
+def test_one_reward_function_may_be_written_without_brackets() -> None:
+    functions = check({"reward": {"functions": "my.py:f"}}).reward.functions
+    assert functions is not None
+    assert [entry.function for entry in functions] == ["my.py:f"]
+
+
+def test_a_section_that_is_no_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('model = "x"\n')
+    with pytest.raises(SettingsError, match="model is a section of settings, but it is given as 'x'"):
+        load(str(tmp_path / "a.toml"), {"model.path": "y"})
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
         Settings().seed = 1  # type: ignore[misc]
@@ -51,6 +69,8 @@ def test_every_setting_says_what_it_means() -> None:
     [
         ({"rollout": {"temprature": 1}}, "unknown setting rollout.temprature; did you mean rollout.temperature?"),
         ({"learning_rate": 1e-3}, "unknown setting learning_rate; did you mean trainer.learning_rate?"),
+        ({"trainr": {"betas": [0.9, 0.99]}}, "unknown setting trainr; did you mean trainer?"),
+        ({"trainer": {"betas": [2, 3]}}, "trainer.betas.0: input should be less than 1, got 2"),
         ({"zzz": 1}, "unknown setting zzz; see `tailrace train --help` for all settings"),
         ({"rollout": {"top_p": 2}}, "rollout.top_p: input should be less than or equal to 1, got 2"),
         ({"eval_interval": 5}, "eval_interval is given but there is no evaluation set"),

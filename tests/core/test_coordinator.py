@@ -55,6 +55,8 @@ def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Sched
         return
     assert verdict.is_complete
     assert len(world.trained) == schedule.max_steps
+    assert world.saved[-1] == schedule.max_steps, "the run ended without its last checkpoint"
+    assert len(set(world.saved)) == len(world.saved), "a checkpoint was written again though it was on disk"
     # A crash between a step and its news makes the step happen twice; the journal tells of it once.
     counts = Counter(t for step in world.trained for t in step)
     assert max(counts.values()) == 1, "a response was trained twice"
@@ -140,6 +142,7 @@ def silent_instance(limits: Limits) -> tuple[Coordinator, float]:
     """A coordinator whose only instance took work and then says nothing."""
     coordinator = fresh(Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=limits))
     coordinator.handle(ev.RunStarted(schedule=coordinator.schedule), now=0.0)
+    coordinator.handle(ev.TrainerReached(version=Version(0)), now=0.0)
     coordinator.handle(ev.PromptsOffered(source="train", prompts=((0, 0),), next_epoch=0, next_offset=1), now=1.0)
     commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=2.0)
     assert any(isinstance(c, do.Submit) for c in commands)
@@ -206,6 +209,46 @@ def test_barrier_timing_scores_nothing_before_the_last_response_ended() -> None:
             if isinstance(command, do.Score):
                 assert num_finished % 6 == 0, "scored before the step's last response ended"
                 assert len(command.trajectories) == 6
+
+
+def test_a_trainer_that_catches_up_is_waited_for_step_by_step() -> None:
+    """A run resumed far behind its journal once failed for ever: publishing was asked for, and timed, too early."""
+    schedule = Schedule(
+        train_source="train", batch_size=1, group_size=1, max_steps=9, limits=Limits(weights_s=5.0, prompts_s=1e6)
+    )
+    world = World(schedule, random.Random(0))
+    world.tell(ev.RunStarted(schedule=schedule))
+    while world.coordinator.version < 6:
+        world.advance()
+    world.now += 1
+    world.open.clear()
+    world.running.clear()
+    world.tell(ev.RunResumed(limits=schedule.limits, checkpoint=None))
+    assert do.StartTrainer() in world.entries[-1].commands
+    for version in range(6):
+        world.now += 60
+        world.tell(ev.TrainerReached(version=Version(version)))
+        assert f"the trainer to take step {version + 1} of 6 again" in [w.what for w in world.coordinator.waits()]
+        assert not any(isinstance(c, do.PublishWeights | do.FinishRun) for c in world.entries[-1].commands)
+    world.tell(ev.TrainerReached(version=Version(6)))
+    assert do.PublishWeights(version=Version(6)) in world.entries[-1].commands
+
+
+def test_a_repaired_reward_gets_another_chance_when_the_run_is_resumed() -> None:
+    schedule = Schedule(train_source="train", batch_size=2, group_size=1, max_steps=1, drops_failed_rewards=True)
+    world = World(schedule, random.Random(0))
+    world.tell(ev.RunStarted(schedule=schedule))
+    world.score = lambda trajectory: ev.Scored(  # type: ignore[method-assign]
+        trajectory=trajectory, outcome=ev.Outcome.ERROR, score=0.0, seconds=0.0, detail="the judge is down"
+    )
+    while world.verdict is None:
+        world.advance()
+    assert "the judge is down" in world.verdict.reason
+    del world.score
+    world.crash_and_resume()
+    while world.verdict is None:
+        world.advance()
+    assert world.verdict.is_complete
 
 
 def test_a_stopped_run_says_so_and_goes_on_when_resumed() -> None:

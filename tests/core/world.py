@@ -35,6 +35,9 @@ class World:
         self.trained: list[tuple[TrajectoryId, ...]] = []
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
+        self.saved: list[Version] = []
+        """Checkpoints that are on disk."""
+        self.to_redo: int = 0
 
     def run(self, *, max_events: int = 20_000) -> do.FinishRun:
         self.tell(ev.RunStarted(schedule=self.schedule))
@@ -90,15 +93,39 @@ class World:
                 self.tell(ev.WeightsPulled(instance=instance, version=version, seconds=0.1))
             case do.Score(trajectories=trajectories):
                 self.tell(ev.ResponsesScored(scores=tuple(self.score(t) for t in trajectories)))
+            case do.StartTrainer():
+                self.reach()
             case do.TrainStep(version=version, trajectories=trajectories):
                 self.trained.append(trajectories)
                 self.tell(ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=(("actor/lr", 0.1),)))
             case do.PublishWeights(version=version):
                 self.tell(ev.WeightsPublished(version=version, seconds=0.1))
-            case do.SaveCheckpoint(version=version):
-                self.tell(ev.CheckpointSaved(version=version, seconds=0.1))
+            case do.SaveCheckpoint():
+                self.save(command)
             case _:
                 raise AssertionError(command)
+
+    def reach(self) -> None:
+        """The trainer has loaded the newest checkpoint and takes the steps after it again, one by one."""
+        held = self.saved[-1] if self.saved else Version(0)
+        for version in range(held, self.coordinator.version + 1):
+            self.tell(ev.TrainerReached(version=Version(version)))
+
+    def save(self, command: do.SaveCheckpoint) -> None:
+        """A save may fail, or the crash may come just before or just after the checkpoint is on disk."""
+        chance = self.rng.random() / self.trouble if self.trouble else 1.0
+        if chance < 0.25:
+            self.tell(ev.CheckpointFailed(version=command.version, reason="the disk is full"))
+            assert self.verdict is not None
+            self.crash_and_resume()
+        elif chance < 0.5:
+            self.crash_and_resume()
+        else:
+            self.saved.append(command.version)
+            if chance < 0.75:
+                self.crash_and_resume()
+            else:
+                self.tell(ev.CheckpointSaved(version=command.version, seconds=0.1))
 
     def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
         positions = [command.epoch * self.num_prompts + command.offset + i for i in range(command.count + 1)]
@@ -151,4 +178,5 @@ class World:
         self.running, self.open, self.timer, self.verdict = {}, deque(), None, None
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
-        self.tell(ev.RunResumed())
+        checkpoint = self.saved[-1] if self.saved else None
+        self.tell(ev.RunResumed(limits=self.schedule.limits, checkpoint=checkpoint))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,21 @@ def start(output: Path, **overrides: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def kill_when_journal_has(process: subprocess.Popen[bytes], output: Path, num_entries: int) -> bool:
-    """Kill -9 the controller once its journal has so many entries; False if it ended before."""
-    journal = output / "journal.jsonl"
+def kill_when(process: subprocess.Popen[bytes], has_come: Callable[[], bool]) -> bool:
+    """Kill -9 the controller at this moment; False if it ended before."""
     deadline = time.monotonic() + 200
     while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.read_bytes().count(b"\n") >= num_entries:
+        if has_come():
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             return True
-        time.sleep(0.01)
+        time.sleep(0.002)
     return False
+
+
+def num_entries(output: Path) -> int:
+    journal = output / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 def untimed_metrics(output: Path) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(whole: Path, 
     total = (whole / "journal.jsonl").read_bytes().count(b"\n")
     for moment in sorted(rng.sample(range(2, total), 2)):
         process = launch.start(output, **DETERMINISTIC)
-        launch.kill_when_journal_has(process, output, moment)
+        launch.kill_when(process, lambda: launch.num_entries(output) >= moment)  # noqa: B023  used at once
         process.wait()
     result = launch.train(output, **DETERMINISTIC)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -66,6 +66,19 @@ def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(whole: Path, 
     entries = [entry for _, entry in read(output / "journal.jsonl")]
     assert any(isinstance(entry.event, RunResumed) for entry in entries)
     assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+
+
+@pytest.mark.parametrize("name", ["step_4.partial", "step_4"])
+def test_a_run_killed_around_its_last_checkpoint_still_writes_it(whole: Path, tmp_path: Path, name: str) -> None:
+    output = tmp_path / "run"
+    process = launch.start(output, **DETERMINISTIC)
+    assert launch.kill_when(process, lambda: (output / "checkpoints" / name).exists())
+    result = launch.train(output, **DETERMINISTIC)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (output / "checkpoints" / "latest").resolve().name == "step_4"
+    assert launch.final_weights(output) == launch.final_weights(whole)
+    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole)
+    assert "done: 4 steps are done; reward" in result.stdout
 
 
 def test_no_worker_outlives_a_killed_controller(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_from_a_checkpoint_only_what_came_after_it_is_read(tmp_path: Path, world
             "journal_size": size,
             "metrics_size": 0,
             "now": 1.0,
+            "version": 2,
+            "summary": {},
         }
         (checkpoint / "run_state.json").write_text(json.dumps(state))
         past = recalled(tmp_path, store, checkpoint)

@@ -37,7 +37,10 @@ def load(
 ) -> Settings:
     """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), check everything."""
     given = {name: _value(name, text) for name, text in (overrides or {}).items()}
-    return assemble(read_recipe(recipe) if recipe is not None else {}, given, hint=hint)
+    data = read_recipe(recipe) if recipe is not None else {}
+    if recipe is not None:
+        data.setdefault("output_dir", f"runs/{Path(recipe).stem}")
+    return assemble(data, given, hint=hint)
 
 
 def assemble(
@@ -130,6 +133,9 @@ def _explain(item: Any) -> str:
 
 def _nearest(name: str, prefix: str = "") -> str:
     known = [leaf for leaf, _ in leaves(Settings)]
+    sections = [name for name in Settings.model_fields if any(leaf.startswith(f"{name}.") for leaf in known)]
+    if close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7):
+        return f"; did you mean {prefix}{close[0]}?"
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     # The right key in the wrong section is the most common slip.
     last = name.rsplit(".", 1)[-1]

@@ -24,6 +24,15 @@ from pydantic import (
 from tailrace.config.variants import CORRECTIONS, LOSSES, CorrectionName, EstimatorName, LossName, Range
 
 Probability = float
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+"""One name, or a list of them."""
 
 
 class Section(BaseModel):
@@ -39,14 +48,6 @@ class ModelSettings(Section):
     """Precision of weights and activations in rollout and of activations in training."""
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, or `cuda:N`."""
-
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-"""One name, or a list of them."""
 
 
 LoggerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
@@ -152,7 +153,9 @@ class RewardFunctionSettings(Section):
 
 
 class RewardSettings(Section):
-    functions: tuple[RewardFunctionSettings, ...] | None = Field(default=None, min_length=1)
+    functions: Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(_as_tuple)] = Field(
+        default=None, min_length=1
+    )
     """`exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or `package.module:function`, or tables
     with `function` and `weight`; weighted scores are added. Default: what comes with the prompts, or `exact_match`."""
     workers: PositiveInt = 1
@@ -247,7 +250,7 @@ class TrainerSettings(Section):
     """Peak learning rate of AdamW."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's moment decay rates."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
@@ -331,8 +334,8 @@ class Settings(Section):
     """Keep the payload of trained responses instead of deleting it once a checkpoint covers it."""
     seed: NonNegativeInt = 0
     """Keys every random choice of the run."""
-    output_dir: Path = Path("runs/quickstart")
-    """The run directory."""
+    output_dir: Path = Path("runs/run")
+    """The run directory; a recipe that names none gets `runs/<name of the recipe>`."""
     resume: Literal["auto", "never"] = "auto"
     """`auto`: the same command continues an unfinished run in `output_dir`; `never`: refuse a used directory."""
     logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()

@@ -28,6 +28,7 @@ def _run_started(state: State, schedule: Schedule, event: ev.RunStarted, now: fl
     if state.has_begun:
         raise CoreError("a run starts once")
     state.has_begun = True
+    state.limits = event.schedule.limits
 
 
 def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: float) -> None:
@@ -43,13 +44,16 @@ def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: fl
             if group.phase is GroupPhase.TRAINING:
                 group.move(GroupPhase.COMPLETE, now=now)
                 state.complete[group.id] = None
+    state.trainer, state.is_trainer_asked = None, False
     state.training = state.publishing = state.saving = None
     for source in state.prompts:
         state.eval_open.pop(source, None)
     state.prompts.clear()
     state.published = Version(0)
-    if state.save_due != state.version:
-        state.save_due = None
+    if state.save_due not in (None, state.version) or state.save_due == event.checkpoint:
+        state.save_due = None  # it is on disk, or too late: the trainer holds a later version
+    state.num_dropped_in_a_row = 0
+    state.limits = event.limits
     state.timer_at = state.verdict = None
 
 
@@ -140,6 +144,12 @@ def _close(state: State, group: Group, is_training: bool) -> None:
         state.eval_open[group.id.source] -= 1
 
 
+def _trainer_reached(state: State, schedule: Schedule, event: ev.TrainerReached, now: float) -> None:
+    if event.version > state.version:
+        raise CoreError(f"the trainer reached version {event.version}, the run is at {state.version}")
+    state.trainer, state.trainer_heard_at = event.version, now
+
+
 def _step_trained(state: State, schedule: Schedule, event: ev.StepTrained, now: float) -> None:
     if state.training is None or event.version != state.version + 1:
         raise CoreError(f"a step to version {event.version} was not asked for at version {state.version}")
@@ -147,7 +157,7 @@ def _step_trained(state: State, schedule: Schedule, event: ev.StepTrained, now: 
         group.move(GroupPhase.TRAINED, now=now)
         del state.groups[group.id]
         state.num_train_groups -= 1
-    state.version = event.version
+    state.version = state.trainer = event.version
     state.training = None
     for instance in state.instances.values():
         instance.num_restarts = 0
@@ -172,6 +182,8 @@ def _weights_pulled(state: State, schedule: Schedule, event: ev.WeightsPulled, n
 
 def _checkpoint_saved(state: State, schedule: Schedule, event: ev.CheckpointSaved, now: float) -> None:
     state.saving = None
+    if state.save_due == event.version:
+        state.save_due = None
 
 
 def _checkpoint_failed(state: State, schedule: Schedule, event: ev.CheckpointFailed, now: float) -> None:
@@ -215,6 +227,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Schedule, Any, float], None]] =
     ev.InstanceLost: _instance_lost,
     ev.RolloutReported: _rollout_reported,
     ev.ResponsesScored: _responses_scored,
+    ev.TrainerReached: _trainer_reached,
     ev.StepTrained: _step_trained,
     ev.TrainingFailed: _training_failed,
     ev.WeightsPublished: _weights_published,

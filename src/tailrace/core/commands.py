@@ -68,6 +68,14 @@ class Score(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartTrainer(Command):
+    """Start the trainer and bring it to the run's version, step by step where it must catch up.
+
+    Each version on the way ends in ``TrainerReached``, or all in ``TrainingFailed``.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainStep(Command):
     """Take one optimizer step from ``version`` on the scored members of these groups.
 

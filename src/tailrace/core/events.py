@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import Schedule
+from tailrace.core.schedule import Limits, Schedule
 from tailrace.core.trajectory import Finish
 
 
@@ -28,10 +28,12 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Event):
-    """The run goes on after its processes ended. Nothing asked for earlier will be answered any more.
+    """The run goes on after its processes ended. Nothing asked for earlier will be answered any more."""
 
-    The trainer has been brought back to the version the journal ends at.
-    """
+    limits: Limits
+    """How long waits may last from here on: the one thing that may change when a run is resumed."""
+    checkpoint: Version | None
+    """The newest checkpoint that is complete on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,13 @@ class ResponsesScored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReached(Event):
+    """The trainer holds ``version``: it has loaded it, or taken a step again. Answers ``StartTrainer``."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrained(Event):
     """One optimizer step is complete; the trainer holds ``version``. Answers ``TrainStep``."""
 
@@ -128,7 +137,7 @@ class StepTrained(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFailed(Event):
-    """The training worker is gone or refused the step. Answers ``TrainStep`` and ``PublishWeights``."""
+    """The trainer is gone or refused the step. Answers ``StartTrainer``, ``TrainStep`` and ``PublishWeights``."""
 
     reason: str
 

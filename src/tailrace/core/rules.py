@@ -28,7 +28,7 @@ def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, no
     for instance in state.instances.values():
         if instance.phase is not InstancePhase.ABSENT:
             continue
-        if instance.num_restarts > schedule.limits.max_restarts:
+        if instance.num_restarts > state.limits.max_restarts:
             times = f"{instance.num_restarts} times within one step"
             state.verdict = f"instance {instance.id} was lost {times}; the last time: {instance.last_loss}"
             return
@@ -36,17 +36,23 @@ def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, no
         yield do.StartInstance(instance=instance.id)
 
 
+def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    if not state.is_trainer_asked:
+        state.is_trainer_asked, state.trainer_heard_at = True, now
+        yield do.StartTrainer()
+
+
 def save(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     # Comes before any rule that changes the state of the new step, and the training worker does one thing after
     # the other: the checkpoint holds exactly this version.
-    if state.save_due is not None and state.saving is None and state.training is None:
+    is_possible = state.saving is None and state.training is None and state.is_trainer_ready
+    if state.save_due is not None and is_possible:
         state.saving = Pending(since=now, version=state.save_due)
-        state.save_due = None
         yield do.SaveCheckpoint(version=state.saving.version)
 
 
 def publish(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    if state.published < state.version and state.publishing is None:
+    if state.published < state.version and state.publishing is None and state.is_trainer_ready:
         state.publishing = Pending(since=now, version=state.version)
         yield do.PublishWeights(version=state.version)
 
@@ -135,7 +141,8 @@ def score(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
 
 
 def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    if state.training is not None or len(state.complete) < schedule.batch_size or state.eval_done != state.version:
+    is_possible = state.training is None and state.is_trainer_ready and state.eval_done == state.version
+    if not is_possible or len(state.complete) < schedule.batch_size:
         return
     members = []
     for group_id in sorted(state.complete):
@@ -191,6 +198,7 @@ def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
 
 
 RULES: tuple[Rule, ...] = (
+    start_trainer,
     start_instances,
     save,
     publish,

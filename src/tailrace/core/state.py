@@ -14,7 +14,7 @@ from tailrace.core.errors import UnknownSubject
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group, GroupPhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.schedule import Schedule
+from tailrace.core.schedule import Limits, Schedule
 from tailrace.core.trajectory import Trajectory, TrajectoryPhase
 
 
@@ -48,10 +48,16 @@ class State:
 
     prompts: dict[str, Pending] = field(default_factory=dict)
     """Sources that were asked for prompts."""
+    trainer: Version | None = None
+    """The version the trainer holds; None until it has started."""
+    is_trainer_asked: bool = False
+    trainer_heard_at: float = 0.0
+    limits: Limits = Limits()
     training: Pending | None = None
     publishing: Pending | None = None
     saving: Pending | None = None
     save_due: Version | None = None
+    """A checkpoint that is wanted; stays until it is on disk."""
     eval_done: Version = Version(-1)
     """The newest version whose evaluation is complete (or was not due)."""
     eval_open: dict[str, int] = field(default_factory=dict)
@@ -70,7 +76,11 @@ class State:
     @classmethod
     def initial(cls, schedule: Schedule) -> State:
         ids = [InstanceId(number) for number in range(schedule.num_instances)]
-        return cls(instances={i: Instance(id=i) for i in ids})
+        return cls(instances={i: Instance(id=i) for i in ids}, limits=schedule.limits)
+
+    @property
+    def is_trainer_ready(self) -> bool:
+        return self.trainer == self.version
 
     def trajectory(self, trajectory: TrajectoryId) -> Trajectory:
         try:

@@ -27,7 +27,7 @@ class Wait:
 
 def waits(state: State, schedule: Schedule) -> list[Wait]:
     """All current waits, the most telling first."""
-    limits = schedule.limits
+    limits = state.limits
     if state.verdict is not None:
         return []
     found = [wait for instance in state.instances.values() for wait in _instance_waits(state, instance, limits)]
@@ -35,6 +35,8 @@ def waits(state: State, schedule: Schedule) -> list[Wait]:
         found.append(_reward_wait(state, limits))
     for source, pending in state.prompts.items():
         found.append(Wait(what=f"prompts of '{source}'", since=pending.since, limit_s=limits.prompts_s))
+    if state.is_trainer_asked and not state.is_trainer_ready:
+        found.append(_trainer_wait(state, limits))
     if (p := state.training) is not None:
         found.append(Wait(what=f"optimizer step {p.version + 1}", since=p.since, limit_s=limits.train_s))
     if (p := state.publishing) is not None:
@@ -59,6 +61,13 @@ def _instance_waits(state: State, instance: Instance, limits: Limits) -> Iterato
         more = f" and {len(instance.running) - 1} more" if len(instance.running) > 1 else ""
         what = f"response {first}{more} on instance {number}"
         yield Wait(what=what, since=instance.heard_at, limit_s=limits.progress_s, instance=number)
+
+
+def _trainer_wait(state: State, limits: Limits) -> Wait:
+    if state.trainer is None:
+        return Wait(what="start of the trainer", since=state.trainer_heard_at, limit_s=limits.start_s)
+    what = f"the trainer to take step {state.trainer + 1} of {state.version} again"
+    return Wait(what=what, since=state.trainer_heard_at, limit_s=limits.train_s)
 
 
 def _reward_wait(state: State, limits: Limits) -> Wait:

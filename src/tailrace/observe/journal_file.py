@@ -15,6 +15,10 @@ from typing import Self
 from tailrace.core.journal import Entry, decode, encode
 
 
+class DamagedJournal(ValueError):
+    """An entry that was written whole cannot be read."""
+
+
 class JournalFile:
     """The one writer of a journal."""
 
@@ -59,7 +63,7 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
             try:
                 yield position, decode(line.decode())
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}: the entry that ends at byte {position} is damaged: {error}") from error
+                raise DamagedJournal(f"{path}: the entry that ends at byte {position} is damaged: {error}") from error
 
 
 def _complete_size(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tailrace.observe.metrics import Row
@@ -19,6 +20,9 @@ class MetricsFile:
         line = json.dumps(row).encode() + b"\n"
         self._file.write(line)
         self.size += len(line)
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -18,11 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.waits import Wait
 from tailrace.observe.display import open_display
-from tailrace.observe.sinks import Experiment, open_sinks
+from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
@@ -38,6 +40,7 @@ from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import RolloutInit, TrainingInit
 
 _WAITS_SHOWN_EVERY_S = 1.0
+REWARD_START_LIMIT_S = 600.0
 Say = Callable[[str], None]
 
 
@@ -48,6 +51,7 @@ class LocalRun:
         self._settings, self._directory, self._sources = settings, directory, sources
         self._store = store
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
+        checkpoints.repair()
         self._past = recall(
             journal=directory.journal,
             checkpoint=checkpoints.latest(),
@@ -57,7 +61,7 @@ class LocalRun:
         )
         self._coordinator = self._past.coordinator
         # A sink that cannot be had is the user's mistake: found before the display takes the screen.
-        sinks = open_sinks(settings.logger, _experiment(settings, directory), say)
+        sinks = _open_sinks(settings, directory, say)
         self._display = open_display(sources.schedule.max_steps, say)
         self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
         self._driver = Driver(
@@ -70,6 +74,7 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
+        self._has_rewards = False
         self._make_workers()
 
     def _make_workers(self) -> None:
@@ -88,7 +93,13 @@ class LocalRun:
         self._rollouts = Rollouts(
             init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
-        self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, uses=catalogue.rewards.uses)
+        self._rewards = RewardPool(
+            settings.reward,
+            log_dir=logs,
+            on_result=self._on_score,
+            uses=catalogue.rewards.uses,
+            start_limit_s=REWARD_START_LIMIT_S,
+        )
 
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
@@ -96,20 +107,31 @@ class LocalRun:
         loop.set_exception_handler(self._on_broken_callback)
         watcher = asyncio.create_task(self._show_waits())
         try:
-            await self._start_workers()
+            # Before any event: a function that cannot be loaded is the user's mistake and costs only a moment to find.
+            await self._load_rewards()
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self._ask_to_stop)
-            first = ev.RunStarted(schedule=self._sources.schedule) if self._past.is_new else ev.RunResumed()
-            return await self._driver.run(first)
+            return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
             self.recorder.close()
 
-    async def _start_workers(self) -> None:
-        """Rewards first: a function that cannot be loaded is the user's mistake and costs only a moment to find."""
-        await self._rewards.start()
+    def _first_event(self) -> ev.Event:
+        schedule = self._sources.schedule
+        if self._past.is_new:
+            return ev.RunStarted(schedule=schedule)
+        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version)
+
+    async def _load_rewards(self) -> None:
+        try:
+            await self._rewards.start()
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        self._has_rewards = True
+
+    def _start_trainer(self) -> None:
         to_redo = self._past.steps_to_redo()
         if to_redo:
             self._display.say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
@@ -138,6 +160,8 @@ class LocalRun:
         match command:
             case do.RequestPrompts():
                 self._driver.post(self._sources.catalogue.offer(command))
+            case do.StartTrainer():
+                self._start_trainer()
             case do.StartInstance():
                 self._rollouts.start(command)
             case do.KillInstance():
@@ -188,13 +212,23 @@ class LocalRun:
         """Name what the run waits for; the display decides what of it is worth showing."""
         while True:
             await asyncio.sleep(_WAITS_SHOWN_EVERY_S)
-            self._display.waits(self._coordinator.waits(), self._driver.now())
+            self._display.waits(self._waits(), self._driver.now())
+
+    def _waits(self) -> list[Wait]:
+        if self._has_rewards:
+            return self._coordinator.waits()
+        # Before the first event the core knows nothing yet.
+        return [Wait(what="the reward functions to load", since=self._past.now, limit_s=REWARD_START_LIMIT_S)]
 
 
-def _experiment(settings: Settings, directory: RunDirectory) -> Experiment:
-    return Experiment(
+def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
+    experiment = Experiment(
         directory=directory.path,
         project=settings.project_name,
         name=settings.experiment_name or directory.path.name,
         config=settings.model_dump(mode="json"),
     )
+    try:
+        return open_sinks(settings.logger, experiment, say)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

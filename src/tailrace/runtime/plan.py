@@ -19,6 +19,10 @@ _REWARD_GRACE_S = 120.0
 
 def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
     """``num_prompts``: usable prompts of each source."""
+    return _PRESETS[settings.schedule.preset](settings, num_prompts)
+
+
+def _synchronous(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
     rollout, limits = settings.rollout, settings.limits
     return Schedule(
         train_source=TRAIN_SOURCE,
@@ -48,6 +52,9 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             max_restarts=limits.max_restarts,
         ),
     )
+
+
+_PRESETS = {"sync": _synchronous}
 
 
 def max_steps(settings: Settings, num_prompts: int) -> int:

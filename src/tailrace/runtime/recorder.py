@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailrace.core import events as ev
 from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
 from tailrace.observe.display import Display
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Row
@@ -24,8 +26,9 @@ class Recorder:
         self._file = MetricsFile(directory.metrics, size=past.metrics_size)
         self._display, self._sinks = display, sinks
         self._now = past.now
-        self.summary: Row = {}
+        self.summary: Row = dict(past.summary)
         """The newest value of every metric."""
+        self._explained: set[Outcome] = set()
         for entry in past.tail:
             self._note(entry, is_news=False)
 
@@ -41,10 +44,12 @@ class Recorder:
             "metrics_size": self._file.size,
             "journal_size": self._journal.size,
             "now": self._now,
+            "summary": dict(self.summary),
         }
 
     def sync(self) -> None:
         self._journal.sync()
+        self._file.sync()
 
     def close(self) -> None:
         self._journal.close()
@@ -54,9 +59,20 @@ class Recorder:
 
     def _note(self, entry: Entry, *, is_news: bool) -> None:
         self._now = entry.now
+        if is_news and isinstance(entry.event, ev.ResponsesScored):
+            self._explain_failures(entry.event)
         for row in self._metrics.feed(entry):
             self._file.append(row)
             self.summary |= row
             if is_news:
                 self._display.row(row)
                 self._sinks.write(row)
+
+    def _explain_failures(self, event: ev.ResponsesScored) -> None:
+        """Say once for each kind of failure what went wrong; the step lines count the rest."""
+        for scored in event.scores:
+            if scored.outcome is not Outcome.OK and scored.outcome not in self._explained:
+                self._explained.add(scored.outcome)
+                self._display.say(
+                    f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
+                )

@@ -15,11 +15,12 @@ from pathlib import Path
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
+from tailrace.core.ids import Version
 from tailrace.core.journal import Entry, replay
 from tailrace.core.policy import RoutingPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.observe import journal_file
-from tailrace.observe.metrics import Metrics
+from tailrace.observe.metrics import Metrics, Row
 from tailrace.store.payload_store import PayloadStore
 
 
@@ -36,6 +37,10 @@ class Past:
     journal_size: int
     metrics_size: int
     """Bytes of metrics.jsonl that the checkpoint knows of; rows after it come again from the tail."""
+
+    checkpoint_version: Version | None
+    summary: Row
+    """The newest value of every metric, as the checkpoint knew it."""
 
     @property
     def is_new(self) -> bool:
@@ -55,12 +60,13 @@ def recall(
 ) -> Past:
     """Rebuild the core and the metrics as they were at the end of the journal."""
     coordinator, metrics = Coordinator(schedule, routing=routing), Metrics()
-    position, metrics_size, now = 0, 0, 0.0
+    position, metrics_size, now, version, summary = 0, 0, 0.0, None, {}
     if checkpoint is not None:
         state = json.loads((checkpoint / "run_state.json").read_text())
         coordinator = Coordinator.restore(schedule, state["coordinator"], routing=routing)
         metrics = Metrics.restore(state["metrics"])
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
+        version, summary = state["version"], state["summary"]
     tail: list[Entry] = []
     for end, entry in journal_file.read(journal, position) if journal.exists() else ():
         if not _has_payload(entry.event, store):
@@ -76,6 +82,8 @@ def recall(
         now=tail[-1].now if tail else now,
         journal_size=position,
         metrics_size=metrics_size,
+        checkpoint_version=version,
+        summary=summary,
     )
 
 

@@ -50,7 +50,9 @@ class Rollouts:
         )
 
     def kill(self, command: do.KillInstance) -> None:
-        self._processes[command.instance].kill()
+        # One that died a moment ago is no longer here; the news of it is already in the inbox.
+        if (process := self._processes.get(command.instance)) is not None:
+            process.kill()
 
     def submit(self, command: do.Submit) -> None:
         requests = [self._request(dispatch.trajectory, dispatch.start) for dispatch in command.dispatches]

@@ -24,7 +24,10 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 
-_NOT_COMPARED = ("output_dir", "resume", "logger", "project_name", "experiment_name")
+_NOT_COMPARED = (
+    "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "project_name", "experiment_name",
+)  # fmt: skip
+"""What may differ when a run is continued: none of it changes what is computed."""
 
 
 class RunDirectory:
@@ -120,13 +123,27 @@ class Checkpoints:
         partial, final = self._folder / f"step_{version}.partial", self._folder / f"step_{version}"
         write_atomically(partial / "run_state.json", json.dumps(state))
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(final.with_suffix(".old"))
         partial.rename(final)
         _point(self._folder / "latest", final.name)
         sync_directory(self._folder)
+        self._tidy()
         for old in self._versions()[: -self._keep]:
             shutil.rmtree(self._folder / f"step_{old}")
         return final
+
+    def repair(self) -> None:
+        """Finish what a death in the middle of ``complete`` left undone."""
+        for old in self._folder.glob("*.old"):
+            if not old.with_suffix("").exists():
+                old.rename(old.with_suffix(""))
+        self._tidy()
+        if (newest := self.latest()) is not None:
+            _point(self._folder / "latest", newest.name)
+
+    def _tidy(self) -> None:
+        for old in self._folder.glob("*.old"):
+            shutil.rmtree(old)
 
     def latest(self) -> Path | None:
         versions = self._versions()

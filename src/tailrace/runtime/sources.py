@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import EvalSetSettings, Settings
@@ -36,6 +38,7 @@ class Sources:
     def load(cls, settings: Settings, store: PayloadStore) -> Self:
         """Read everything, or raise ``SettingsError`` with the reason."""
         try:
+            _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
             read_architecture(model)  # refuses a model the engine cannot run
             tokenizer = _tokenizer(model)
@@ -105,3 +108,12 @@ def _model_fingerprint(model: Path) -> str:
     """By configuration and file sizes: reading all weights would take as long as loading them."""
     sizes = {path.name: path.stat().st_size for path in sorted(model.glob("*.safetensors"))}
     return hashlib.sha256(f"{(model / 'config.json').read_text()}{sizes}".encode()).hexdigest()
+
+
+def _check_device(name: str) -> None:
+    try:
+        device = torch.device("cpu" if name == "auto" else name)
+    except RuntimeError:
+        raise ValueError(f"model.device: {name!r} is not a device; write auto, cpu or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"model.device is {name!r}, but torch finds no CUDA device here")

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.errors import ReplayMismatch
+from tailrace.observe.journal_file import DamagedJournal
 from tailrace.observe.metrics import Row
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
-from tailrace.store.payload_store import PayloadStore
+from tailrace.store.payload_store import DamagedStore, PayloadStore
 
 Say = Callable[[str], None]
 
@@ -68,30 +68,31 @@ def train(settings: Settings, say: Say = say_at_once) -> Result:
         directory.close()
 
 
-def _run(settings: Settings, directory: RunDirectory, say: Say) -> Row:
+def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
+    try:
+        return _run_with_store(settings, directory, say)
+    except ReplayMismatch as error:
+        # Settings are equal, so the code is not: an older or newer version wrote this journal.
+        reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
+    except (DamagedJournal, DamagedStore) as error:
+        reason = f"{error}; start in another output_dir"
+    except OSError as error:
+        reason = f"{error.strerror or error} ({error.filename or directory.path})"
+    return {"is_complete": False, "reason": reason}
+
+
+def _run_with_store(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
     with PayloadStore.open(directory.payload) as store:
         sources = Sources.load(settings, store)
         directory.claim_sources(sources.fingerprints)
         for line in sources.notes:
             say(line)
-        try:
-            return _finish(_drive(settings, directory, sources, store, say))
-        except ReplayMismatch as error:
-            # Settings are equal, so the code is not: an older or newer version wrote this journal.
-            reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
-            return {"is_complete": False, "reason": reason}
-        except OSError as error:
-            where = error.filename or directory.path
-            return {"is_complete": False, "reason": f"{error.strerror or error} ({where})"}
+        return _finish(_drive(settings, directory, sources, store, say))
 
 
 async def _drive(settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say) -> Row:
-    try:
-        run = LocalRun(settings, directory, sources, store, say)
-        finish = await run.run()
-    except ValueError as error:
-        # A reward function that cannot be loaded is noticed in its own process, a missing logger when it is opened.
-        raise SettingsError(str(error)) from error
+    run = LocalRun(settings, directory, sources, store, say)
+    finish = await run.run()
     return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 

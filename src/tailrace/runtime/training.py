@@ -1,7 +1,7 @@
 """The training worker as a process: commands become messages, answers and its death become events.
 
-A resumed run first takes the steps again that its journal has after the checkpoint. Commands that come meanwhile wait
-their turn, so rollout instances start while the trainer is still catching up.
+A resumed run first takes the steps again that its journal has after the checkpoint, and reports each; rollout
+instances start meanwhile.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class Training:
     ) -> None:
         self._samples, self._post, self._on_saved, self._log = samples, post, on_saved, log
         self.channel: Path | None = None
-        """Where weights can be pulled from, once some were published."""
+        """Where published weights can be pulled from."""
         self._process: WorkerProcess | None = None
         self._to_redo: deque[do.TrainStep] = deque()
-        self._held: list[object] | None = []
-        """Messages that wait until the trainer has caught up; None once it has."""
+        self._is_catching_up = True
 
     def start(self, init: TrainingInit, to_redo: Sequence[do.TrainStep]) -> None:
         self._to_redo.extend(to_redo)
@@ -80,19 +79,19 @@ class Training:
         return Train(version=command.version, samples=self._samples(command))
 
     def _send(self, message: object) -> None:
-        if self._held is not None:
-            self._held.append(message)
-        elif self._process is not None:  # without a process its death is already in the inbox
+        if self._process is not None:  # without a process its death is already in the inbox
             self._process.send(message)
 
     def _hear(self, message: object) -> None:
         match message:
-            case TrainingReady() | Trained() if self._held is not None:
-                self._catch_up()
+            case TrainingReady(version=version, channel=channel):
+                self.channel = channel
+                self._catch_up(version)
+            case Trained(version=version) if self._is_catching_up:
+                self._catch_up(version)
             case Trained(version=version, seconds=seconds, metrics=metrics):
                 self._post(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
-            case Published(version=version, channel=channel, seconds=seconds):
-                self.channel = channel
+            case Published(version=version, seconds=seconds):
                 self._post(ev.WeightsPublished(version=version, seconds=seconds))
             case Saved(version=version, seconds=seconds):
                 self._complete(version, seconds)
@@ -103,14 +102,12 @@ class Training:
             case _:
                 raise TypeError(f"unknown message {message!r}")
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, version: Version) -> None:
         assert self._process is not None
+        self._post(ev.TrainerReached(version=version))
+        self._is_catching_up = bool(self._to_redo)
         if self._to_redo:
             self._process.send(self._train(self._to_redo.popleft()))
-            return
-        held, self._held = self._held or [], None
-        for message in held:
-            self._process.send(message)
 
     def _complete(self, version: Version, seconds: float) -> None:
         try:

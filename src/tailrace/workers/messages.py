@@ -79,6 +79,8 @@ class TrainingInit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReady:
     version: Version
+    channel: Path
+    """Where published weights can be pulled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,6 @@ class Publish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     version: Version
-    channel: Path
-    """Where it can be pulled from."""
     seconds: float
 
 

@@ -61,8 +61,8 @@ class RolloutWorker:
         if now - self._progress_at >= self._progress_interval_s:
             self._unsent += self._engine.progress()
             self._progress_at = now
-        is_due = now - self._sent_at >= _FINISHED_INTERVAL_S
-        if self._unsent and (is_due or not self._num_live):
+            self._send(now)  # also without news: a long prefill must not look like death
+        elif self._unsent and (now - self._sent_at >= _FINISHED_INTERVAL_S or not self._num_live):
             self._send(now)
 
     def _send(self, now: float) -> None:
@@ -80,7 +80,7 @@ class RolloutWorker:
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
 
 
-def build_engine(init: RolloutInit) -> Engine:
+def native_engine(init: RolloutInit) -> Engine:
     rollout = init.rollout
     device = init.model.device if init.model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if rollout.threads is not None:
@@ -102,6 +102,9 @@ def build_engine(init: RolloutInit) -> Engine:
     )
 
 
+_ENGINES = {"native": native_engine}
+
+
 def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
     """Decodes for stop strings; the tokenizer is loaded when the first one is looked for."""
     tokenizers: list[object] = []
@@ -120,7 +123,7 @@ def main() -> None:
     link = connect()
     init = link.receive(None)
     assert isinstance(init, RolloutInit)
-    worker = RolloutWorker(link, init, build_engine(init))
+    worker = RolloutWorker(link, init, _ENGINES[init.rollout.engine](init))
     link.send(RolloutReady(version=Version(0)))
     worker.run()
 

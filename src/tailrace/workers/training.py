@@ -46,8 +46,8 @@ class TrainingWorker:
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
         layout = layout_of(self._trainer.named_weights())
-        self._channel = channel_path(init.channel_name, layout)
-        self._writer = WeightWriter.create(self._channel, layout)
+        self.channel = channel_path(init.channel_name, layout)
+        self._writer = WeightWriter.create(self.channel, layout)
 
     @property
     def version(self) -> Version:
@@ -80,7 +80,7 @@ class TrainingWorker:
     def _publish(self, message: Publish) -> None:
         start = time.monotonic()
         self._writer.publish(message.version, self._trainer.named_weights())
-        self._link.send(Published(version=message.version, channel=self._channel, seconds=time.monotonic() - start))
+        self._link.send(Published(version=message.version, seconds=time.monotonic() - start))
 
     def _save(self, message: Save) -> None:
         start = time.monotonic()
@@ -99,7 +99,7 @@ def main() -> None:
     init = link.receive(None)
     assert isinstance(init, TrainingInit)
     worker = TrainingWorker(link, init)
-    link.send(TrainingReady(version=worker.version))
+    link.send(TrainingReady(version=worker.version, channel=worker.channel))
     while True:
         worker.handle(link.receive(None))
 

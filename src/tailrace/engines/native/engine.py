@@ -90,7 +90,7 @@ class NativeEngine:
         return [output for output in outputs if len(output.segment.tokens)]
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        live = [self._live[trajectory] for trajectory in trajectories if trajectory in self._live]
+        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
         return [self._finish(request, Finish.INTERRUPTED) for request in live]
 
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:

@@ -152,9 +152,9 @@ class Model:
 
     @staticmethod
     def _add_projection(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        x.addmm_(y, weight)
-        if bias is not None:
-            x.add_(bias)
+        # Not ``x.addmm_``: it sums into x block by block, and some models carry values of 20,000 in x,
+        # beside which the small summands of every block would be rounded.
+        x.add_(torch.mm(y, weight) if bias is None else torch.addmm(bias, y, weight))
 
 
 class _Workspace:
