@@ -50,7 +50,8 @@ def test_sources_rewards_and_settings_of_other_systems_run_and_resume(tmp_path: 
     rows = launch.untimed_metrics(tmp_path / "whole")
     assert all({"reward/source/sums/mean", "reward/source/short/mean"} <= set(row) for row in rows)
 
-    launch.kill_when_journal_has(launch.start(tmp_path / "killed", **given), tmp_path / "killed", 25)
+    process = launch.start(tmp_path / "killed", **given)
+    assert launch.kill_when(process, lambda: launch.num_entries(tmp_path / "killed") >= 25)
     assert launch.train(tmp_path / "killed", **given).returncode == 0
     assert launch.untimed_metrics(tmp_path / "killed") == rows
 

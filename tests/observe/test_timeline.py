@@ -104,7 +104,10 @@ def test_what_is_open_counts_up_to_the_last_entry() -> None:
 
 
 def test_time_without_processes_is_down_and_not_idle() -> None:
-    resumed = [*one_step()[:4], entry(9.0, ev.RunResumed(limits=Limits(), checkpoint=None), do.StartInstance(instance=ONE))]
+    resumed = [
+        *one_step()[:4],
+        entry(9.0, ev.RunResumed(limits=Limits(), checkpoint=None), do.StartInstance(instance=ONE)),
+    ]
     found = lanes([*resumed, entry(10.0, ev.InstanceStarted(instance=ONE, version=Version(0)))])
     assert found["instance 0"].seconds() == {"starting": 2.0, "generating": 3.0, "down": 5.0}
     assert found["trainer"].seconds() == {"down": 5.0}
