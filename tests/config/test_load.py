@@ -39,12 +39,14 @@ def test_a_recipe_without_an_output_dir_gets_one_of_its_own_name(tmp_path: Path)
 
 
 def test_one_reward_function_may_be_written_without_brackets() -> None:
-    assert check({"reward": {"functions": "my.py:f"}}).reward.functions == ("my.py:f",)
+    functions = check({"reward": {"functions": "my.py:f"}}).reward.functions
+    assert functions is not None
+    assert [entry.function for entry in functions] == ["my.py:f"]
 
 
 def test_a_section_that_is_no_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('model = "x"\n')
-    with pytest.raises(SettingsError, match="model must be a table of settings, got 'x'"):
+    with pytest.raises(SettingsError, match="model is a section of settings, but it is given as 'x'"):
         load(str(tmp_path / "a.toml"), {"model.path": "y"})
 
 
@@ -78,6 +80,22 @@ def test_every_setting_says_what_it_means() -> None:
         ({"rollout": {"n_samples_per_prompt": 1}}, "grpo compares the responses of a group"),
         ({"rollout": {"kv_tokens": 10}}, "rollout.kv_tokens (10) cannot hold one longest response (768 tokens"),
         ({"algorithm": {"importance_sampling": {"type": "tis"}}}, "set old_logprobs to 'recompute'"),
+        (
+            {"algorithm": {"importance_sampling": {"type": "icepop", "clip_low": 6}, "old_logprobs": "recompute"}},
+            "algorithm.importance_sampling.clip_low (6.0) must be below clip_high (5.0)",
+        ),
+        (
+            {"algorithm": {"advantage_estimator": "rloo"}, "rollout": {"n_samples_per_prompt": 1}},
+            "rollout.n_samples_per_prompt is 1: rloo compares the responses of a group, so it needs at least 2",
+        ),
+        ({"algorithm": {"loss": "sapo", "clip_ratio_high": 0.3}}, "the loss 'sapo' has no clip; leave it out"),
+        ({"algorithm": {"loss": "gspo", "clip_ratio_c": 3}}, "the loss 'gspo' has no dual clip; leave it out"),
+        ({"algorithm": {"clip_ratio_c": 1.2}}, "algorithm.clip_ratio_c (1.2) must be above 1 + clip_ratio_high (1.28)"),
+        ({"algorithm": {"clip_ratio_low": 1.5}}, "algorithm.clip_ratio_low is 1.5: a ratio is never below 0"),
+        (
+            {"algorithm": {"overlong": {"buffer_length": 600}}},
+            "algorithm.overlong.buffer_length (600) is longer than rollout.max_response_length (512)",
+        ),
         ({"rollout": {"deterministic": True}, "model": {"dtype": "bfloat16"}}, "needs model.dtype 'float32'"),
     ],
 )
@@ -108,3 +126,17 @@ def test_the_command_line_refuses_with_exit_code_2(
 def test_a_dry_run_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "quickstart", "--dry-run", "--trainer.learning_rate", "1e-3"]) == 0
     assert json.loads(capsys.readouterr().out)["trainer"]["learning_rate"] == 1e-3
+
+
+@pytest.mark.parametrize(("loss", "low", "high"), [("ppo", 0.2, 0.28), ("gspo", 3e-4, 4e-4), ("cispo", 1.0, 4.0)])
+def test_a_clip_range_that_is_not_given_is_the_losss_own(loss: str, low: float, high: float) -> None:
+    own = check({"algorithm": {"loss": loss}}).algorithm
+    given = check({"algorithm": {"loss": loss, "clip_ratio_high": 0.5}}).algorithm
+    assert (own.clip.low, own.clip.high) == (low, high)
+    assert (given.clip.low, given.clip.high) == (low, 0.5)
+
+
+@pytest.mark.parametrize("estimator", ["reinforce++", "gae"])
+def test_estimators_that_compare_no_siblings_accept_groups_of_one(estimator: str) -> None:
+    data = {"algorithm": {"advantage_estimator": estimator}, "rollout": {"n_samples_per_prompt": 1}}
+    assert check(data).rollout.n_samples_per_prompt == 1

@@ -14,7 +14,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
-from tailrace.core.ids import InstanceId, Version
+from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.policies.routing.least_loaded import LeastLoaded
@@ -37,6 +37,7 @@ schedules = st.builds(
     save_interval=st.sampled_from([None, 1, 2]),
     is_reward_streamed=st.booleans(),
     drops_failed_rewards=st.booleans(),
+    filters_equal_scores=st.booleans(),
     limits=st.just(Limits(max_restarts=1000)),
 )
 
@@ -48,6 +49,9 @@ def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Sched
     verdict = world.run()
     if "failing reward" in verdict.reason:
         assert schedule.drops_failed_rewards
+        return
+    if "equal scores" in verdict.reason:
+        assert schedule.filters_equal_scores
         return
     assert verdict.is_complete
     assert len(world.trained) == schedule.max_steps
@@ -82,6 +86,34 @@ def test_a_journal_that_was_tampered_with_is_noticed() -> None:
     world.entries[index] = Entry(now=entry.now, event=entry.event, commands=())
     with pytest.raises(ReplayMismatch, match=f"entry {index}"):
         replay_all(world.entries, fresh)
+
+
+def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others() -> None:
+    schedule = Schedule(train_source="train", batch_size=3, group_size=2, max_steps=4, filters_equal_scores=True)
+    world = World(schedule, random.Random(0))
+    assert world.run().is_complete
+    steps = [c for entry in world.entries for c in entry.commands if isinstance(c, do.TrainStep)]
+    for step in steps:
+        scores: dict[GroupId, set[float]] = {}
+        for trajectory, score in zip(step.trajectories, step.scores, strict=True):
+            scores.setdefault(trajectory.group, set()).add(score)
+        assert len(scores) == 3
+        assert all(len(values) == 2 for values in scores.values())
+    offered = sum(len(e.event.prompts) for e in world.entries if isinstance(e.event, ev.PromptsOffered))
+    assert offered > 12, "nothing was filtered, so the test shows nothing"
+
+
+def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=1,
+        group_size=1,
+        max_steps=1,
+        filters_equal_scores=True,
+        max_useless_groups=5,
+    )
+    verdict = World(schedule, random.Random(0)).run()
+    assert verdict.reason.startswith("5 groups in a row had equal scores and were filtered")
 
 
 def test_the_state_stays_small_however_long_a_run_lasts() -> None:

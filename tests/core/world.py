@@ -138,7 +138,8 @@ class World:
 
     def score(self, trajectory: TrajectoryId) -> ev.Scored:
         outcome = Outcome.TIMEOUT if self.rng.random() < self.trouble else Outcome.OK
-        return ev.Scored(trajectory=trajectory, outcome=outcome, score=self.rng.random(), seconds=0.01)
+        score = float(self.rng.random() < 0.5) if self.schedule.filters_equal_scores else self.rng.random()
+        return ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.01)
 
     def report(self) -> None:
         instance = self.rng.choice([i for i, running in self.running.items() if running])

@@ -4,27 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
+from data.counting_tokenizer import TEMPLATE, tokenizer
 from tailrace.config.settings import DataSettings
 from tailrace.data.prompts import PromptSet
-
-TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-
-
-def tokenizer(*, chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    """One token per character (id = position in the alphabet), with `^` in front by default."""
-    alphabet = "^abcdefghijklmnopqrstuvwxyz<>/0123456789+= "
-    backend = Tokenizer(models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token="^"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.post_processor = processors.TemplateProcessing(single="^ $A", special_tokens=[("^", 0)])
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="^")
-    made.chat_template = chat_template
-    return made
 
 
 def write(directory: Path, *rows: object) -> str:
@@ -121,8 +104,11 @@ def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no prompt file 'nowhere\.jsonl'"):
         load("nowhere.jsonl")
     (tmp_path / "data.parquet").write_bytes(b"PAR1\xff\xfe\x00")
-    with pytest.raises(ValueError, match="not UTF-8 text"):
+    with pytest.raises(ValueError, match="is not a parquet file that can be read"):
         load(str(tmp_path / "data.parquet"))
+    (tmp_path / "data.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not UTF-8 text"):
+        load(str(tmp_path / "data.jsonl"))
     with pytest.raises(ValueError, match="there are arith-heldout, arith-train"):
         load("builtin:nothing")
 
@@ -144,3 +130,14 @@ def test_built_in_prompts_load_and_the_held_out_ones_are_disjoint() -> None:
     train, held_out = load("builtin:arith-train"), load("builtin:arith-heldout")
     assert {"prompt", "answer"} <= set(train.columns)
     assert not {p.text for p in train.prompts.values()} & {p.text for p in held_out.prompts.values()}
+
+
+def test_a_directory_that_is_no_saved_dataset_is_refused_with_the_other_way_to_write_it(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    with pytest.raises(ValueError, match=rf"a directory of data files is written hf:{tmp_path}"):
+        load(str(tmp_path))
+
+
+def test_a_missing_file_that_looks_like_a_hub_id_says_how_to_write_one() -> None:
+    with pytest.raises(ValueError, match=r"no prompt file 'openai/gsm8k'; a dataset .* is written hf:openai/gsm8k"):
+        load("openai/gsm8k")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import textwrap
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.rewards.binding import RewardFunction
 from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.scoring import labels
+from tailrace.rewards.verifiers import exact_match
 
 COLUMNS = ("prompt", "answer", "level")
 
@@ -62,6 +65,31 @@ def test_a_function_written_for_another_system_runs_unchanged(tmp_path: Path) ->
     assert load(tmp_path, code, "compute_score")(task()) == {"score": 1.0, "level": 3}
 
 
+def test_batched_functions_receive_lists_of_one_and_chats_where_the_prompt_is_one(tmp_path: Path) -> None:
+    code = "def f(prompts, completions, completion_ids, answer, **columns): return [(prompts, completions, columns)]"
+    function = load(tmp_path, code)
+    prompts, completions, columns = function.shape.result(function(task()))
+    assert (prompts, completions, columns["level"]) == (["1+1="], ["two"], [3])
+    assert columns["trainer_state"] is None
+    chat = [{"role": "user", "content": "1+1="}]
+    prompts, completions, _ = function.shape.result(function(task(prompt=chat)))
+    assert (prompts, completions) == ([chat], [[{"role": "assistant", "content": "two"}]])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ("completions, difficulty", "difficulty"),
+        ("queries, prompts, labels, rewards", "rewards"),
+        ("args, samples", "samples"),
+        ("prompt, completions, difficulty", "difficulty"),
+    ],
+)
+def test_a_parameter_nobody_can_fill_is_named_in_every_shape(tmp_path: Path, parameters: str, wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"wants '{wanted}', which is neither given nor a column"):
+        load(tmp_path, f"def f({parameters}): return 0")
+
+
 def test_a_parameter_nobody_can_fill_is_named_with_what_is_available(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"wants 'difficulty'.*available: response,.*answer,.*level"):
         load(tmp_path, "def f(response, difficulty): return 0")
@@ -78,7 +106,7 @@ def test_a_row_that_lacks_a_promised_column_is_an_error_of_that_response(tmp_pat
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("exact", "neither built in .exact_match, math_verify. nor"),
+        ("exact", "neither built in .exact_match, math_verify, reasoning_gym. nor"),
         (":f", "neither built in"),
         ("nowhere.py:f", "there is no file .*nowhere.py"),
         ("no_such_package.rewards:f", "importing it raised ModuleNotFoundError"),
@@ -90,6 +118,18 @@ def test_a_function_that_cannot_be_found_is_refused_with_a_sentence(spec: str, s
     with pytest.raises(ValueError, match=sentence) as caught:
         RewardFunction.load(spec, COLUMNS)
     assert repr(spec) in str(caught.value)
+
+
+def test_a_function_that_was_pickled_is_loaded_and_anything_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "reward-exact-0a1b.pickle").write_bytes(pickle.dumps(exact_match))
+    spec = f"pickle:{tmp_path / 'reward-exact-0a1b.pickle'}"
+    assert RewardFunction.load(spec, COLUMNS)(task(answer="two")) == 1.0
+    assert labels([spec, "math_verify"]) == ["exact", "math_verify"]
+    (tmp_path / "number.pickle").write_bytes(pickle.dumps(3))
+    with pytest.raises(ValueError, match="the file holds int, not a function"):
+        RewardFunction.load(f"pickle:{tmp_path / 'number.pickle'}", COLUMNS)
+    with pytest.raises(ValueError, match="loading it raised FileNotFoundError"):
+        RewardFunction.load("pickle:nowhere.pickle", COLUMNS)
 
 
 def test_a_file_that_fails_to_import_says_how(tmp_path: Path) -> None:

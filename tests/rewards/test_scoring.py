@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
 from tailrace.rewards.scoring import InvalidScore, Scorer, read_score
 
 TASK = ScoreTask(trajectory=TrajectoryId(GroupId("train", 0, 1), 0), row={"prompt": "p", "answer": "2"}, response="2")
@@ -20,7 +22,7 @@ def score(directory: Path, *bodies: str) -> ScoreResult:
         lines += [f"async def f{number}(response):" if "await" in body else f"def f{number}(response):", f"    {body}"]
     file = directory / "functions.py"
     file.write_text("\n".join(lines))
-    with Scorer.load([f"{file}:f{number}" for number in range(len(bodies))], ("prompt", "answer")) as scorer:
+    with Scorer.load([RewardUse(function=f"{file}:f{number}") for number in range(len(bodies))]) as scorer:
         return scorer.score(TASK)
 
 
@@ -55,6 +57,7 @@ def test_an_asynchronous_function_that_raises_is_an_error_too(tmp_path: Path) ->
         (np.float32(0.5), (0.5, {})),
         (np.array([2]), (2.0, {})),
         (np.bool_(True), (1.0, {})),
+        (torch.tensor([0.25]), (0.25, {})),
         ({"score": 0.5, "acc": np.int64(1), "note": "text", "nan": float("nan")}, (0.5, {"acc": 1.0})),
     ],
 )
@@ -63,13 +66,35 @@ def test_numbers_and_dicts_with_a_score_are_read(returned: object, expected: tup
 
 
 @pytest.mark.parametrize(
-    "returned", [None, "1", [1.0], float("inf"), float("nan"), {}, {"score": None}, np.ones(2), 1j, object()]
+    "returned",
+    [None, "1", [1.0], float("inf"), float("nan"), {}, {"score": None}, np.ones(2), torch.ones(2), 1j, object()],
 )
 def test_anything_else_is_invalid(returned: object) -> None:
     with pytest.raises(InvalidScore):
         read_score(returned)
 
 
+def test_scores_are_weighted_and_their_own_numbers_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text("def good(): return 0.5\ndef long(): return 2\n")
+    uses = [RewardUse(function=f"{file}:good"), RewardUse(function=f"{file}:long", weight=-0.1)]
+    with Scorer.load(uses) as scorer:
+        result = scorer.score(TASK)
+    assert result.score == pytest.approx(0.3)
+    assert result.extras == {"good/score": 0.5, "long/score": 2.0}
+
+
+def test_only_the_functions_that_a_response_asks_for_are_called(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text("def good(): return 0.5\ndef never(): raise OSError\n")
+    with Scorer.load([RewardUse(function=f"{file}:{name}") for name in ("good", "never")]) as scorer:
+        for name in ("good", f"{file}:good"):
+            result = scorer.score(replace(TASK, rewards=(name,), source="sums"))
+            assert (result.outcome, result.score) == (Outcome.OK, 0.5)
+            assert result.extras == {"good/score": 0.5, "source/sums": 0.5}
+        assert scorer.score(TASK).outcome is Outcome.ERROR
+
+
 def test_no_function_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match=r"reward\.functions is empty"):
-        Scorer.load([], ("prompt",))
+        Scorer.load([])

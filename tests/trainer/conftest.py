@@ -63,6 +63,7 @@ def make_trainer(model_path: Path) -> Callable[..., Trainer]:
         settings: TrainerSettings | None = None,
         temperature: float = 1.0,
         path: Path = model_path,
+        max_response_length: int | None = None,
     ) -> Trainer:
         return Trainer(
             path,
@@ -72,6 +73,7 @@ def make_trainer(model_path: Path) -> Callable[..., Trainer]:
             temperature=temperature,
             max_steps=10,
             seed=0,
+            max_response_length=max_response_length,
         )
 
     return make

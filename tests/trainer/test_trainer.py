@@ -12,19 +12,12 @@ from tailrace.config.settings import AlgorithmSettings, ImportanceSamplingSettin
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
+from trainer.probes import gradient, reference_logprobs, weights
 
 MakeTrainer = Callable[..., Trainer]
 Groups = list[list[Sample]]
 MakeGroups = Callable[..., Groups]
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
-
-
-def gradient(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
-
-
-def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
 
 
 def in_fp64_and_away_from_the_reference(trainer: Trainer) -> None:
@@ -34,15 +27,6 @@ def in_fp64_and_away_from_the_reference(trainer: Trainer) -> None:
         with torch.no_grad():
             for parameter in trainer.model.parameters():
                 parameter.mul_(1.1)
-
-
-def reference_logprobs(trainer: Trainer, sample: Sample, temperature: float = 1.0) -> torch.Tensor:
-    """Straight from the definition: one sequence at a time, no padding, no packing."""
-    tokens = torch.from_numpy(np.concatenate([sample.prompt, sample.response.tokens]).astype(np.int64))
-    logits = trainer.model(input_ids=tokens[None]).logits[0] / temperature
-    logprobs = torch.log_softmax(logits.double(), dim=-1)
-    places = torch.arange(len(sample.prompt) - 1, len(tokens) - 1)
-    return logprobs[places, tokens[places + 1]]
 
 
 def with_trainer_logprobs(trainer: Trainer, groups: Groups, temperature: float = 1.0) -> Groups:
@@ -69,9 +53,9 @@ def test_a_streamed_batch_has_the_gradient_of_the_whole_one(
         in_fp64_and_away_from_the_reference(trainer)
         for piece in pieces:
             trainer.accumulate(piece)
-        captured.append(gradient(trainer))
+        captured.append(gradient(trainer.model))
         trainer.finish_step()
-        updated.append(weights(trainer))
+        updated.append(weights(trainer.model))
     assert captured[0].abs().max() > 1e-3
     for other in captured[1:]:
         assert (captured[0] - other).abs().max() < 1e-10
@@ -109,7 +93,7 @@ def test_two_equal_runs_end_with_bit_identical_weights(make_trainer: MakeTrainer
     for _ in range(2):
         trainer = make_trainer()
         results = [trainer.train(make_groups(step, version=step)) for step in range(3)]
-        runs.append((weights(trainer), [result.metrics for result in results]))
+        runs.append((weights(trainer.model), [result.metrics for result in results]))
     assert torch.equal(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
 
@@ -120,7 +104,7 @@ def test_training_order_is_by_id_not_by_arrival(make_trainer: MakeTrainer, make_
     first, second = make_trainer(), make_trainer()
     first.train(groups)
     second.train(shuffled)
-    assert torch.equal(weights(first), weights(second))
+    assert torch.equal(weights(first.model), weights(second.model))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -240,7 +224,7 @@ def test_gradient_checkpointing_and_dropout_settings_change_nothing(
     saving = make_trainer(settings=TrainerSettings(learning_rate=1e-3, gradient_checkpointing=True))
     results = [trainer.train(make_groups()) for trainer in (plain, saving)]
     assert results[0].metrics == results[1].metrics
-    assert torch.equal(weights(plain), weights(saving))
+    assert torch.equal(weights(plain.model), weights(saving.model))
 
 
 def test_a_step_that_is_not_finite_is_refused_and_names_the_responses(
@@ -260,7 +244,7 @@ def test_a_step_that_is_not_finite_is_refused_and_names_the_responses(
         embedding.copy_(original)
     untouched = make_trainer(path=untied_model_path)
     assert trainer.train(groups).metrics == untouched.train(groups).metrics
-    assert torch.equal(weights(trainer), weights(untouched))
+    assert torch.equal(weights(trainer.model), weights(untouched.model))
 
 
 def test_a_group_split_over_two_calls_is_refused(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
@@ -278,7 +262,7 @@ def test_a_step_without_groups_is_refused(make_trainer: MakeTrainer) -> None:
 
 def test_a_batch_without_loss_tokens_changes_no_weight(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
     trainer = make_trainer()
-    before = weights(trainer)
+    before = weights(trainer.model)
     masked = [
         [
             dataclasses.replace(
@@ -291,7 +275,7 @@ def test_a_batch_without_loss_tokens_changes_no_weight(make_trainer: MakeTrainer
     result = trainer.train(masked)
     assert result.version == 1
     assert result.metrics["actor/grad_norm"] == 0.0
-    assert torch.equal(weights(trainer), before)
+    assert torch.equal(weights(trainer.model), before)
 
 
 def test_what_stands_at_masked_tokens_never_matters(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
@@ -306,7 +290,7 @@ def test_what_stands_at_masked_tokens_never_matters(make_trainer: MakeTrainer, m
     first, second = make_trainer(), make_trainer()
     first.train(groups)
     second.train(stripped)
-    assert torch.equal(weights(first), weights(second))
+    assert torch.equal(weights(first.model), weights(second.model))
 
 
 def test_a_response_without_tokens_counts_for_its_group_only(

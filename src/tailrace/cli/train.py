@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, load, refuse_unknown
 from tailrace.config.settings import Settings
 
@@ -20,10 +22,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text in leaves(Settings):
         # argparse expands % in help texts
         settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
+    for alias in ALIASES:
+        spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
+        settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    overrides = {name: vars(options)[name] for name, _ in leaves(Settings) if name in vars(options)}
+    names = [*(name for name, _ in leaves(Settings)), *ALIASES]
+    overrides = {name: vars(options)[name] for name in names if name in vars(options)}
     try:
         refuse_unknown(rest)
         settings = load(options.recipe, overrides)
@@ -33,7 +39,9 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         # Heavy imports wait until the settings are known to be good.
         from tailrace.runtime.train import train
 
-        return train(settings)
+        result = train(settings)
+        _report(result.directory)
+        return result.exit_code
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
@@ -41,3 +49,15 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             raise
         print(f"tailrace: training needs {error.name}: pip install 'tailrace[torch]'", file=sys.stderr)
     return 2
+
+
+def _report(run: Path) -> None:
+    """A page about the run, where the package that draws it is installed. Never a reason for the run to fail."""
+    try:
+        from tailrace.dashboard.report import write_report
+
+        print(f"report:     {write_report(run)}", flush=True)
+    except ModuleNotFoundError as error:
+        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
+    except (OSError, ValueError) as error:
+        print(f"report:     could not be written: {error}")

@@ -1,14 +1,16 @@
 """From a recipe file and command-line overrides to checked settings, or one error that says what to change.
 
-A recipe is TOML or YAML; overrides are (dotted name, value written as YAML). Parsing is left to tomllib, PyYAML
-and pydantic; this file joins them and words their complaints.
+A recipe is TOML or YAML; overrides are (dotted name, value written as YAML). Both may use the names of other systems
+(``aliases.py``); each that is used gives a hint. Parsing is left to tomllib, PyYAML and pydantic; this file joins them
+and words their complaints.
 """
 
 from __future__ import annotations
 
 import difflib
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tailrace.config.aliases import AliasClash, canonical_names, canonical_recipe, flatten, put
 from tailrace.config.rules import broken_rules
 from tailrace.config.settings import Settings
 
@@ -24,14 +27,39 @@ class SettingsError(ValueError):
     """The user's settings cannot be run; the message says why and what to change."""
 
 
-def load(recipe: str | None, overrides: Mapping[str, str] | None = None) -> Settings:
+def print_hint(line: str) -> None:
+    """On stderr: what a command prints on stdout may be read by a program."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def load(
+    recipe: str | None, overrides: Mapping[str, str] | None = None, *, hint: Callable[[str], None] = print_hint
+) -> Settings:
     """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), check everything."""
+    given = {name: _value(name, text) for name, text in (overrides or {}).items()}
     data = read_recipe(recipe) if recipe is not None else {}
     if recipe is not None:
         data.setdefault("output_dir", f"runs/{Path(recipe).stem}")
-    for name, text in (overrides or {}).items():
-        _put(data, name.split("."), _value(name, text))
-    return check(data)
+    return assemble(data, given, hint=hint)
+
+
+def assemble(
+    recipe: Mapping[str, Any], overrides: Mapping[str, Any], *, hint: Callable[[str], None] = print_hint
+) -> Settings:
+    """Checked settings of a recipe's tree, under values that win over it (dotted names, or trees of their own)."""
+    known = [name for name, _ in leaves(Settings)]
+    try:
+        # One after the other: an override may well give what the recipe gives under another name.
+        data, hints = canonical_recipe(recipe, known)
+        given, more = canonical_names(dict(flatten(overrides, known)), known)
+        for name, value in given.items():
+            put(data, name, value)
+    except AliasClash as error:
+        raise SettingsError(str(error)) from None
+    settings = check(data)
+    for line in dict.fromkeys([*hints, *more]):
+        hint(line)
+    return settings
 
 
 def check(data: dict[str, Any]) -> Settings:
@@ -93,18 +121,12 @@ def _value(name: str, text: str) -> Any:
         raise SettingsError(f"cannot read the value of --{name}: {text!r}") from None
 
 
-def _put(data: dict[str, Any], path: list[str], value: Any) -> None:
-    for key in path[:-1]:
-        data = data.setdefault(key, {})
-        if not isinstance(data, dict):
-            raise SettingsError(f"{key} must be a table of settings, got {data!r}")
-    data[path[-1]] = value
-
-
 def _explain(item: Any) -> str:
     name = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         return f"unknown setting {name}{_nearest(name)}"
+    if item["type"] == "value_error":  # a sentence of our own
+        return f"{name}: {item['ctx']['error']}"
     message = item["msg"][0].lower() + item["msg"][1:]
     return f"{name}: {message}, got {item['input']!r}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailrace.config.settings import Settings
+from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"
 """The name of the training prompts among the sources; no evaluation set may use it."""
@@ -25,15 +26,46 @@ def _evaluation(settings: Settings) -> Iterator[str]:
 
 
 def _learning(settings: Settings) -> Iterator[str]:
+    algorithm = settings.algorithm
+    name = algorithm.advantage_estimator
     if settings.rollout.temperature == 0:
         yield "rollout.temperature is 0: greedy responses of a prompt are all the same and teach nothing"
-    if settings.rollout.n_samples_per_prompt == 1:
-        yield "rollout.n_samples_per_prompt is 1: grpo compares the responses of a group, so it needs at least 2"
-    correction = settings.algorithm.importance_sampling.type
-    if correction != "none" and settings.algorithm.old_logprobs == "behaviour":
+    if settings.rollout.n_samples_per_prompt == 1 and ESTIMATORS[name].compares_siblings:
+        yield f"rollout.n_samples_per_prompt is 1: {name} compares the responses of a group, so it needs at least 2"
+    if algorithm.dynamic_sampling and not ESTIMATORS[name].compares_siblings:
+        yield f"algorithm.dynamic_sampling leaves out groups of equal scores, but {name} learns from those too"
+    if algorithm.dynamic_sampling and settings.rollout.n_samples_per_prompt == 1:
+        yield "algorithm.dynamic_sampling with one response per prompt would leave out every group"
+    correction = algorithm.importance_sampling.type
+    if CORRECTIONS[correction].is_active and algorithm.old_logprobs == "behaviour":
         yield (
             f"algorithm.importance_sampling.type is '{correction}' but algorithm.old_logprobs is 'behaviour', whose"
             " ratio already corrects for the rollout's log-probs; set old_logprobs to 'recompute'"
+        )
+    bounds = algorithm.importance_sampling.clip
+    if bounds.low >= bounds.high:
+        yield f"algorithm.importance_sampling.clip_low ({bounds.low}) must be below clip_high ({bounds.high})"
+    buffer, longest = algorithm.overlong.buffer_length, settings.rollout.max_response_length
+    if buffer > longest:
+        yield f"algorithm.overlong.buffer_length ({buffer}) is longer than rollout.max_response_length ({longest})"
+
+
+def _clipping(settings: Settings) -> Iterator[str]:
+    algorithm = settings.algorithm
+    loss = LOSSES[algorithm.loss]
+    given = [key for key in ("clip_ratio_low", "clip_ratio_high") if getattr(algorithm, key) is not None]
+    if loss.clip is None and given:
+        yield f"algorithm.{given[0]} is given but the loss '{algorithm.loss}' has no clip; leave it out"
+    if loss.clip is not None and algorithm.clip.low > 1:
+        yield f"algorithm.clip_ratio_low is {algorithm.clip.low}: a ratio is never below 0, so 1 is the largest"
+    if algorithm.clip_ratio_c is None:
+        return
+    if not loss.has_dual_clip:
+        yield f"algorithm.clip_ratio_c is given but the loss '{algorithm.loss}' has no dual clip; leave it out"
+    elif algorithm.clip_ratio_c <= 1 + algorithm.clip.high:
+        yield (
+            f"algorithm.clip_ratio_c ({algorithm.clip_ratio_c}) must be above 1 + clip_ratio_high"
+            f" ({1 + algorithm.clip.high})"
         )
 
 
@@ -52,4 +84,4 @@ def _engine(settings: Settings) -> Iterator[str]:
         )
 
 
-_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _engine)
+_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _clipping, _engine)

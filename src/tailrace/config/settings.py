@@ -7,7 +7,7 @@ The sentence below a field is its documentation and its ``--help``. Names follow
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -18,7 +18,10 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    model_validator,
 )
+
+from tailrace.config.variants import CORRECTIONS, LOSSES, CorrectionName, EstimatorName, LossName, Range
 
 Probability = float
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -47,15 +50,55 @@ class ModelSettings(Section):
     """`auto` (CUDA if there is one), `cpu`, or `cuda:N`."""
 
 
+LoggerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
+
+
+class DataSourceSettings(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    """Name of the source in metrics: `reward/source/<name>/mean`."""
+    path: str
+    """Prompts, in any form that `data.train` takes."""
+    weight: PositiveFloat | None = None
+    """Share of the batch, relative to the other sources; default: the number of prompts (give all weights or none)."""
+    reward: Names = ()
+    """Reward functions for these prompts, instead of `reward.functions`."""
+    prompt_column: str | None = None
+    """Default: `data.prompt_column`."""
+    answer_column: str | None = None
+    """Default: `data.answer_column`."""
+
+
+DEFAULT_TRAIN = "builtin:arith-train"
+
+
 class DataSettings(Section):
-    train: str = "builtin:arith-train"
-    """Training prompts: a jsonl file with `prompt` and `answer`, or `builtin:NAME`."""
+    train: str = DEFAULT_TRAIN
+    """Training prompts: a jsonl or parquet file, a directory saved by Hugging Face datasets, `hf:owner/name[:split]`,
+    `reasoning-gym:TASK[?size=500&seed=0]`, or `builtin:NAME`."""
+    sources: tuple[DataSourceSettings, ...] = ()
+    """Several weighted sources instead of `train`, each with name, path, weight and reward."""
+    prompt_column: str | None = None
+    """Column of the prompt; dots reach into tables. Default: found by the names that common systems use."""
+    answer_column: str | None = None
+    """Column of the answer; dots reach into tables. Default: found by the names that common systems use."""
     max_prompt_length: PositiveInt = 256
     """Prompts of more tokens are left out (counted and reported)."""
     apply_chat_template: bool | None = None
     """Render prompts with the tokenizer's chat template; default: only prompts that are chat lists."""
     shuffle: bool = True
     """Visit the prompts of each epoch in a seeded random order."""
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        names = [source.name for source in self.sources]
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two sources are called '{doubled[0]}'; give each a name of its own")
+        if names and self.train != DEFAULT_TRAIN:
+            raise ValueError(f"give either train ('{self.train}') or sources ({', '.join(names)}), not both")
+        if len({source.weight is None for source in self.sources}) > 1:
+            lacking = [source.name for source in self.sources if source.weight is None]
+            raise ValueError(f"give every source a weight, or none: {', '.join(lacking)} has none")
+        return self
 
 
 class SamplingSettings(Section):
@@ -97,9 +140,24 @@ class RolloutSettings(SamplingSettings):
     """How often an instance reports unfinished responses."""
 
 
+class RewardFunctionSettings(Section):
+    function: str
+    """As in `reward.functions`."""
+    weight: float = 1.0
+    """Its score counts so many times."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
+
+
 class RewardSettings(Section):
-    functions: Names = ("exact_match",)
-    """`exact_match`, `math_verify`, `path/to/file.py:function` or `package.module:function`; scores are added."""
+    functions: Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(_as_tuple)] = Field(
+        default=None, min_length=1
+    )
+    """`exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or `package.module:function`, or tables
+    with `function` and `weight`; weighted scores are added. Default: what comes with the prompts, or `exact_match`."""
     workers: PositiveInt = 1
     """Reward processes."""
     timeout_s: PositiveFloat = 10.0
@@ -113,21 +171,48 @@ class RewardSettings(Section):
 
 
 class ImportanceSamplingSettings(Section):
-    type: Literal["none", "tis"] = "none"
-    """Correction for the gap between rollout and training log-probs: truncated importance sampling, or none."""
-    clip_high: PositiveFloat = 2.0
-    """Largest weight of a token."""
+    type: CorrectionName = "none"
+    """Correction for the gap between rollout and training log-probs: `none`, `tis`, `seq_tis`, `icepop`,
+    `geo_mask` or `decoupled`."""
+    clip_low: NonNegativeFloat | None = None
+    """Lower bound of the ratio; default: the type's own (`icepop` 0.5, `geo_mask` 0.99, else 0)."""
+    clip_high: PositiveFloat | None = None
+    """Upper bound of the ratio; default: the type's own (`tis` 2, `geo_mask` 1.01, else 5)."""
+
+    @property
+    def clip(self) -> Range:
+        """The bounds in force."""
+        return _given_or(CORRECTIONS[self.type].clip, self.clip_low, self.clip_high)
+
+
+class OverlongSettings(Section):
+    buffer_length: NonNegativeInt = 0
+    """Tokens before `max_response_length` in which a growing penalty is taken off the score; 0: no penalty."""
+    penalty_factor: PositiveFloat = 1.0
+    """The penalty at the end of the buffer."""
+    filter_truncated: bool = False
+    """Responses cut off by their token budget count for their group but not in the loss."""
 
 
 class AlgorithmSettings(Section):
-    advantage_estimator: Literal["grpo"] = "grpo"
-    """How rewards of a group become advantages."""
+    advantage_estimator: EstimatorName = "grpo"
+    """How scores become advantages: `grpo`, `dr_grpo`, `rloo`, `reinforce++`, `reinforce++-baseline`, or `gae`
+    (PPO with a critic)."""
     normalize_by_std: bool = True
-    """Divide by the group's standard deviation (false: Dr. GRPO's form)."""
-    clip_ratio_low: PositiveFloat = 0.2
-    """Lower clip range of the probability ratio."""
-    clip_ratio_high: PositiveFloat = 0.28
-    """Upper clip range of the probability ratio (clip-higher)."""
+    """`grpo`: divide by the group's standard deviation."""
+    loss: LossName = "ppo"
+    """Policy loss: `ppo`, `gspo`, `cispo` or `sapo`."""
+    clip_ratio_low: PositiveFloat | None = None
+    """Lower clip range of the probability ratio; default: the loss's own (`ppo` 0.2, `gspo` 3e-4, `cispo` 1)."""
+    clip_ratio_high: PositiveFloat | None = None
+    """Upper clip range of the probability ratio (clip-higher); default: the loss's own (`ppo` 0.28, `gspo` 4e-4,
+    `cispo` 4)."""
+    clip_ratio_c: float | None = Field(default=None, gt=1)
+    """`ppo`: largest ratio at which a negative advantage still pulls (dual clip, usually 3); default: no limit."""
+    sapo_temperature_pos: PositiveFloat = 1.0
+    """`sapo`: how fast the gradient fades away from ratio 1 for positive advantages."""
+    sapo_temperature_neg: PositiveFloat = 1.05
+    """`sapo`: the same for negative advantages."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
     """How token losses of a batch are averaged."""
     kl_loss_coef: NonNegativeFloat = 0.0
@@ -135,6 +220,29 @@ class AlgorithmSettings(Section):
     old_logprobs: Literal["behaviour", "recompute"] = "behaviour"
     """Log-probs in the ratio's denominator: the engine's, or recomputed by the trainer before the step."""
     importance_sampling: ImportanceSamplingSettings = ImportanceSamplingSettings()
+    overlong: OverlongSettings = OverlongSettings()
+    dynamic_sampling: bool = False
+    """Groups whose scores are all equal teach nothing: leave them out and generate another group in their place."""
+    max_useless_groups: PositiveInt = 1000
+    """Groups in a row that may be left out before the run gives up."""
+    gamma: Probability = Field(default=1.0, gt=0, le=1)
+    """`gae`: discount per token."""
+    lam: Probability = Field(default=1.0, ge=0, le=1)
+    """`gae`: 1 waits for the score, 0 trusts the critic's next value."""
+    critic_learning_rate: PositiveFloat = 1e-5
+    """`gae`: peak learning rate of the critic; its course is the policy's."""
+    value_clip: PositiveFloat = 0.5
+    """`gae`: how far the critic's prediction may move from its old one and still lower the loss."""
+
+    @property
+    def clip(self) -> Range:
+        """The clip range in force; of no meaning for a loss without one."""
+        own = LOSSES[self.loss].clip or Range(low=0.0, high=0.0)
+        return _given_or(own, self.clip_ratio_low, self.clip_ratio_high)
+
+
+def _given_or(own: Range, low: float | None, high: float | None) -> Range:
+    return Range(low=own.low if low is None else low, high=own.high if high is None else high)
 
 
 class TrainerSettings(Section):
@@ -190,13 +298,19 @@ class EvalSetSettings(SamplingSettings):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     """Name of the set in metrics: `eval/<name>/avg@k`."""
     path: str
-    """Prompts: a jsonl file, or `builtin:NAME`."""
+    """Prompts, in any form that `data.train` takes."""
     n_samples_per_prompt: PositiveInt = 1
     """k of avg@k and pass@k."""
     max_prompts: PositiveInt | None = None
     """Use the first so many prompts."""
     max_response_length: PositiveInt | None = None
     """Token budget; default: the rollout's."""
+    reward: Names = ()
+    """Reward functions for this set, instead of `reward.functions`."""
+    prompt_column: str | None = None
+    """Default: `data.prompt_column`."""
+    answer_column: str | None = None
+    """Default: `data.answer_column`."""
 
 
 class Settings(Section):
@@ -224,3 +338,9 @@ class Settings(Section):
     """The run directory; a recipe that names none gets `runs/<name of the recipe>`."""
     resume: Literal["auto", "never"] = "auto"
     """`auto`: the same command continues an unfinished run in `output_dir`; `never`: refuse a used directory."""
+    logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()
+    """Where metrics go besides `metrics.jsonl`: any of `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
+    project_name: str = Field(default="tailrace", min_length=1)
+    """Project under which W&B and trackio file the run."""
+    experiment_name: str | None = None
+    """Name of the run for W&B and trackio; default: the name of `output_dir`."""

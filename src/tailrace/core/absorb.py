@@ -126,19 +126,20 @@ def _responses_scored(state: State, schedule: Schedule, event: ev.ResponsesScore
         is_dropped = has_failed and is_training and schedule.drops_failed_rewards
         move(state, trajectory, TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now)
         group = state.groups[trajectory.id.group]
-        group.settle(now=now)
+        group.settle(now=now, filters_equal=is_training and schedule.filters_equal_scores)
         if group.phase is not GroupPhase.OPEN:
             _close(state, group, is_training)
 
 
 def _close(state: State, group: Group, is_training: bool) -> None:
-    if group.phase is GroupPhase.DROPPED:
+    if group.phase in (GroupPhase.DROPPED, GroupPhase.FILTERED):
         del state.groups[group.id]
         state.num_train_groups -= 1
-        state.num_dropped_in_a_row += 1
+        state.num_dropped_in_a_row += group.phase is GroupPhase.DROPPED
+        state.num_useless_in_a_row += 1
     elif is_training:
         state.complete[group.id] = None
-        state.num_dropped_in_a_row = 0
+        state.num_dropped_in_a_row = state.num_useless_in_a_row = 0
     else:
         state.eval_open[group.id.source] -= 1
 

@@ -85,6 +85,8 @@ class TrainStep(Command):
     version: Version
     trajectories: tuple[TrajectoryId, ...]
     scores: tuple[float, ...]
+    truncated: tuple[TrajectoryId, ...] = ()
+    """Those of them that used up their token budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

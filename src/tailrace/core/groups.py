@@ -5,6 +5,7 @@
      |           |  +---------+ (asked again after a restart)
      |           +---> EVALUATED                        (a prompt of an evaluation set)
      +---> DROPPED                                      (no member could be scored)
+     +---> FILTERED                                     (dynamic sampling: all scores are equal)
 
 A group is COMPLETE when every member is settled and at least one is scored.
 """
@@ -26,6 +27,7 @@ class GroupPhase(Enum):
     TRAINED = "trained"
     EVALUATED = "evaluated"
     DROPPED = "dropped"
+    FILTERED = "filtered"
 
 
 _P = GroupPhase
@@ -33,6 +35,7 @@ LEGAL: frozenset[tuple[GroupPhase, GroupPhase]] = frozenset(
     {
         (_P.OPEN, _P.COMPLETE),
         (_P.OPEN, _P.DROPPED),
+        (_P.OPEN, _P.FILTERED),
         (_P.COMPLETE, _P.TRAINING),
         (_P.COMPLETE, _P.EVALUATED),
         (_P.TRAINING, _P.COMPLETE),
@@ -64,11 +67,17 @@ class Group:
         self.story.append(f"{now:.3f}  {self.phase.value} -> {new.value}")
         self.phase = new
 
-    def settle(self, *, now: float) -> None:
-        """One more member is settled; the last one completes or drops the group."""
+    def settle(self, *, now: float, filters_equal: bool = False) -> None:
+        """One more member is settled; the last one decides what becomes of the group."""
         self.num_unsettled -= 1
         if self.num_unsettled == 0:
-            self.move(GroupPhase.COMPLETE if self.scored() else GroupPhase.DROPPED, now=now)
+            self.move(self._fate(filters_equal), now=now)
+
+    def _fate(self, filters_equal: bool) -> GroupPhase:
+        scores = {trajectory.score for trajectory in self.scored()}
+        if not scores:
+            return GroupPhase.DROPPED
+        return GroupPhase.FILTERED if filters_equal and len(scores) == 1 else GroupPhase.COMPLETE
 
     def scored(self) -> list[Trajectory]:
         return [t for t in self.members.values() if t.phase is TrajectoryPhase.SCORED]

@@ -18,7 +18,7 @@ from tailrace.core.groups import GroupPhase
 from tailrace.core.policy import InstanceView, RoutingPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import Pending, State
-from tailrace.core.trajectory import TrajectoryPhase
+from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
 Rule = Callable[[State, Schedule, RoutingPolicy, float], Iterator[do.Command]]
@@ -158,6 +158,7 @@ def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         version=state.version,
         trajectories=tuple(trajectory.id for trajectory in members),
         scores=tuple(trajectory.score for trajectory in members),
+        truncated=tuple(trajectory.id for trajectory in members if trajectory.finish is Finish.LENGTH),
     )
 
 
@@ -166,6 +167,11 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
     if state.num_dropped_in_a_row >= schedule.batch_size:
         count = state.num_dropped_in_a_row
         state.verdict = f"{count} groups in a row lost every response to a failing reward; {state.last_reward_failure}"
+    elif state.num_useless_in_a_row >= schedule.max_useless_groups:
+        count = state.num_useless_in_a_row
+        state.verdict = (
+            f"{count} groups in a row had equal scores and were filtered; the prompts are too easy or too hard"
+        )
     is_saved = state.save_due is None and state.saving is None
     if state.verdict is None and state.version == schedule.max_steps and state.eval_done == state.version and is_saved:
         state.verdict = f"{state.version} steps are done"

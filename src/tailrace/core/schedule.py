@@ -44,6 +44,10 @@ class Schedule:
     """Score a response when it ends, rather than when all of the step have ended."""
     drops_failed_rewards: bool = False
     """A response whose reward failed leaves its group, rather than scoring 0."""
+    filters_equal_scores: bool = False
+    """Dynamic sampling: a training group whose scores are all equal teaches nothing; another one takes its place."""
+    max_useless_groups: int = 1000
+    """Groups in a row that may be filtered or dropped before the run gives up."""
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

@@ -65,6 +65,8 @@ class State:
     scored_at: float = 0.0
     """When a reward last came back or was first asked for."""
     num_dropped_in_a_row: int = 0
+    num_useless_in_a_row: int = 0
+    """Dropped or filtered."""
     last_reward_failure: str = ""
     timer_at: float | None = None
     verdict: str | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,12 @@ class Offer:
     """(epoch, prompt index) of each."""
     next_epoch: int
     next_offset: int
+
+
+class Order(Protocol):
+    """Prompts from a cursor on; the same cursor always the same prompts, no (epoch, prompt index) twice."""
+
+    def ids(self, epoch: int, offset: int, count: int) -> Offer: ...
 
 
 class PromptOrder:

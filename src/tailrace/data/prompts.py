@@ -1,6 +1,7 @@
 """A set of prompts, read, rendered, tokenised and filtered before any work starts.
 
-* A prompt's index is the number of its row in the file, from 0: it names the same row whatever is filtered.
+* A prompt's index is the number of its row in the file, from 0: it names the same row whatever is filtered. Where a
+  set joins several sources, the rows of each follow those of the one before.
 * A string is tokenised the way its tokenizer does by default; a rendered chat template without further special
   tokens, since the template writes its own.
 * Prompts of more than `max_prompt_length` tokens are left out and counted. A set without a usable prompt is refused.
@@ -10,14 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from tailrace.config.settings import DataSettings
-from tailrace.data.rows import Row, read_rows
+from tailrace.data.columns import Columns
+from tailrace.data.gym_tasks import SCORER as GYM_SCORER
+from tailrace.data.rows import GYM_PREFIX, Row, read_rows
 from tailrace.store.segment import Tokens
 
 _CHUNK = 1024
@@ -37,10 +40,16 @@ class Tokenizer(Protocol):
 class Prompt:
     index: int
     row: Row
-    """As it was read, for rewards."""
+    """As it was read, with `prompt` and `answer` under these names: what rewards see."""
     text: str
     """As the model sees it."""
     tokens: Tokens
+    rewards: tuple[str, ...] = ()
+    """The reward functions it asks for; none: those of the run."""
+    scorer: str | None = None
+    """The reward function that comes with it, for a run that names none."""
+    source: str = ""
+    """The source it comes from, where a set joins several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +60,37 @@ class PromptSet:
     """By index, in the order of the file."""
     columns: tuple[str, ...]
     """Those that every usable row has."""
+    num_rows: int
     num_filtered: int
     """Rows left out because they were too long."""
+    notes: tuple[str, ...] = ()
+    """What was found out about the columns, where it was not given."""
 
     @classmethod
     def load(
-        cls, name: str, path: str, tokenizer: Tokenizer, settings: DataSettings, *, max_prompts: int | None = None
+        cls,
+        name: str,
+        path: str,
+        tokenizer: Tokenizer,
+        settings: DataSettings,
+        *,
+        max_prompts: int | None = None,
+        prompt_column: str | None = None,
+        answer_column: str | None = None,
+        rewards: Sequence[str] = (),
     ) -> Self:
-        """Read at most the first `max_prompts` usable prompts of a file."""
-        rendered = [_render(row, place, tokenizer, settings) for place, row in read_rows(path)]
+        """Read at most the first `max_prompts` usable prompts; `rewards` go before those that rows name themselves."""
+        read = list(read_rows(path))
+        if not read:
+            raise ValueError(f"{path} holds no prompts")
+        columns = Columns.detect(
+            path,
+            [row for _, row in read],
+            prompt=prompt_column or settings.prompt_column,
+            answer=answer_column or settings.answer_column,
+        )
+        rendered = [_render(columns.canonical(row, place), place, tokenizer, settings) for place, row in read]
+        scorer = GYM_SCORER if path.startswith(GYM_PREFIX) else None
         prompts: dict[int, Prompt] = {}
         num_filtered = 0
         for index, (item, tokens) in enumerate(_tokenised(rendered, tokenizer)):
@@ -70,17 +101,51 @@ class PromptSet:
             if len(tokens) > settings.max_prompt_length:
                 num_filtered += 1
                 continue
-            prompts[index] = Prompt(index=index, row=item.row, text=item.text, tokens=tokens)
+            named = tuple(rewards) or _named_rewards(item.row)
+            prompts[index] = Prompt(
+                index=index, row=item.row, text=item.text, tokens=tokens, rewards=named, scorer=scorer
+            )
         if not prompts:
-            raise ValueError(_nothing_usable(path, len(rendered), settings.max_prompt_length))
-        return cls(name=name, path=path, prompts=prompts, columns=_shared_columns(prompts), num_filtered=num_filtered)
+            raise ValueError(
+                f"{path}: all {len(read)} prompts are longer than data.max_prompt_length = "
+                f"{settings.max_prompt_length} tokens; raise it"
+            )
+        return cls(
+            name=name,
+            path=path,
+            prompts=prompts,
+            columns=_shared_columns(prompts),
+            num_rows=len(read),
+            num_filtered=num_filtered,
+            notes=() if columns.is_canonical else (f"{name}: {columns.note}",),
+        )
+
+    @classmethod
+    def join(cls, name: str, parts: Sequence[Self]) -> Self:
+        """One set of all parts, each prompt knowing the part it comes from."""
+        prompts: dict[int, Prompt] = {}
+        base = 0
+        for part in parts:
+            for prompt in part.prompts.values():
+                prompts[base + prompt.index] = replace(prompt, index=base + prompt.index, source=part.name)
+            base += part.num_rows
+        return cls(
+            name=name,
+            path=f"{len(parts)} sources",
+            prompts=prompts,
+            columns=_shared_columns(prompts),
+            num_rows=base,
+            num_filtered=sum(part.num_filtered for part in parts),
+            notes=tuple(note for part in parts for note in part.notes),
+        )
 
     def fingerprint(self) -> str:
         """Differs whenever a prompt, its place or what a reward sees of it differs."""
         digest = hashlib.sha256()
         for prompt in self.prompts.values():
             row = json.dumps(prompt.row, sort_keys=True, default=str)
-            digest.update(f"{prompt.index}\0{prompt.tokens.tolist()}\0{row}\n".encode())
+            asked = f"\0{prompt.source}\0{prompt.rewards}" if prompt.source or prompt.rewards else ""
+            digest.update(f"{prompt.index}\0{prompt.tokens.tolist()}\0{row}{asked}\n".encode())
         return digest.hexdigest()
 
     @property
@@ -110,7 +175,9 @@ def _render(row: Row, place: str, tokenizer: Tokenizer, settings: DataSettings) 
     if not is_chat and not settings.apply_chat_template:
         return _Rendered(place=place, row=row, text=str(prompt), is_template=False)
     if tokenizer.chat_template is None:
-        raise ValueError(f"{place}: the prompt needs a chat template, and the model's tokenizer has none")
+        raise ValueError(
+            f"{place}: the prompt needs a chat template, and the model's tokenizer has none; write prompts as text"
+        )
     messages = prompt if is_chat else [{"role": "user", "content": prompt}]
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -142,7 +209,10 @@ def _shared_columns(prompts: Mapping[int, Prompt]) -> tuple[str, ...]:
     return tuple(name for name in rows[0] if all(name in row for row in rows))
 
 
-def _nothing_usable(path: str, num_rows: int, max_prompt_length: int) -> str:
-    if not num_rows:
-        return f"{path} holds no prompts"
-    return f"{path}: all {num_rows} prompts are longer than data.max_prompt_length = {max_prompt_length} tokens"
+def _named_rewards(row: Row) -> tuple[str, ...]:
+    """A `reward` column names functions; where it holds anything else, it is a column like any other."""
+    named = row.get("reward")
+    if isinstance(named, str):
+        return (named,)
+    is_list = isinstance(named, list) and all(isinstance(name, str) for name in named)
+    return tuple(named) if is_list and named else ()

@@ -1,6 +1,13 @@
-"""Rows of a prompt file: one JSON object per line with `prompt` (text or a chat list), `answer` and anything else.
+"""Rows of a prompt source, as they are stored, each with its place.
 
-A mistake in a file is a `ValueError` that names the file and the line. `builtin:NAME` is a file of the package.
+    path/to/file.jsonl                          one JSON object per line
+    path/to/file.parquet                        a table
+    path/to/directory[:split]                   a Hugging Face dataset saved with `save_to_disk`
+    hf:owner/name[/config][:split]              a Hugging Face dataset of the hub, or a directory of data files
+    reasoning-gym:TASK[?size=500&seed=0&...]    generated tasks
+    builtin:NAME                                a file of the package
+
+A mistake is a `ValueError` that names the file and the line or row.
 """
 
 from __future__ import annotations
@@ -12,21 +19,46 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 BUILT_IN_PREFIX = "builtin:"
+HUB_PREFIX = "hf:"
+GYM_PREFIX = "reasoning-gym:"
 
 Row = Mapping[str, object]
 
 
 def read_rows(path: str) -> Iterator[tuple[str, Row]]:
-    """Every row with its place (`FILE, line N`); empty lines are skipped."""
+    """Every row with its place (`FILE, line N` or `SOURCE, row N`, from 1); empty lines are skipped."""
+    # Each reader needs a package of its own, so it is imported only where its sources are asked for.
+    if path.startswith(GYM_PREFIX):
+        from tailrace.data.gym_tasks import read_tasks
+
+        return _numbered(path, read_tasks(path.removeprefix(GYM_PREFIX)))
+    if path.startswith(HUB_PREFIX):
+        from tailrace.data.tables import read_hub
+
+        return _numbered(path, read_hub(path.removeprefix(HUB_PREFIX)))
+    if not path.startswith(BUILT_IN_PREFIX) and (saved := _saved_dataset(path)) is not None:
+        from tailrace.data.tables import read_saved
+
+        return _numbered(path, read_saved(*saved))
     source = _locate(path)
-    try:
-        lines = source.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a jsonl file: it is not UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            place = f"{path}, line {number}"
-            yield place, _parse(line, place)
+    if source.name.endswith(".parquet"):
+        from tailrace.data.tables import read_parquet
+
+        return _numbered(path, read_parquet(path))
+    return _read_jsonl(source, path)
+
+
+def _numbered(path: str, rows: Iterator[Row]) -> Iterator[tuple[str, Row]]:
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}, row {number}", row
+
+
+def _saved_dataset(path: str) -> tuple[str, str] | None:
+    """Directory and split (or nothing) where the path names a directory."""
+    directory, _, split = path.rpartition(":")
+    if Path(path).is_dir():
+        return path, ""
+    return (directory, split) if directory and Path(directory).is_dir() else None
 
 
 def _locate(path: str) -> Traversable:
@@ -38,8 +70,25 @@ def _locate(path: str) -> Traversable:
             raise ValueError(f"there are no built-in prompts {path!r}; there are {', '.join(known) or 'none'}")
         return source
     if not Path(path).is_file():
-        raise ValueError(f"there is no prompt file {path!r}")
+        raise ValueError(f"there is no prompt file {path!r}{_maybe_on_the_hub(path)}")
     return Path(path)
+
+
+def _maybe_on_the_hub(path: str) -> str:
+    owner, _, name = path.partition("/")
+    looks_like_an_id = bool(owner and name) and "/" not in name and "." not in owner and not Path(name).suffix
+    return f"; a dataset of the Hugging Face hub is written {HUB_PREFIX}{path}" if looks_like_an_id else ""
+
+
+def _read_jsonl(source: Traversable, path: str) -> Iterator[tuple[str, Row]]:
+    try:
+        lines = source.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a jsonl file: it is not UTF-8 text ({error})") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield place, _parse(line, place)
 
 
 def _parse(line: str, place: str) -> Row:
@@ -49,20 +98,4 @@ def _parse(line: str, place: str) -> Row:
         raise ValueError(f"{place}: not a JSON object: {error}") from error
     if not isinstance(row, dict):
         raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
-    if "prompt" not in row:
-        raise ValueError(f"{place}: there is no 'prompt'; the row has {', '.join(row) or 'nothing'}")
-    _check_prompt(row["prompt"], place)
     return row
-
-
-def _check_prompt(prompt: object, place: str) -> None:
-    if isinstance(prompt, str):
-        return
-    is_chat = isinstance(prompt, list) and all(
-        isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
-        for message in prompt
-    )
-    if not is_chat or not prompt:
-        raise ValueError(
-            f"{place}: 'prompt' must be a string or a list of messages with 'role' and 'content', got {prompt!r:.80}"
-        )

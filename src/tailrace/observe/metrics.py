@@ -164,6 +164,7 @@ class Metrics:
         row |= _reward_metrics(list(responses.values()))
         row |= _length_metrics(list(responses.values()))
         row |= _group_metrics({t: responses[t] for t in memory.training})
+        row["groups/num_left_out"] = len({t.group for t in mine}) - row["groups/num"]
         row |= _staleness_metrics([event.version - 1 - responses[t].oldest_version for t in memory.training])
         row |= dict(event.metrics)
         row |= {"data/epoch": max((t.group.epoch for t in mine), default=0)}

@@ -18,11 +18,15 @@ class Progress:
     def line(self, row: Row) -> str:
         return self._step_line(row) if "reward/mean" in row else _eval_line(row)
 
-    def _step_line(self, row: Row) -> str:
-        step_s = row["timing_s/step"]
+    def left_s(self, row: Row) -> float:
+        """Seconds until the end, from the steps so far and this one."""
+        step_s: float = row["timing_s/step"]
         # Recent steps count more: lengths change while a model learns.
         self._mean_step_s = step_s if self._mean_step_s is None else 0.8 * self._mean_step_s + 0.2 * step_s
-        left = self._mean_step_s * (self._max_steps - row["step"])
+        return self._mean_step_s * (self._max_steps - row["step"])
+
+    def _step_line(self, row: Row) -> str:
+        step_s, left = row["timing_s/step"], self.left_s(row)
         lengths = "/".join(str(row[f"response_length/{name}"]) for name in ("p50", "p95", "max"))
         parts = [
             f"step {row['step']:>{len(str(self._max_steps))}}/{self._max_steps}",

@@ -1,7 +1,8 @@
 """From the name of a reward function to a call of it, by the names of its parameters.
 
-A function is `exact_match`, `math_verify`, `path/to/file.py:function` or `package.module:function`. Each parameter
-is filled by its name, so that functions written for other systems run unchanged:
+A function is `exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or `package.module:function`;
+`pickle:FILE` is one that a program handed over as an object.
+Its parameters tell its shape (``shapes.py``), and each is filled by its name:
 
     response   also completion, solution_str                            the text that was generated
     answer     also ground_truth, label, solution, reference            the row's answer
@@ -20,6 +21,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 import zlib
 from collections.abc import Callable, Collection
@@ -30,11 +32,10 @@ from types import ModuleType
 from typing import Self
 
 from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.shapes import Shape, shape_of
 from tailrace.rewards.verifiers import BUILT_IN
 
-RESPONSE_NAMES = ("response", "completion", "solution_str")
-ANSWER_NAMES = ("answer", "ground_truth", "label", "solution", "reference")
-ALWAYS_THERE = (*RESPONSE_NAMES, "prompt", "data_source", "extra_info")
+PICKLE_PREFIX = "pickle:"
 
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -47,6 +48,7 @@ class RewardFunction:
     call: Callable[..., object]
     parameters: tuple[Parameter, ...]
     takes_rest: bool
+    shape: Shape
 
     @classmethod
     def load(cls, spec: str, columns: Collection[str]) -> Self:
@@ -57,7 +59,8 @@ class RewardFunction:
         except ValueError as error:
             raise ValueError(f"reward function {spec!r} does not tell its parameters: {error}") from error
         named = tuple(parameter for parameter in parameters if parameter.kind in _NAMED)
-        available = _available(columns)
+        shape = shape_of({parameter.name for parameter in named})
+        available = shape.available(columns)
         for parameter in named:
             if parameter.default is Parameter.empty and parameter.name not in available:
                 raise ValueError(
@@ -65,11 +68,11 @@ class RewardFunction:
                     f"every prompt; available: {', '.join(available)}"
                 )
         takes_rest = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
-        return cls(spec=spec, call=call, parameters=named, takes_rest=takes_rest)
+        return cls(spec=spec, call=call, parameters=named, takes_rest=takes_rest, shape=shape)
 
     def __call__(self, task: ScoreTask) -> object:
         """What the function returns for this response: a value, or something to await."""
-        values = arguments(task)
+        values = self.shape.values(task)
         positional: list[object] = []
         by_name: dict[str, object] = {}
         for parameter in self.parameters:
@@ -82,33 +85,15 @@ class RewardFunction:
                 by_name[parameter.name] = value
         if self.takes_rest:
             names = {parameter.name for parameter in self.parameters}
-            by_name |= {name: value for name, value in _rest(task).items() if name not in names}
+            by_name |= {name: value for name, value in self.shape.rest(task).items() if name not in names}
         return self.call(*positional, **by_name)
-
-
-def arguments(task: ScoreTask) -> dict[str, object]:
-    """Every value a parameter can be filled with, by name."""
-    aliases = dict.fromkeys(ANSWER_NAMES, task.row["answer"]) if "answer" in task.row else {}
-    return aliases | _rest(task) | dict.fromkeys(RESPONSE_NAMES, task.response)
-
-
-def _rest(task: ScoreTask) -> dict[str, object]:
-    others = {name: value for name, value in task.row.items() if name not in ("prompt", "answer")}
-    return (
-        {"data_source": task.trajectory.group.source, "extra_info": others}
-        | dict(task.row)
-        | {"response": task.response}
-    )
-
-
-def _available(columns: Collection[str]) -> list[str]:
-    answers = ANSWER_NAMES if "answer" in columns else ()
-    return list(dict.fromkeys([*ALWAYS_THERE, *answers, *columns]))
 
 
 def _find(spec: str) -> Callable[..., object]:
     if spec in BUILT_IN:
         return BUILT_IN[spec]()
+    if spec.startswith(PICKLE_PREFIX):
+        return _load_pickle(spec)
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(
@@ -126,6 +111,16 @@ def _find(spec: str) -> Callable[..., object]:
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         what = "is not a function" if hasattr(module, name) else "does not exist"
         raise ValueError(f"reward function {spec!r}: {name!r} {what}; {place} has {', '.join(functions) or 'none'}")
+    return found
+
+
+def _load_pickle(spec: str) -> Callable[..., object]:
+    try:
+        found = pickle.loads(Path(spec.removeprefix(PICKLE_PREFIX)).read_bytes())
+    except Exception as error:  # what it needs may be missing here, and importing that may raise anything
+        raise ValueError(f"reward function {spec!r}: loading it raised {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"reward function {spec!r}: the file holds {type(found).__name__}, not a function")
     return found
 
 

@@ -10,11 +10,30 @@ from tailrace.core.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardUse:
+    """A function of the run and the prompts it is for."""
+
+    function: str
+    """`exact_match`, `path/to/file.py:function`, ..."""
+    weight: float = 1.0
+    columns: tuple[str, ...] = ("prompt", "answer")
+    """Those that every row it has to score holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTask:
     trajectory: TrajectoryId
     row: Mapping[str, object]
-    """The prompt's row as it was read: `prompt`, `answer` where there is one, and every other column."""
+    """The prompt's row: `prompt`, `answer` where there is one, and every column it was read with."""
     response: str
+    prompt_text: str = ""
+    """The prompt as the model saw it."""
+    prompt_ids: tuple[int, ...] = ()
+    response_ids: tuple[int, ...] = ()
+    rewards: tuple[str, ...] = ()
+    """The functions to score it with, as the pool knows them; none: all of them."""
+    source: str = ""
+    """The source of the prompt, where the training prompts come from several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

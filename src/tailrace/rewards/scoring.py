@@ -1,8 +1,9 @@
 """Scoring one response with every reward function: any result or failure becomes a `ScoreResult`.
 
-Scores are added. The first function that fails decides the outcome, and those after it are not called. Numbers
-beside `score` become extras, under their own name, or `function/name` where there are several functions; then each
-function's own score is there too, as `function/score`.
+Weighted scores are added. The first function that fails decides the outcome, and those after it are not called. A
+function may have no opinion on a response; where none has one, the outcome is invalid. Numbers beside `score` become
+extras, under their own name, or `function/name` where there are several functions; then each function's own score,
+without its weight, is there too, as `function/score`. `source/NAME` is the total for prompts of that source.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import inspect
 import math
 import time
 import traceback
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Self
 
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.binding import RewardFunction
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.shapes import NotApplicable
 
 _MAX_TRACEBACKS = 20
 
@@ -30,25 +33,28 @@ class InvalidScore(Exception):
 class Scorer:
     """Owns the loaded functions and the event loop in which asynchronous ones run."""
 
-    def __init__(self, functions: Sequence[RewardFunction]) -> None:
-        self._functions = dict(zip(_labels(functions), functions, strict=True))
+    def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
+        self._functions = dict(zip(labels([function.spec for function in functions]), functions, strict=True))
+        self._weights = dict(zip(self._functions, weights, strict=True))
         self._runner = asyncio.Runner()
         self._num_tracebacks = 0
         self.ran_out_of_memory = False
 
     @classmethod
-    def load(cls, specs: Sequence[str], columns: Collection[str]) -> Self:
-        if not specs:
+    def load(cls, uses: Sequence[RewardUse]) -> Self:
+        if not uses:
             raise ValueError("reward.functions is empty: name at least one function")
-        return cls([RewardFunction.load(spec, columns) for spec in specs])
+        return cls([RewardFunction.load(use.function, use.columns) for use in uses], [use.weight for use in uses])
 
     def score(self, task: ScoreTask) -> ScoreResult:
         started = time.monotonic()
-        outcome, total, detail = Outcome.OK, 0.0, ""
+        outcome, total, detail, num_scores = Outcome.OK, 0.0, "", 0
         extras: dict[str, float] = {}
-        for label, function in self._functions.items():
+        for label, function in self._asked_for(task):
             try:
                 score, numbers = read_score(self._call(function, task))
+            except NotApplicable:
+                continue
             except InvalidScore as error:
                 outcome, detail = Outcome.INVALID, f"reward function {function.spec!r} {error}"
                 break
@@ -57,8 +63,13 @@ class Scorer:
                 self._print_traceback()
                 outcome, detail = Outcome.ERROR, f"reward function {function.spec!r} raised {_describe(error)}"
                 break
-            total += score
+            num_scores += 1
+            total += self._weights[label] * score
             extras |= numbers if len(self._functions) == 1 else _labelled(label, score, numbers)
+        if outcome is Outcome.OK and not num_scores:
+            outcome, detail = Outcome.INVALID, "no reward function applies to this response"
+        if outcome is Outcome.OK and task.source:
+            extras[f"source/{task.source}"] = total
         return ScoreResult(
             trajectory=task.trajectory,
             outcome=outcome,
@@ -79,9 +90,16 @@ class Scorer:
     ) -> None:
         self.close()
 
+    def _asked_for(self, task: ScoreTask) -> list[tuple[str, RewardFunction]]:
+        return [
+            (label, function)
+            for label, function in self._functions.items()
+            if not task.rewards or label in task.rewards or function.spec in task.rewards
+        ]
+
     def _call(self, function: RewardFunction, task: ScoreTask) -> object:
         result = function(task)
-        return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return function.shape.result(self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result)
 
     def _print_traceback(self) -> None:
         self._num_tracebacks += 1
@@ -106,13 +124,18 @@ def read_score(result: object) -> tuple[float, dict[str, float]]:
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, int | float) and hasattr(value, "item") and getattr(value, "size", 1) == 1:
+    if not isinstance(value, int | float) and hasattr(value, "item") and _num_elements(value) == 1:
         value = value.item()  # scalars of numpy and tensors of one element
     if not isinstance(value, int | float):
         raise InvalidScore(f"returned {_shown(value)}, expected a number or a dict with 'score'")
     if not math.isfinite(value):
         raise InvalidScore(f"returned {value}")
     return float(value)
+
+
+def _num_elements(array: Any) -> int:
+    """Of a tensor of torch or an array of numpy, neither of which is imported here."""
+    return int(array.numel() if hasattr(array, "numel") else getattr(array, "size", 1))
 
 
 def _shown(value: object) -> str:
@@ -126,9 +149,16 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _labels(functions: Sequence[RewardFunction]) -> list[str]:
-    names = [function.spec.rpartition(":")[2] for function in functions]
-    return [name if names.count(name) == 1 else f.spec for name, f in zip(names, functions, strict=True)]
+def labels(specs: Sequence[str]) -> list[str]:
+    """A short name for each function: its own, or all of its spec where two share it."""
+    names = [_own_name(spec) for spec in specs]
+    return [name if names.count(name) == 1 else spec for name, spec in zip(names, specs, strict=True)]
+
+
+def _own_name(spec: str) -> str:
+    name = spec.rpartition(":")[2]
+    # A function handed over as an object is kept as reward-NAME-HASH.pickle.
+    return PurePath(name).stem.removeprefix("reward-").rpartition("-")[0] or name if name.endswith(".pickle") else name
 
 
 def _labelled(label: str, score: float, numbers: Mapping[str, float]) -> dict[str, float]:

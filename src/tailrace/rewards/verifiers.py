@@ -1,11 +1,12 @@
-"""The built-in rewards: 1.0 for a right answer, 0.0 for a wrong one."""
+"""The built-in rewards: 1.0 for a right answer, 0.0 for a wrong one; a task's own scorer may also say in between."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 ANSWER_MARK = "####"
+_ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
 
 
@@ -30,7 +31,9 @@ def load_math_verify() -> Callable[..., object]:
     try:
         from math_verify import parse, verify
     except ImportError as error:
-        raise ValueError(f"the reward 'math_verify' needs the package math-verify ({error})") from error
+        raise ValueError(
+            f"the reward 'math_verify' needs the package math-verify ({error}): pip install 'tailrace[math]'"
+        ) from error
 
     def math_verify(response: str, answer: object) -> float:
         """Whether the last mathematical expression of the response equals the answer."""
@@ -43,9 +46,31 @@ def load_math_verify() -> Callable[..., object]:
     return math_verify
 
 
+def load_reasoning_gym() -> Callable[..., object]:
+    """The scorers of reasoning-gym, each for the tasks that were generated with it."""
+    try:
+        from reasoning_gym import get_score_answer_fn
+    except ImportError as error:
+        raise ValueError("the reward 'reasoning_gym' needs reasoning-gym: pip install 'tailrace[data]'") from error
+    scorers: dict[str, Callable[..., float]] = {}
+
+    def reasoning_gym(response: str, prompt: object, answer: object, metadata: Mapping[str, object]) -> float:
+        """The score of the final answer: what stands in the last `<answer>` tag, or after the last `####`, or all."""
+        task = str(metadata["source_dataset"])
+        if task not in scorers:
+            scorers[task] = get_score_answer_fn(task)
+        tagged = _ANSWER_TAG.findall(response)
+        given = tagged[-1].strip() if tagged else _final_answer(response)
+        entry = {"question": prompt, "answer": answer, "metadata": metadata}
+        return float(scorers[task](answer=given, entry=entry))
+
+    return reasoning_gym
+
+
 BUILT_IN: dict[str, Callable[[], Callable[..., object]]] = {
     "exact_match": load_exact_match,
     "math_verify": load_math_verify,
+    "reasoning_gym": load_reasoning_gym,
 }
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import TrajectoryId
-from tailrace.data.order import PromptOrder
+from tailrace.data.order import Order
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
 from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.plan import RewardPlan
 from tailrace.store.payload_store import PayloadStore
 from tailrace.trainer.batch import Sample
 
@@ -19,14 +20,17 @@ from tailrace.trainer.batch import Sample
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     prompts: PromptSet
-    order: PromptOrder
+    order: Order
     sampling: Sampling
     budget: int
 
 
 class Catalogue:
-    def __init__(self, sources: Mapping[str, Source], store: PayloadStore, decode: Callable[..., str]) -> None:
+    def __init__(
+        self, sources: Mapping[str, Source], store: PayloadStore, decode: Callable[..., str], rewards: RewardPlan
+    ) -> None:
         self._sources, self._store, self._decode = sources, store, decode
+        self.rewards = rewards
 
     def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
         offer = self._sources[command.source].order.ids(command.epoch, command.offset, command.count)
@@ -36,11 +40,6 @@ class Catalogue:
             next_epoch=offer.next_epoch,
             next_offset=offer.next_offset,
         )
-
-    def columns(self) -> tuple[str, ...]:
-        """Those that every row of every source has: what a reward function may ask for."""
-        first, *others = [source.prompts.columns for source in self._sources.values()]
-        return tuple(name for name in first if all(name in columns for columns in others))
 
     def request(self, trajectory: TrajectoryId, start: int) -> Request:
         """What an engine needs to generate a response from its token ``start`` on."""
@@ -53,18 +52,29 @@ class Catalogue:
 
     def task(self, trajectory: TrajectoryId) -> ScoreTask:
         """What a reward needs to score a finished response."""
-        row = self._sources[trajectory.group.source].prompts[trajectory.group.prompt].row
-        text = self._decode(self._store.response(trajectory).tokens, skip_special_tokens=True)
-        return ScoreTask(trajectory=trajectory, row=row, response=text)
+        prompt = self._sources[trajectory.group.source].prompts[trajectory.group.prompt]
+        tokens = self._store.response(trajectory).tokens
+        return ScoreTask(
+            trajectory=trajectory,
+            row=prompt.row,
+            response=self._decode(tokens, skip_special_tokens=True),
+            prompt_text=prompt.text,
+            prompt_ids=tuple(prompt.tokens.tolist()),
+            response_ids=tuple(tokens.tolist()),
+            rewards=self.rewards.asked(prompt),
+            source=prompt.source,
+        )
 
     def samples(self, command: do.TrainStep) -> tuple[Sample, ...]:
         """What the trainer needs for a step."""
+        truncated = set(command.truncated)
         return tuple(
             Sample(
                 trajectory=trajectory,
                 prompt=self._sources[trajectory.group.source].prompts[trajectory.group.prompt].tokens,
                 response=self._store.response(trajectory),
                 score=score,
+                is_truncated=trajectory in truncated,
             )
             for trajectory, score in zip(command.trajectories, command.scores, strict=True)
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.observe.progress import wait_line
+from tailrace.core.waits import Wait
+from tailrace.observe.display import open_display
+from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
@@ -36,7 +39,8 @@ from tailrace.runtime.training import Training
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import RolloutInit, TrainingInit
 
-_WAIT_SHOWN_AFTER_S = 10.0
+_WAITS_SHOWN_EVERY_S = 1.0
+REWARD_START_LIMIT_S = 600.0
 Say = Callable[[str], None]
 
 
@@ -44,7 +48,7 @@ class LocalRun:
     """Owns every part of one run, from the first event to the last. Made and used inside one event loop."""
 
     def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
-        self._settings, self._directory, self._sources, self._say = settings, directory, sources, say
+        self._settings, self._directory, self._sources = settings, directory, sources
         self._store = store
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
         checkpoints.repair()
@@ -56,7 +60,10 @@ class LocalRun:
             routing=LeastLoaded(),
         )
         self._coordinator = self._past.coordinator
-        self.recorder = Recorder(directory, self._past, max_steps=sources.schedule.max_steps, say=say)
+        # A sink that cannot be had is the user's mistake: found before the display takes the screen.
+        sinks = _open_sinks(settings, directory, say)
+        self._display = open_display(sources.schedule.max_steps, say)
+        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
         self._driver = Driver(
             self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
         )
@@ -86,7 +93,13 @@ class LocalRun:
         self._rollouts = Rollouts(
             init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
-        self._rewards = RewardPool(settings.reward, log_dir=logs, on_result=self._on_score, columns=catalogue.columns())
+        self._rewards = RewardPool(
+            settings.reward,
+            log_dir=logs,
+            on_result=self._on_score,
+            uses=catalogue.rewards.uses,
+            start_limit_s=REWARD_START_LIMIT_S,
+        )
 
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
@@ -96,8 +109,9 @@ class LocalRun:
         try:
             # Before any event: a function that cannot be loaded is the user's mistake and costs only a moment to find.
             await self._load_rewards()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._ask_to_stop)
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.add_signal_handler(number, self._ask_to_stop)
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
@@ -120,7 +134,7 @@ class LocalRun:
     def _start_trainer(self) -> None:
         to_redo = self._past.steps_to_redo()
         if to_redo:
-            self._say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
+            self._display.say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
         self._training.start(self._training_init(), to_redo)
 
     def _training_init(self) -> TrainingInit:
@@ -132,6 +146,7 @@ class LocalRun:
             trainer=settings.trainer,
             algorithm=settings.algorithm,
             temperature=settings.rollout.temperature,
+            max_response_length=settings.rollout.max_response_length,
             max_steps=self._sources.schedule.max_steps,
             seed=settings.seed,
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
@@ -194,12 +209,26 @@ class LocalRun:
         self._driver.fail(context.get("exception") or RuntimeError(context["message"]))
 
     async def _show_waits(self) -> None:
-        """Name what the run waits for, whenever that has lasted a while."""
+        """Name what the run waits for; the display decides what of it is worth showing."""
         while True:
-            await asyncio.sleep(_WAIT_SHOWN_AFTER_S)
-            if not self._has_rewards:
-                self._say("waiting for the reward functions to load")
-            now = self._driver.now()
-            waits = [w for w in self._coordinator.waits() if now - w.since >= _WAIT_SHOWN_AFTER_S]
-            if waits:
-                self._say(wait_line(waits, now))
+            await asyncio.sleep(_WAITS_SHOWN_EVERY_S)
+            self._display.waits(self._waits(), self._driver.now())
+
+    def _waits(self) -> list[Wait]:
+        if self._has_rewards:
+            return self._coordinator.waits()
+        # Before the first event the core knows nothing yet.
+        return [Wait(what="the reward functions to load", since=self._past.now, limit_s=REWARD_START_LIMIT_S)]
+
+
+def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
+    experiment = Experiment(
+        directory=directory.path,
+        project=settings.project_name,
+        name=settings.experiment_name or directory.path.name,
+        config=settings.model_dump(mode="json"),
+    )
+    try:
+        return open_sinks(settings.logger, experiment, say)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

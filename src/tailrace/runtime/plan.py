@@ -40,6 +40,8 @@ def _synchronous(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule
         save_interval=settings.save_interval,
         is_reward_streamed=settings.reward.timing == "streamed",
         drops_failed_rewards=settings.reward.on_failure == "drop",
+        filters_equal_scores=settings.algorithm.dynamic_sampling,
+        max_useless_groups=settings.algorithm.max_useless_groups,
         limits=Limits(
             start_s=limits.start_s,
             progress_s=limits.progress_s,

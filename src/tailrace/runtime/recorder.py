@@ -1,17 +1,17 @@
-"""Everything that is written down about a run, entry by entry: journal, metrics, lines for a person."""
+"""Everything that is written down about a run, entry by entry: journal, metrics, what a person sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.observe.display import Display
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Row
 from tailrace.observe.metrics_file import MetricsFile
-from tailrace.observe.progress import Progress
+from tailrace.observe.sinks import Sinks
 from tailrace.runtime.resume import Past
 from tailrace.runtime.run_directory import RunDirectory
 
@@ -19,13 +19,12 @@ from tailrace.runtime.run_directory import RunDirectory
 class Recorder:
     """The one writer of journal and metrics."""
 
-    def __init__(self, directory: RunDirectory, past: Past, *, max_steps: int, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: RunDirectory, past: Past, *, display: Display, sinks: Sinks) -> None:
         self._journal = JournalFile.open(directory.journal)
         self._journal.truncate(past.journal_size)
         self._metrics = past.metrics
         self._file = MetricsFile(directory.metrics, size=past.metrics_size)
-        self._progress = Progress(max_steps)
-        self._say = say
+        self._display, self._sinks = display, sinks
         self._now = past.now
         self.summary: Row = dict(past.summary)
         """The newest value of every metric."""
@@ -35,6 +34,7 @@ class Recorder:
 
     def record(self, entry: Entry) -> None:
         self._journal.append(entry)
+        self._display.entry(entry)
         self._note(entry, is_news=True)
 
     def snapshot(self) -> dict[str, Any]:
@@ -54,6 +54,8 @@ class Recorder:
     def close(self) -> None:
         self._journal.close()
         self._file.close()
+        self._display.close()
+        self._sinks.close()
 
     def _note(self, entry: Entry, *, is_news: bool) -> None:
         self._now = entry.now
@@ -63,13 +65,14 @@ class Recorder:
             self._file.append(row)
             self.summary |= row
             if is_news:
-                self._say(self._progress.line(row))
+                self._display.row(row)
+                self._sinks.write(row)
 
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Say once for each kind of failure what went wrong; the step lines count the rest."""
         for scored in event.scores:
             if scored.outcome is not Outcome.OK and scored.outcome not in self._explained:
                 self._explained.add(scored.outcome)
-                self._say(
+                self._display.say(
                     f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
                 )

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.plan import DEFAULT_REWARD
 from tailrace.runtime.reward_slot import RewardSlot
 from tailrace.workers.reward_messages import RewardInit
 
@@ -54,16 +55,21 @@ class RewardPool:
         *,
         log_dir: Path,
         on_result: Callable[[ScoreResult], None],
+        uses: Sequence[RewardUse] = (),
         columns: Collection[str] = ("prompt", "answer"),
         start_limit_s: float = 600.0,
     ) -> None:
-        """`columns` are those that every row has; `log_dir` receives what the functions print."""
+        """`uses` are the functions of the run; without them, those of the settings on rows that all have `columns`.
+
+        `log_dir` receives what the functions print.
+        """
         self._timeout_s, self._log_dir = settings.timeout_s, log_dir
         self._on_result = on_result
         self._queue: deque[ScoreTask] = deque()
         self._num_returned: Counter[TrajectoryId] = Counter()
         self._started: asyncio.Future[None] | None = None
-        init = RewardInit(functions=settings.functions, columns=tuple(columns), memory_mb=settings.memory_mb)
+        uses = tuple(uses) or _uses(settings, tuple(columns))
+        init = RewardInit(uses=uses, memory_mb=settings.memory_mb)
         self._slots = [
             RewardSlot(
                 f"reward-{number}",
@@ -159,3 +165,8 @@ class RewardPool:
     def _finish(self, result: ScoreResult) -> None:
         self._num_returned.pop(result.trajectory, None)
         self._on_result(result)
+
+
+def _uses(settings: RewardSettings, columns: tuple[str, ...]) -> tuple[RewardUse, ...]:
+    weights = {entry.function: entry.weight for entry in settings.functions or ()} or {DEFAULT_REWARD: 1.0}
+    return tuple(RewardUse(function=spec, weight=weight, columns=columns) for spec, weight in weights.items())

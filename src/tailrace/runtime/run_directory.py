@@ -24,7 +24,9 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 
-_NOT_COMPARED = ("output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts")
+_NOT_COMPARED = (
+    "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "project_name", "experiment_name",
+)  # fmt: skip
 """What may differ when a run is continued: none of it changes what is computed."""
 
 

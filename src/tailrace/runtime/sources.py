@@ -16,7 +16,9 @@ from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
+from tailrace.data.training import TrainingPrompts
 from tailrace.engines.native.architecture import read_architecture
+from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
@@ -42,14 +44,15 @@ class Sources:
             tokenizer = _tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
+            rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
         except (OSError, ValueError) as error:
             raise SettingsError(str(error)) from error
         counts = {name: len(source.prompts) for name, source in sources.items()}
         return cls(
             model=model,
-            catalogue=Catalogue(sources, store, tokenizer.decode),
+            catalogue=Catalogue(sources, store, tokenizer.decode, rewards),
             schedule=plan.schedule(settings, counts),
-            notes=tuple(_note(name, source.prompts) for name, source in sources.items()),
+            notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
             fingerprints={"model": _model_fingerprint(model)}
             | {f"prompts of '{name}'": source.prompts.fingerprint() for name, source in sources.items()},
         )
@@ -61,18 +64,26 @@ class _Loader:
 
     def train(self) -> Source:
         settings = self._settings
-        prompts = PromptSet.load(TRAIN_SOURCE, settings.data.train, self._tokenizer, settings.data)
-        shuffle = settings.data.shuffle
+        training = TrainingPrompts.load(TRAIN_SOURCE, settings.data, self._tokenizer, seed=settings.seed)
         return Source(
-            prompts=prompts,
-            order=PromptOrder(prompts.indices, source=TRAIN_SOURCE, seed=settings.seed, shuffle=shuffle),
+            prompts=training.prompts,
+            order=training.order,
             sampling=plan.sampling(settings.rollout, self._end_tokens),
             budget=settings.rollout.max_response_length,
         )
 
     def evaluation(self, eval_set: EvalSetSettings) -> Source:
         settings, name = self._settings, eval_set.name
-        prompts = PromptSet.load(name, eval_set.path, self._tokenizer, settings.data, max_prompts=eval_set.max_prompts)
+        prompts = PromptSet.load(
+            name,
+            eval_set.path,
+            self._tokenizer,
+            settings.data,
+            max_prompts=eval_set.max_prompts,
+            prompt_column=eval_set.prompt_column,
+            answer_column=eval_set.answer_column,
+            rewards=eval_set.reward,
+        )
         return Source(
             prompts=prompts,
             order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
@@ -88,9 +99,9 @@ def _tokenizer(model: Path) -> Any:
     return AutoTokenizer.from_pretrained(model)
 
 
-def _note(name: str, prompts: PromptSet) -> str:
+def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
     left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
-    return f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}"
+    return (f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}", *prompts.notes)
 
 
 def _model_fingerprint(model: Path) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tailrace.config.settings import Settings
 from tailrace.core.errors import ReplayMismatch
@@ -15,24 +19,51 @@ from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
 from tailrace.store.payload_store import DamagedStore, PayloadStore
 
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    is_complete: bool
+    reason: str
+    directory: Path
+    metrics: Row
+    """The newest value of every metric."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint, in Hugging Face format."""
+        return self.directory / "checkpoints" / "latest"
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.is_complete else 1
+
+    def rows(self) -> list[Row]:
+        """All of ``metrics.jsonl``."""
+        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+
 
 def say_at_once(line: str) -> None:
     print(line, flush=True)
 
 
-def train(settings: Settings, say: Callable[[str], None] = say_at_once) -> int:
-    """Run to the end. Returns 0 if it is complete, 1 if it stopped early; ``SettingsError`` if it cannot begin."""
+def train(settings: Settings, say: Say = say_at_once) -> Result:
+    """Run to the end, or go on with what is in ``output_dir``; ``SettingsError`` if it cannot begin."""
     directory = RunDirectory.open(settings)
     try:
-        if (result := directory.finished()) is not None:
-            say(f"this run is finished: {result['reason']}")
+        if (stored := directory.finished()) is not None:
+            say(f"this run is finished: {stored['reason']}")
         else:
-            result = _run(settings, directory, say)
-        if result["is_complete"]:
-            write_atomically(directory.result, json.dumps(result, indent=2) + "\n")
-        for line in _closing_lines(directory, result):
+            stored = _run(settings, directory, say)
+        if stored["is_complete"]:
+            write_atomically(directory.result, json.dumps(stored, indent=2) + "\n")
+        result = Result(directory=directory.path, metrics=stored.pop("metrics", {}), **stored)
+        for line in _closing_lines(result):
             say(line)
-        return 0 if result["is_complete"] else 1
+        return result
     finally:
         directory.close()
 
@@ -56,28 +87,48 @@ def _run_with_store(settings: Settings, directory: RunDirectory, say: Callable[[
         directory.claim_sources(sources.fingerprints)
         for line in sources.notes:
             say(line)
-        return asyncio.run(_drive(settings, directory, sources, store, say))
+        return _finish(_drive(settings, directory, sources, store, say))
 
 
-async def _drive(
-    settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Callable[[str], None]
-) -> Row:
+async def _drive(settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say) -> Row:
     run = LocalRun(settings, directory, sources, store, say)
     finish = await run.run()
     return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 
-def _closing_lines(directory: RunDirectory, result: Row) -> list[str]:
-    if not result["is_complete"]:
+def _finish(coroutine: Coroutine[Any, Any, Row]) -> Row:
+    """Run it to its end, also where a loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    outcome: list[Row | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is raised again in the caller's thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="tailrace")
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _closing_lines(result: Result) -> list[str]:
+    if not result.is_complete:
         return [
-            f"the run ended early: {result['reason']}",
-            f"worker logs: {directory.logs}",
+            f"the run ended early: {result.reason}",
+            f"worker logs: {result.directory / 'logs'}",
             "the same command continues it from here",
         ]
-    metrics = result["metrics"]
+    metrics = result.metrics
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
     return [
-        f"done: {result['reason']}; reward {metrics['reward/mean']:.3f}" + "".join(f"; {score}" for score in scores),
-        f"checkpoint: {directory.checkpoints / 'latest'}",
-        f"metrics:    {directory.metrics}",
+        f"done: {result.reason}; reward {metrics['reward/mean']:.3f}" + "".join(f"; {score}" for score in scores),
+        f"checkpoint: {result.checkpoint}",
+        f"metrics:    {result.directory / 'metrics.jsonl'}",
     ]

@@ -24,6 +24,8 @@ class Sample:
     prompt: Tokens
     response: Response
     score: float
+    is_truncated: bool = False
+    """Cut off by its token budget."""
 
     def __post_init__(self) -> None:
         if self.response.trajectory != self.trajectory:
@@ -34,6 +36,10 @@ class Sample:
             raise ValueError(f"{self.trajectory} has the score {self.score}; scores must be finite")
         if not np.isfinite(self.response.full_logprobs[self.response.mask != 0]).all():
             raise ValueError(f"{self.trajectory} has behaviour log-probs that are not finite")
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return int(np.count_nonzero(self.response.mask))
 
     @property
     def num_inputs(self) -> int:

@@ -2,6 +2,7 @@
 
     config.json, model*.safetensors, tokenizer and generation files   loads with ``from_pretrained`` (fp32)
     trainer_state.safetensors                                         AdamW's moments by parameter name
+    critic.safetensors, critic_state.safetensors                      the same two for the critic, where there is one
     trainer_state.json                                                format, version, the settings it was made with
 
 Nothing is pickled. Every file is flushed to disk; the caller renames the directory into place. Loading with other
@@ -24,9 +25,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
+from tailrace.trainer.critic import Critic
 
 FORMAT = 1
 MOMENTS_FILE = "trainer_state.safetensors"
+CRITIC_FILE = "critic.safetensors"
+CRITIC_MOMENTS_FILE = "critic_state.safetensors"
 STATE_FILE = "trainer_state.json"
 COMPANION_PATTERNS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "spiece.model",
@@ -62,6 +66,7 @@ def save(
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
+    critic: Critic | None,
     version: Version,
     identity: Identity,
     source: Path,
@@ -73,12 +78,23 @@ def save(
             if file.is_file():
                 shutil.copyfile(file, directory / file.name)
     save_file(_moments(model, optimizer), directory / MOMENTS_FILE)
+    if critic is not None:
+        weights = {name: value.detach().cpu().contiguous() for name, value in critic.model.named_parameters()}
+        save_file(weights, directory / CRITIC_FILE)
+        save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
     state = {"format": FORMAT, "version": version, "settings": identity}
     (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     _flush(directory)
 
 
-def load(directory: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer, identity: Identity) -> Version:
+def load(
+    directory: Path,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    critic: Critic | None,
+    identity: Identity,
+) -> Version:
     """Overwrite weights and moments in place; returns the version."""
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     if state["format"] != FORMAT:
@@ -87,6 +103,9 @@ def load(directory: Path, *, model: PreTrainedModel, optimizer: torch.optim.Opti
     stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
     model.load_state_dict(stored.state_dict())
     _restore_moments(model, optimizer, load_file(directory / MOMENTS_FILE))
+    if critic is not None:
+        _restore_weights(critic.model, load_file(directory / CRITIC_FILE))
+        _restore_moments(critic.model, critic.optimizer, load_file(directory / CRITIC_MOMENTS_FILE))
     return Version(state["version"])
 
 
@@ -100,7 +119,7 @@ def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
         raise ValueError(f"{directory} was written with other settings: {'; '.join(differences)}")
 
 
-def _moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
         f"{name}/{key}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
@@ -108,7 +127,13 @@ def _moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def _restore_moments(model: PreTrainedModel, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+def _restore_weights(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+
+
+def _restore_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     parameters = dict(model.named_parameters())
     optimizer.state.clear()
     restored: dict[str, dict[str, Any]] = {}

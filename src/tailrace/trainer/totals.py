@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.trainer import critic
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.objective import Objective
@@ -20,7 +21,7 @@ class Totals:
     def __init__(self) -> None:
         self.groups: set[GroupId] = set()
         self._sums: dict[str, Tensor] = {}
-        self._largest_diff: Tensor | None = None
+        self._largest: dict[str, Tensor] = {}
         self._finite: list[tuple[list[TrajectoryId], Tensor]] = []
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
@@ -32,13 +33,16 @@ class Totals:
         self.groups.update(names)
 
     def add(self, micro: MicroBatch, objective: Objective, logprobs_BT: Tensor) -> None:
-        for name, value in objective.sums.items():
-            value = value.to(torch.float64)
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        largest = objective.largest_logprob_diff
-        self._largest_diff = largest if self._largest_diff is None else torch.maximum(self._largest_diff, largest)
+        self.add_sums(objective.sums)
+        for name, value in objective.largest.items():
+            self._largest[name] = torch.maximum(self._largest[name], value) if name in self._largest else value
         is_finite_B = (logprobs_BT.detach().isfinite() | ~micro.mask_BT).all(dim=1)
         self._finite.append(([sample.trajectory for sample in micro.samples], is_finite_B))
+
+    def add_sums(self, sums: dict[str, Tensor]) -> None:
+        for name, value in sums.items():
+            value = value.to(torch.float64)
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def denominator(self) -> float:
         return self._sum("denominator")
@@ -58,17 +62,42 @@ class Totals:
         }
         if "kl_loss" in self._sums:
             found["actor/kl_loss"] = self._sum("kl_loss") / denominator
-        if "importance_weight" in self._sums:
-            found["importance/weight_mean"] = self._sum("importance_weight") / tokens
-        return found | self._mismatch_metrics()
+        if "vf_loss" in self._sums:
+            sums = {name: float(value) for name, value in self._sums.items()}
+            found |= critic.metrics(sums, tokens=tokens, denominator=denominator)
+        return found | self._importance_metrics(tokens) | self._overlong_metrics() | self._mismatch_metrics()
+
+    def _importance_metrics(self, tokens: float) -> dict[str, float]:
+        if not self._sum("tokens"):
+            return {}
+        responses = self._sum("responses")
+        return {
+            "importance/ratio_mean": self._sum("ratio") / tokens,
+            "importance/ratio_max": float(self._largest["ratio"]),
+            "importance/seq_ratio_mean": self._sum("seq_ratio") / responses,
+            "importance/seq_ratio_max": float(self._largest["seq_ratio"]),
+            "importance/geo_ratio_mean": self._sum("geo_ratio") / responses,
+            "importance/geo_ratio_max": float(self._largest["geo_ratio"]),
+            "importance/weight_mean": self._sum("importance_weight") / tokens,
+            "importance/frac_clipped": self._sum("importance_clipped") / tokens,
+            "importance/frac_masked": self._sum("importance_masked") / tokens,
+        }
+
+    def _overlong_metrics(self) -> dict[str, float]:
+        names = {"overlong_penalty": "overlong/penalty_mean", "overlong_filtered": "overlong/frac_filtered"}
+        return {
+            metric: self._sum(name) / self._sum("overlong_responses")
+            for name, metric in names.items()
+            if name in self._sums
+        }
 
     def _mismatch_metrics(self) -> dict[str, float]:
         tokens = self._sum("mismatch_tokens")
-        if not tokens or self._largest_diff is None:
+        if not tokens:
             return {}
         return {
             "mismatch/logprob_abs_diff": self._sum("logprob_diff") / tokens,
-            "mismatch/logprob_abs_diff_max": float(self._largest_diff),
+            "mismatch/logprob_abs_diff_max": float(self._largest["logprob_diff"]),
             "mismatch/kl": self._sum("mismatch_kl") / tokens,
         }
 

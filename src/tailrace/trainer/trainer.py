@@ -10,22 +10,26 @@ as before. On CPU the same inputs on the same number of threads give the same we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
-from tailrace.algorithms import advantages, packing
+from tailrace.algorithms import packing
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.variants import CORRECTIONS, ESTIMATORS
 from tailrace.core.ids import Version
-from tailrace.trainer import checkpoint
+from tailrace.trainer import checkpoint, dispatch, optimizer
 from tailrace.trainer.batch import Sample, in_groups
+from tailrace.trainer.critic import Critic
+from tailrace.trainer.dispatch import Judged
 from tailrace.trainer.microbatch import MicroBatch, collate
 from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
+from tailrace.trainer.overlong import Overlong
 from tailrace.trainer.schedule import learning_rate
 from tailrace.trainer.totals import Totals
 
@@ -52,8 +56,9 @@ class Trainer:
         temperature: float,
         max_steps: int,
         seed: int,
+        max_response_length: int | None = None,
     ) -> None:
-        if algorithm.importance_sampling.type != "none" and algorithm.old_logprobs == "behaviour":
+        if CORRECTIONS[algorithm.importance_sampling.type].is_active and algorithm.old_logprobs == "behaviour":
             raise ValueError(
                 "importance_sampling needs old_logprobs = 'recompute': with 'behaviour' the ratio itself "
                 "starts from the rollout's log-probs and there is nothing left to correct"
@@ -74,7 +79,12 @@ class Trainer:
         if algorithm.kl_loss_coef > 0:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
             self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
-        self._optimizer = _adamw(self.model, settings)
+        self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
+        self._estimator = ESTIMATORS[algorithm.advantage_estimator]
+        self.critic = None
+        if self._estimator.needs_critic:
+            self.critic = Critic(model_path, device=device, settings=settings, algorithm=algorithm, autocast=autocast)
+        self._overlong = Overlong(algorithm.overlong, max_response_length=max_response_length)
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._totals = Totals()
         self._identity = checkpoint.identity(
@@ -88,8 +98,7 @@ class Trainer:
     def accumulate(self, groups: Sequence[Sequence[Sample]]) -> None:
         """Add whole groups to the current step."""
         samples, advantage_of = self._judge(groups)
-        # Without advantage (and without a KL term) a response has no gradient: it is scored for the metrics only.
-        has_gradient = [value != 0.0 or self._reference is not None for value in advantage_of]
+        has_gradient = [self._has_gradient(*pair) for pair in zip(samples, advantage_of, strict=True)]
         for learn in (True, False):
             chosen = [
                 index for index, sample in enumerate(samples) if has_gradient[index] == learn and len(sample.response)
@@ -114,12 +123,13 @@ class Trainer:
             raise ValueError(f"step {self.version} has no groups to train on")
         rate = learning_rate(self.version, self._settings, max_steps=self._max_steps)
         try:
-            grad_norm = self._apply(totals, rate)
+            applied = self._apply(totals, rate)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
+            if self.critic is not None:
+                self.critic.optimizer.zero_grad(set_to_none=True)
         self.version = Version(self.version + 1)
-        metrics = totals.metrics() | {"actor/grad_norm": grad_norm, "actor/lr": rate}
-        return StepResult(version=self.version, metrics=metrics)
+        return StepResult(version=self.version, metrics=totals.metrics() | applied)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order."""
@@ -138,6 +148,7 @@ class Trainer:
             directory,
             model=self.model,
             optimizer=self._optimizer,
+            critic=self.critic,
             version=self.version,
             identity=self._identity,
             source=self._source,
@@ -145,20 +156,37 @@ class Trainer:
 
     def load(self, directory: Path) -> None:
         """Continue from a checkpoint exactly where it was written."""
-        self.version = checkpoint.load(directory, model=self.model, optimizer=self._optimizer, identity=self._identity)
+        self.version = checkpoint.load(
+            directory, model=self.model, optimizer=self._optimizer, critic=self.critic, identity=self._identity
+        )
         self._totals = Totals()
 
     def _judge(self, groups: Sequence[Sequence[Sample]]) -> tuple[list[Sample], list[float]]:
-        """Samples in training order with their advantages."""
+        """Samples in training order, as they are trained, with their advantages."""
         ordered = in_groups(sample for group in groups for sample in group)
-        samples = [sample for group in ordered for sample in group]
-        if len({sample.trajectory for sample in samples}) != len(samples):
+        given = [sample for group in ordered for sample in group]
+        if len({sample.trajectory for sample in given}) != len(given):
             raise ValueError(f"step {self.version} was given a trajectory twice")
-        scores_B = torch.tensor([sample.score for sample in samples], dtype=torch.float64)
-        group_B = torch.tensor([number for number, group in enumerate(ordered) for _ in group], dtype=torch.int64)
+        if self._estimator.whitens_batch and self._totals.groups:
+            raise ValueError(
+                f"{self._algorithm.advantage_estimator} whitens advantages over the batch, so step {self.version}"
+                " cannot be trained in pieces; give its groups at once"
+            )
         self._totals.add_groups(ordered)
-        judged_B = advantages.grpo(scores_B, group_B, normalize_by_std=self._algorithm.normalize_by_std)
-        return samples, judged_B.tolist()
+        self._totals.add_sums(self._overlong.sums(given))
+        samples = self._overlong.apply(given)
+        judged = Judged(
+            scores_B=torch.tensor([sample.score for sample in samples], dtype=torch.float64),
+            group_B=torch.tensor([number for number, group in enumerate(ordered) for _ in group], dtype=torch.int64),
+            num_tokens_B=torch.tensor([sample.num_loss_tokens for sample in samples], dtype=torch.float64),
+        )
+        return samples, dispatch.judge(judged, self._algorithm).tolist()
+
+    def _has_gradient(self, sample: Sample, advantage: float) -> bool:
+        """Without advantage, KL term and critic a response has none: it is scored for the metrics only."""
+        if self._overlong.drops(sample):
+            return False
+        return advantage != 0.0 or self._reference is not None or self.critic is not None
 
     def _accumulate_one(self, micro: MicroBatch, *, learn: bool) -> None:
         reference_BT = None
@@ -166,42 +194,42 @@ class Trainer:
             with torch.no_grad():
                 reference_BT = micro.spread(self._reference.score(micro).logprobs_N)
         with torch.set_grad_enabled(learn):
+            advantages_BT = self._criticize(micro, learn=learn) if self.critic else micro.advantages_B[:, None]
             scores = self._network.score(micro)
-            logprobs_BT = micro.spread(scores.logprobs_N)
-            found = objective(micro, logprobs_BT, micro.spread(scores.entropy_N), reference_BT, self._algorithm)
+            logprobs_BT, entropy_BT = micro.spread(scores.logprobs_N), micro.spread(scores.entropy_N)
+            found = objective(micro, advantages_BT, logprobs_BT, entropy_BT, reference_BT, self._algorithm)
         if learn:
             found.loss.backward()
         self._totals.add(micro, found, logprobs_BT)
 
-    def _apply(self, totals: Totals, rate: float) -> float:
-        """The optimizer step; returns the gradient norm before clipping."""
-        denominator = totals.denominator()
+    def _criticize(self, micro: MicroBatch, *, learn: bool) -> Tensor:
+        """Advantages by token; the critic's gradients are added on the way."""
+        assert self.critic is not None
+        found = self.critic.criticize(micro)
+        if learn:
+            found.loss.backward()
+        self._totals.add_sums(found.sums)
+        return found.advantages_BT
+
+    def _apply(self, totals: Totals, rate: float) -> dict[str, float]:
+        """The optimizer step, of policy and critic or of neither; returns gradient norms and learning rates."""
         not_finite = totals.not_finite()
         if not_finite:
             names = ", ".join(str(name) for name in not_finite[:8]) + (", ..." if len(not_finite) > 8 else "")
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        if not parameters or not denominator:
-            return 0.0
-        torch._foreach_mul_([parameter.grad for parameter in parameters], 1.0 / denominator)
-        grad_norm = float(clip_grad_norm_(parameters, self._settings.max_grad_norm))
-        if not torch.isfinite(torch.tensor(grad_norm)):
-            raise FloatingPointError(f"step {self.version}: the gradient's norm is {grad_norm}")
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        return grad_norm
-
-
-def _adamw(model: torch.nn.Module, settings: TrainerSettings) -> torch.optim.AdamW:
-    """Matrices decay; norms and biases do not."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        [
-            {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
-            {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
-        ],
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        fused=True,
-    )
+        learners = {"actor": (self.model, self._optimizer, rate)}
+        if self.critic is not None:
+            critic_rate = rate * self._algorithm.critic_learning_rate / self._settings.learning_rate
+            learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
+        found: dict[str, float] = {}
+        for name, (model, _, its_rate) in learners.items():
+            grad_norm = optimizer.average_and_clip(
+                model, denominator=totals.denominator(), max_grad_norm=self._settings.max_grad_norm
+            )
+            if not math.isfinite(grad_norm):
+                raise FloatingPointError(f"step {self.version}: the norm of the {name}'s gradient is {grad_norm}")
+            found |= {f"{name}/grad_norm": grad_norm, f"{name}/lr": its_rate}
+        if totals.denominator():
+            for _, its_optimizer, its_rate in learners.values():
+                optimizer.step(its_optimizer, learning_rate=its_rate)
+        return found

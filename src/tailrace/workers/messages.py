@@ -70,6 +70,7 @@ class TrainingInit:
     trainer: TrainerSettings
     algorithm: AlgorithmSettings
     temperature: float
+    max_response_length: int
     max_steps: int
     seed: int
     channel_name: str

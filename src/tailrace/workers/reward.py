@@ -23,7 +23,7 @@ def main() -> None:
     init = link.receive()
     assert isinstance(init, RewardInit)
     try:
-        scorer = Scorer.load(init.functions, init.columns)
+        scorer = Scorer.load(init.uses)
     except ValueError as error:
         link.send(RewardRefused(reason=str(error)))
         return

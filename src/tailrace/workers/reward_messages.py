@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
+from tailrace.rewards.outcome import RewardUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInit:
-    functions: tuple[str, ...]
-    columns: tuple[str, ...]
-    """Columns that every prompt row has."""
+    uses: tuple[RewardUse, ...]
     memory_mb: int | None
 
 

@@ -39,6 +39,7 @@ class TrainingWorker:
             settings=init.trainer,
             algorithm=init.algorithm,
             temperature=init.temperature,
+            max_response_length=init.max_response_length,
             max_steps=init.max_steps,
             seed=init.seed,
         )

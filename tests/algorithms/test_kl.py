@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from tailrace.algorithms.corrections import truncated_importance_weights
 from tailrace.algorithms.kl import k3
 
 
@@ -27,14 +26,3 @@ def test_the_mean_of_k3_over_the_policys_samples_is_the_divergence() -> None:
     policy, reference = torch.tensor([0.7, 0.2, 0.1]).log(), torch.tensor([0.3, 0.3, 0.4]).log()
     exact = (policy.exp() * (policy - reference)).sum()
     assert (policy.exp() * k3(policy, reference)).sum() == pytest.approx(exact.item(), rel=1e-6)
-
-
-def test_importance_weights_are_ratios_cut_from_above() -> None:
-    old, behaviour = torch.tensor([[1.5, 4.0, 0.5, 1.0]]).log(), torch.tensor([[1.0, 1.0, 1.0, 1.0]]).log()
-    found = truncated_importance_weights(old, behaviour, clip_high=2.0)
-    assert found[0].tolist() == pytest.approx([1.5, 2.0, 0.5, 1.0])
-
-
-def test_no_gradient_flows_through_importance_weights() -> None:
-    old = torch.zeros(1, 2, requires_grad=True)
-    assert not truncated_importance_weights(old, torch.ones(1, 2), clip_high=2.0).requires_grad

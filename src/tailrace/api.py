@@ -1,0 +1,94 @@
+"""Train from Python, with objects where the command line has paths.
+
+    import tailrace
+
+    def reward(response: str, answer: str) -> float:
+        return float(response.strip().endswith(answer))
+
+    result = tailrace.train(
+        model="tiny-arith",
+        prompts=[{"prompt": "17+8=", "answer": "25"}, ...],
+        reward=reward,
+        output_dir="runs/mine",
+        max_steps=10,
+        learning_rate=3e-4,
+    )
+    print(result.metrics["reward/mean"], result.checkpoint)
+
+Works in a script without a ``__main__`` guard and in a notebook. The same call again continues an unfinished run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from tailrace.config.load import assemble, read_recipe
+from tailrace.config.names import full_name
+
+if TYPE_CHECKING:
+    from tailrace.runtime.train import Result
+
+Reward = str | Callable[..., Any]
+Prompts = str | Path | Sequence[Mapping[str, Any]]
+
+
+def train(
+    *,
+    model: str | Path | None = None,
+    prompts: Prompts | None = None,
+    reward: Reward | Sequence[Reward] | None = None,
+    output_dir: str | Path,
+    recipe: str | None = None,
+    say: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train and return how it ended.
+
+    ``settings``: any setting by its own name (``learning_rate=3e-4``), by its full name
+    (``**{"trainer.learning_rate": 3e-4}``), or a whole section as a mapping (``trainer={...}``). They win over
+    ``recipe``. ``SettingsError`` says what to change when the run cannot begin.
+    """
+    from tailrace.runtime.train import say_at_once
+    from tailrace.runtime.train import train as run
+
+    say = say or say_at_once
+    folder = Path(output_dir)
+    given: dict[str, Any] = {full_name(name): value for name, value in settings.items()}
+    given["output_dir"] = folder
+    if model is not None:
+        given["model.path"] = str(model)
+    if prompts is not None:
+        given["data.train"] = _as_file(prompts, folder)
+    if reward is not None:
+        rewards = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+        given["reward.functions"] = [_as_spec(item, folder) for item in rewards]
+    return run(assemble(read_recipe(recipe) if recipe is not None else {}, given, hint=say), say)
+
+
+def _as_file(prompts: Prompts, folder: Path) -> str:
+    if isinstance(prompts, str | Path):
+        return str(prompts)
+    lines = "".join(json.dumps(dict(row)) + "\n" for row in prompts)
+    return str(_keep(folder, "prompts", lines.encode(), ".jsonl"))
+
+
+def _as_spec(reward: Reward, folder: Path) -> str:
+    """A function travels to the reward processes by value: it may live in a script or a notebook cell."""
+    if isinstance(reward, str):
+        return reward
+    path = _keep(folder, f"reward-{getattr(reward, '__name__', 'function')}", cloudpickle.dumps(reward), ".pickle")
+    return f"pickle:{path}"
+
+
+def _keep(folder: Path, stem: str, content: bytes, suffix: str) -> Path:
+    """Write next to the run under a name that says what is inside, so that the same call names the same file."""
+    path = folder / "inputs" / f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path.absolute()

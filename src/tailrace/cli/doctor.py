@@ -1,0 +1,31 @@
+"""Say what a run waits for and what is wrong with it: `tailrace doctor RUN [--json]`.
+
+Works on a run that goes on, one that stopped and a finished one. Exit status: 0 fine, 1 findings, 2 no such run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    from tailrace.dashboard.doctor import as_json, examine, lines
+
+    try:
+        if rest:
+            raise ValueError(f"unexpected argument {rest[0]!r}")
+        diagnosis = examine(options.run)
+    except (ValueError, OSError) as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(as_json(diagnosis), indent=2) if options.json else "\n".join(lines(diagnosis)))
+    return 1 if diagnosis.findings else 0

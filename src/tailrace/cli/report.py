@@ -1,0 +1,37 @@
+"""Show a run as one HTML page: `tailrace report RUN [--output FILE]`.
+
+Works on a finished run, on one that goes on and on one that was cut off. Exit status: 0 written, 2 it could not be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run directory")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    try:
+        if rest:
+            raise ValueError(f"unexpected argument {rest[0]!r}")
+        from tailrace.dashboard.report import write_report
+
+        path = write_report(options.run, options.output)
+    except ModuleNotFoundError as error:
+        if error.name not in ("bokeh", "jinja2", "markupsafe"):
+            raise
+        print(f"tailrace: a report needs {error.name}: pip install 'tailrace[report]'", file=sys.stderr)
+    except ValueError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"tailrace: the report cannot be written: {error}", file=sys.stderr)
+    else:
+        print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        return 0
+    return 2

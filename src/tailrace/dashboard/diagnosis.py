@@ -1,0 +1,61 @@
+"""What the doctor sees and what it says. Data only; ``checks.py`` judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.core.waits import Wait
+from tailrace.dashboard.machine import Machine
+from tailrace.observe.account import Account
+from tailrace.observe.recollection import Recollection
+
+FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong or slow, and one thing to do about it."""
+
+    subject: str
+    """A short name: `disk`, `reward`, `instance 0`, ..."""
+    what: str
+    suggestion: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """Everything a check may look at. Built once; checks read no file and no clock."""
+
+    path: str
+    life: str
+    """`finished`, `running` or `stopped`."""
+    account: Account
+    memory: Recollection | None
+    """None where the core's state cannot be rebuilt."""
+    memory_problem: str
+    now: float
+    """Run time: of this moment while the run lives, else of its last entry."""
+    machine: Machine
+    checkpoint_bytes: int
+    """Size of the newest checkpoint."""
+    damaged: tuple[tuple[str, str], ...]
+    """(checkpoint, what is wrong with it)."""
+    num_whole_checkpoints: int
+    has_torn_end: bool
+    log_complaint: str
+    """A line of a worker's log that says the disk is full."""
+    reward_timeout_s: float | None
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Of a run that goes on; nothing else waits."""
+        if self.memory is None or self.life != RUNNING:
+            return []
+        return self.memory.waits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    patient: Patient
+    headline: str
+    findings: tuple[Finding, ...]

@@ -1,0 +1,90 @@
+"""``report.html``: one file that shows a whole run, light or dark, and loads nothing from anywhere.
+
+Every number on the page comes from ``tailrace.observe``; this file only chooses, words and places them. The page is
+made from the journal, the config and what the payload store still holds, so it works on a finished run, on one that
+goes on and on one that was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from importlib.resources import files as package_files
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.resources import Resources
+from jinja2 import Environment
+from markupsafe import Markup
+
+from tailrace.dashboard import charts, tables
+from tailrace.dashboard.samples import Sample
+from tailrace.observe.account import Account
+
+SECTIONS = (
+    ("learning", "Learning"),
+    ("lengths", "Lengths"),
+    ("timeline", "Timeline"),
+    ("phases", "Phases"),
+    ("fates", "Prompts"),
+    ("samples", "Responses"),
+    ("config", "Settings"),
+)
+_NO_SAMPLES = (
+    "The payload store holds no whole response of a trained step any more: payload is deleted once a checkpoint covers"
+    " it. keep_rollouts = true keeps it."
+)
+
+
+def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample], config: dict[str, Any]) -> str:
+    """The whole page as text."""
+    drawings = _drawings(account)
+    fates, fates_note = tables.fate_rows(account)
+    return _template().render(
+        name=name,
+        status=tables.status(account, is_alive=is_alive),
+        sections=SECTIONS,
+        tiles=tables.tiles(account),
+        charts=drawings,
+        lengths_note=tables.lengths_note(account),
+        kinds=tables.kinds(account),
+        lanes=tables.lanes(account),
+        phases=tables.phases(account),
+        totals=tables.totals(account),
+        states=sorted({row[1] for row in fates}),
+        fates_note=fates_note,
+        samples=samples,
+        no_samples=_NO_SAMPLES,
+        config=json.dumps(config, indent=2),
+        version=version("tailrace"),
+        num_entries=f"{account.num_entries:,}",
+        chart_json=_embed([json_item(chart, f"chart-{key}") for key, chart in drawings.items()]),
+        fate_json=_embed(fates),
+        bokeh=Markup(Resources(mode="inline", components=["bokeh"], log_level="warn").render_js()),
+        css=Markup(_asset("page.css")),
+        script=Markup(_asset("page.js")),
+    )
+
+
+def _drawings(account: Account) -> dict[str, Any]:
+    found: dict[str, Any] = {"timeline": charts.timeline(account.timeline.lanes())}
+    if account.steps:
+        found["rewards"] = charts.rewards(account.steps)
+        found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
+        found["phases"] = charts.phases(account.steps)
+    if account.evaluations:
+        found["evaluations"] = charts.evaluations(account.evaluations)
+    return found
+
+
+def _template() -> Any:
+    return Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return (package_files("tailrace") / "dashboard" / name).read_text(encoding="utf-8")
+
+
+def _embed(data: Any) -> Markup:
+    """JSON inside a script element, where only `<` could end it early."""
+    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))

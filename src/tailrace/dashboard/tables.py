@@ -1,0 +1,149 @@
+"""The words and tables of the report, from an account. Seconds are shown as they were folded, rounded only here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.dashboard.charts import OTHER, PHASES
+from tailrace.observe.account import Account
+from tailrace.observe.fates import DROPPED, IN_PROGRESS, OFFERED, Totals
+from tailrace.observe.progress import clock
+from tailrace.observe.timeline import REWARDS, TRAINER
+
+MAX_FATES = 20_000
+_TO = " \N{RIGHTWARDS ARROW} "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    kind: str
+    """`finished`, `running` or `stopped`."""
+    sentence: str
+
+
+def status(account: Account, *, is_alive: bool) -> Status:
+    steps = account.schedule.max_steps if account.schedule else 0
+    so_far = f"{account.version} of {steps} steps in {clock(account.now - account.began)}"
+    if account.finish is not None and account.finish.is_complete:
+        return Status(kind="finished", sentence=f"{so_far}: {account.finish.reason}.")
+    if is_alive:
+        return Status(kind="running", sentence=f"{so_far} so far; this page shows the run as it was when it was made.")
+    reason = account.finish.reason if account.finish else "its process ended without a word"
+    return Status(kind="stopped", sentence=f"{so_far}, then it stopped: {reason}. The same command continues it.")
+
+
+def tiles(account: Account) -> list[dict[str, str]]:
+    found = []
+    if account.steps:
+        first, last = account.steps[0], account.steps[-1]
+        found.append(_tile(f"{first['reward/mean']:.3f}{_TO}{last['reward/mean']:.3f}", f"mean reward, first{_TO}last"))
+    for name in sorted({key for row in account.evaluations for key in row if "/avg@" in key}):
+        values = [row[name] for row in account.evaluations if name in row]
+        found.append(_tile(f"{values[0]:.3f}{_TO}{values[-1]:.3f}", name.removeprefix("eval/")))
+    offered = account.fates.totals(is_training=True)[OFFERED]
+    found.append(_tile(f"{offered.num_tokens:,}", "tokens generated for training"))
+    lanes = account.timeline.lanes()
+    rollout = [lane for lane in lanes if lane.name not in (REWARDS, TRAINER)]
+    if rollout:
+        share = sum(lane.idle_ratio for lane in rollout) / len(rollout)
+        found.append(_tile(f"{share:.0%}", "of the time, rollout was idle"))
+    for lane in lanes:
+        if lane.name == TRAINER:
+            found.append(_tile(f"{lane.idle_ratio:.0%}", "of the time, the trainer was idle"))
+    if account.losses:
+        found.append(_tile(str(len(account.losses)), "times an instance was lost"))
+    if account.resumed_at:
+        found.append(_tile(str(len(account.resumed_at)), "times the run was resumed"))
+    return found
+
+
+def _tile(value: str, words: str) -> dict[str, str]:
+    return {"value": value, "words": words}
+
+
+def lengths_note(account: Account) -> str:
+    """Generated against trained: what a schedule leaves out is visible here."""
+    generated = [length for step in account.fates.lengths for length in step.generated]
+    trained = [length for step in account.fates.lengths for length in step.trained]
+    if not generated or not trained:
+        return ""
+    if sorted(generated) == sorted(trained):
+        return "Every generated response was trained on."
+    means = sum(generated) / len(generated), sum(trained) / len(trained)
+    return (
+        f"{len(generated):,} responses were generated (mean {means[0]:.1f} tokens),"
+        f" {len(trained):,} trained on (mean {means[1]:.1f})."
+    )
+
+
+def kinds(account: Account) -> list[str]:
+    return list(dict.fromkeys(kind for lane in account.timeline.lanes() for kind in lane.seconds()))
+
+
+def lanes(account: Account) -> list[dict[str, Any]]:
+    columns = kinds(account)
+    return [
+        {
+            "name": lane.name,
+            "seconds": [_seconds(lane.seconds().get(kind)) for kind in columns],
+            "idle": _seconds(lane.idle_s),
+            "idle_s": f"{lane.idle_s:.6f}",
+            "share": f"{lane.idle_ratio:.1%}",
+        }
+        for lane in account.timeline.lanes()
+    ]
+
+
+def phases(account: Account) -> list[dict[str, str]]:
+    whole = sum(row["timing_s/step"] for row in account.steps)
+    known = {words: sum(row[f"timing_s/{name}"] for row in account.steps) for name, (words, _) in PHASES.items()}
+    known[OTHER[0]] = max(whole - sum(known.values()), 0.0)
+    return [
+        {"words": words, "seconds": _seconds(seconds), "share": f"{seconds / whole:.1%}" if whole else "-"}
+        for words, seconds in known.items()
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.2f} s"
+
+
+def totals(account: Account) -> list[dict[str, Any]]:
+    training = account.fates.totals(is_training=True)
+    evaluation = account.fates.totals(is_training=False)
+    num_tokens = training[OFFERED].num_tokens + evaluation[OFFERED].num_tokens
+    words = {state: f"- {state}" for state in training} | {OFFERED: "offered for training"}
+    rows = [{"words": words[state], "cells": _cells(total, num_tokens)} for state, total in training.items()]
+    if evaluation[OFFERED].num_groups:
+        rows.append({"words": "offered for evaluation", "cells": _cells(evaluation[OFFERED], num_tokens)})
+    return rows
+
+
+def _cells(total: Totals, num_tokens: int) -> list[str]:
+    share = f"{total.num_tokens / num_tokens:.1%}" if num_tokens else "-"
+    counts = (total.num_groups, total.num_prompts, total.num_responses, total.num_tokens)
+    return [*(f"{count:,}" for count in counts), share]
+
+
+def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
+    """One row per visit, training first; of a run with too many visits, those that need a look come first."""
+    fates = sorted(account.fates.groups.values(), key=lambda fate: fate.group.source != account.fates.train_source)
+    note = ""
+    if len(fates) > MAX_FATES:
+        fates.sort(key=lambda fate: fate.state not in (DROPPED, IN_PROGRESS))
+        note = f"{len(fates) - MAX_FATES:,} more visits, all of them trained or evaluated, are in the journal only."
+        fates = fates[:MAX_FATES]
+    rows = [
+        [
+            str(fate.group),
+            fate.state,
+            fate.step,
+            len(fate.responses),
+            fate.num_tokens,
+            None if fate.mean_score is None else round(fate.mean_score, 3),
+            fate.num_failed,
+        ]
+        for fate in fates
+    ]
+    return rows, note

@@ -1,0 +1,151 @@
+"""Which columns hold the prompt and the answer: canonical names first, then those that other systems write.
+
+* A dotted name reaches into a table: `reward_model.ground_truth`.
+* Marks that only one system writes decide before common names do, since the same row may hold both.
+* Every row leaves with `prompt` and (where there is one) `answer`, and with all its own columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tailrace.data.rows import Row
+
+_MISSING = object()
+_ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    system: str
+    marks: tuple[str, ...]
+    """Columns by which its rows are known."""
+    prompt: tuple[str, ...]
+    answer: tuple[str, ...]
+
+
+_MARKED = (
+    _Format(
+        system="verl", marks=("reward_model.ground_truth",), prompt=("prompt",), answer=("reward_model.ground_truth",)
+    ),
+    _Format(
+        system="SkyRL", marks=("reward_spec.ground_truth",), prompt=("prompt",), answer=("reward_spec.ground_truth",)
+    ),
+    _Format(system="ROLL", marks=("ground_truth", "tag"), prompt=("messages", "prompt"), answer=("ground_truth",)),
+)
+PROMPT_NAMES = ("prompt", "messages", "question", "input", "problem", "query", "instruction")
+ANSWER_NAMES = ("answer", "ground_truth", "label", "solution", "target", "output")
+_COMMON = _Format(system="", marks=(), prompt=PROMPT_NAMES, answer=ANSWER_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Where prompt and answer are in the rows of one source."""
+
+    prompt: str
+    answer: str | None
+    system: str = ""
+    """The system whose format it is, where the rows tell."""
+
+    @classmethod
+    def detect(cls, source: str, rows: Sequence[Row], *, prompt: str | None = None, answer: str | None = None) -> Self:
+        """Look at the rows; `prompt` and `answer` are the user's own choice and are not questioned."""
+        first = rows[0]
+        found = next((f for f in _MARKED if all(_at(first, mark) is not _MISSING for mark in f.marks)), _COMMON)
+        chosen_prompt = prompt or _first_that_fits(found.prompt, first)
+        if chosen_prompt is None:
+            raise ValueError(
+                f"{source} has no prompt column; it has {', '.join(first) or 'nothing'}; "
+                "name the right one with data.prompt_column"
+            )
+        answers = [name for name in found.answer if name != chosen_prompt]
+        chosen_answer = answer or _first_present(answers, rows)
+        if answer is not None and _first_present([answer], rows) is None:
+            raise ValueError(f"{source} has no column {answer!r} (answer_column); it has {', '.join(first)}")
+        is_guessed = prompt is None and answer is None
+        return cls(prompt=chosen_prompt, answer=chosen_answer, system=found.system if is_guessed else "")
+
+    @property
+    def note(self) -> str:
+        answer = f"answer from {self.answer!r}" if self.answer else "no answer column"
+        system = f" ({self.system} format)" if self.system else ""
+        return f"prompt from {self.prompt!r}, {answer}{system}"
+
+    @property
+    def is_canonical(self) -> bool:
+        return self.prompt == "prompt" and self.answer in (None, "answer")
+
+    def canonical(self, row: Row, place: str) -> dict[str, object]:
+        """The row with `prompt` and `answer`, or a `ValueError` that names the place."""
+        prompt = _as_chat(_at(row, self.prompt))
+        if prompt is _MISSING:
+            raise ValueError(f"{place}: there is no {self.prompt!r}; the row has {', '.join(row) or 'nothing'}")
+        _check_prompt(prompt, self.prompt, place)
+        values: dict[str, object] = {"prompt": prompt}
+        if self.answer is not None and (answer := _at(row, self.answer)) is not _MISSING:
+            values["answer"] = answer
+        return dict(row) | values
+
+
+def _at(row: object, dotted: str) -> object:
+    """The value under a name or a dotted path; a name with dots of its own is found as it is."""
+    if isinstance(row, dict) and dotted in row:
+        return row[dotted]
+    head, _, rest = dotted.partition(".")
+    if not isinstance(row, dict) or not rest or head not in row:
+        return _MISSING
+    return _at(row[head], rest)
+
+
+def _first_that_fits(names: Iterable[str], row: Row) -> str | None:
+    """The first column that is there. Conversations that end with a reply are training texts, not prompts."""
+    for name in names:
+        value = _at(row, name)
+        ends_with_reply = name == "messages" and _last_role(_as_chat(value)) == _ASSISTANT
+        if value is not _MISSING and value is not None and not ends_with_reply:
+            return name
+    return None
+
+
+def _first_present(names: Iterable[str], rows: Sequence[Row]) -> str | None:
+    return next((name for name in names if any(_at(row, name) is not _MISSING for row in rows)), None)
+
+
+def _last_role(chat: object) -> object:
+    return chat[-1].get("role") if isinstance(chat, list) and chat and isinstance(chat[-1], dict) else None
+
+
+def _as_chat(value: object) -> object:
+    """Chats written as JSON text become lists; keys that a table format filled with nothing are left out."""
+    if isinstance(value, str) and value.lstrip().startswith("[{"):
+        try:
+            parsed = json.loads(value)
+        except json.JSONDecodeError:
+            return value
+        return parsed if _is_chat(parsed) else value
+    if isinstance(value, list):
+        return [
+            {key: part for key, part in message.items() if part is not None or key == "content"}
+            if isinstance(message, dict)
+            else message
+            for message in value
+        ]
+    return value
+
+
+def _is_chat(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in value)
+    )
+
+
+def _check_prompt(prompt: object, column: str, place: str) -> None:
+    if not isinstance(prompt, str) and not _is_chat(prompt):
+        raise ValueError(
+            f"{place}: {column!r} must be a string or a list of messages with 'role' and 'content', got {prompt!r:.80}"
+        )

@@ -1,0 +1,218 @@
+"""What every part of a run did, and when it had nothing to do: a pure fold over the journal.
+
+A *lane* is one part: each rollout instance, reward scoring, the trainer. Its spans never overlap, and
+
+    seconds in spans  +  idle seconds  ==  length of the lane's window
+
+holds for every lane, finished run or not. What is still open when the journal ends counts up to its last entry.
+
+* An instance is `starting` until it has weights, `generating` while it holds at least one unfinished response,
+  `loading weights` during a pull, `ending` from the order to end it until the news of its end.
+* Rewards are `scoring` while at least one score is asked for and not back.
+* The trainer does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
+* Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.journal import Entry
+
+STARTING, GENERATING, LOADING, ENDING = "starting", "generating", "loading weights", "ending"
+SCORING = "scoring"
+TRAINING, SAVING, PUBLISHING = "training", "saving", "publishing"
+DOWN, IDLE = "down", "idle"
+
+REWARDS, TRAINER = "rewards", "trainer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    kind: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    name: str
+    start: float
+    end: float
+    spans: tuple[Span, ...]
+    """In order, without overlap, within the window."""
+
+    @property
+    def idle_s(self) -> float:
+        return self.end - self.start - sum(span.seconds for span in self.spans)
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of the time the lane was up."""
+        up_s = self.end - self.start - self.seconds().get(DOWN, 0.0)
+        return self.idle_s / up_s if up_s > 0 else 0.0
+
+    def seconds(self) -> dict[str, float]:
+        """By kind, without idle time."""
+        totals: dict[str, float] = {}
+        for span in self.spans:
+            totals[span.kind] = totals.get(span.kind, 0.0) + span.seconds
+        return totals
+
+    def with_idle(self) -> tuple[Span, ...]:
+        """The whole window: the spans, and an idle span in every gap."""
+        filled, position = [], self.start
+        for span in self.spans:
+            if span.start > position:
+                filled.append(Span(kind=IDLE, start=position, end=span.start))
+            filled.append(span)
+            position = span.end
+        if self.end > position:
+            filled.append(Span(kind=IDLE, start=position, end=self.end))
+        return tuple(filled)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Track:
+    """A lane while it is being written."""
+
+    start: float
+    spans: list[Span] = field(default_factory=list)
+    kind: str | None = None
+    since: float = 0.0
+
+    def switch(self, kind: str | None, now: float) -> None:
+        """From now on the lane does ``kind``; None is idle."""
+        if kind == self.kind:
+            return
+        self.spans = self.closed(now)
+        self.kind, self.since = kind, now
+
+    def closed(self, now: float) -> list[Span]:
+        if self.kind is None or now <= self.since:
+            return self.spans
+        return [*self.spans, Span(kind=self.kind, start=self.since, end=now)]
+
+
+class Timeline:
+    """Feed it a journal from its first entry; ask for ``lanes`` whenever you like."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, _Track] = {}
+        self._running: dict[InstanceId, set[TrajectoryId]] = {}
+        self._scoring: set[TrajectoryId] = set()
+        self._orders: deque[str] = deque()
+        """What the trainer was asked to do and has not done."""
+        self._now = 0.0
+
+    def feed(self, entry: Entry) -> None:
+        if isinstance(entry.event, ev.RunResumed):
+            self._resume(entry.now)
+        self._now = entry.now
+        self._event(entry.event)
+        for command in entry.commands:
+            self._command(command)
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Instances by number, then rewards, then the trainer."""
+        return tuple(
+            Lane(name=name, start=track.start, end=self._now, spans=tuple(track.closed(self._now)))
+            for name, track in sorted(self._tracks.items(), key=lambda item: _place(item[0]))
+        )
+
+    def _resume(self, now: float) -> None:
+        """Nothing happened since the last entry: the processes were gone."""
+        for track in self._tracks.values():
+            track.switch(DOWN, self._now)
+            track.switch(None, now)
+        self._running.clear()
+        self._scoring.clear()
+        self._orders.clear()
+
+    def _event(self, event: ev.Event) -> None:
+        match event:
+            case ev.RunStarted(schedule=schedule):
+                for number in range(schedule.num_instances):
+                    self._instance(InstanceId(number))
+                self._track(REWARDS)
+                self._track(TRAINER)
+            case ev.InstanceStarted(instance=instance) | ev.WeightsPulled(instance=instance):
+                self._instance(instance).switch(None, self._now)
+            case ev.InstanceLost(instance=instance):
+                self._running.pop(instance, None)
+                self._instance(instance).switch(None, self._now)
+            case ev.RolloutReported(instance=instance, finished=finished):
+                self._generate(instance, gone={part.trajectory for part in finished})
+            case ev.ResponsesScored(scores=scores):
+                self._scoring -= {scored.trajectory for scored in scores}
+                self._track(REWARDS).switch(SCORING if self._scoring else None, self._now)
+            case ev.StepTrained():
+                self._fulfil(TRAINING)
+            case ev.WeightsPublished():
+                self._fulfil(PUBLISHING)
+            case ev.CheckpointSaved() | ev.CheckpointFailed():
+                self._fulfil(SAVING)
+            case ev.TrainingFailed():
+                self._orders.clear()
+                self._track(TRAINER).switch(None, self._now)
+
+    def _command(self, command: do.Command) -> None:
+        match command:
+            case do.StartInstance(instance=instance):
+                self._instance(instance).switch(STARTING, self._now)
+            case do.KillInstance(instance=instance):
+                self._instance(instance).switch(ENDING, self._now)
+            case do.PullWeights(instance=instance):
+                self._instance(instance).switch(LOADING, self._now)
+            case do.Submit(instance=instance, dispatches=dispatches):
+                self._running.setdefault(instance, set()).update(d.trajectory for d in dispatches)
+                self._instance(instance).switch(GENERATING, self._now)
+            case do.Score(trajectories=trajectories):
+                self._scoring.update(trajectories)
+                self._track(REWARDS).switch(SCORING, self._now)
+            case do.TrainStep():
+                self._order(TRAINING)
+            case do.SaveCheckpoint():
+                self._order(SAVING)
+            case do.PublishWeights():
+                self._order(PUBLISHING)
+
+    def _generate(self, instance: InstanceId, *, gone: set[TrajectoryId]) -> None:
+        running = self._running.setdefault(instance, set())
+        running -= gone
+        track = self._instance(instance)
+        if track.kind == GENERATING and not running:
+            track.switch(None, self._now)
+
+    def _order(self, kind: str) -> None:
+        self._orders.append(kind)
+        self._track(TRAINER).switch(self._orders[0], self._now)
+
+    def _fulfil(self, kind: str) -> None:
+        if kind in self._orders:
+            self._orders.remove(kind)
+        track = self._track(TRAINER)
+        track.switch(None, self._now)  # two steps in a row are two spans
+        track.switch(self._orders[0] if self._orders else None, self._now)
+
+    def _instance(self, instance: InstanceId) -> _Track:
+        return self._track(f"instance {instance}")
+
+    def _track(self, name: str) -> _Track:
+        if name not in self._tracks:
+            self._tracks[name] = _Track(start=self._now)
+        return self._tracks[name]
+
+
+def _place(name: str) -> tuple[int, int]:
+    if name.startswith("instance "):
+        return 0, int(name.removeprefix("instance "))
+    return (1, 0) if name == REWARDS else (2, 0)

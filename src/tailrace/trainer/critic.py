@@ -1,0 +1,112 @@
+"""The critic of ``gae``: the starting model with a scalar head, trained beside the policy.
+
+B sequences, L input positions, T response positions, N response tokens, D hidden width.
+
+The value at a response token is that of the state before it: the same hidden state that predicts the token. The head
+starts at zero, so the first advantages are the scores themselves. There is one optimizer step per batch, so the values
+before the step are those of the training pass, detached; the value clip, which measures from them, can bite only
+where a caller takes several steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tailrace.algorithms import aggregation
+from tailrace.algorithms.values import clipped_value_loss, gae
+from tailrace.config.settings import AlgorithmSettings, TrainerSettings
+from tailrace.trainer import optimizer
+from tailrace.trainer.microbatch import MicroBatch
+from tailrace.trainer.network import load_model
+from tailrace.trainer.objective import total
+
+
+class ValueModel(nn.Module):
+    """A language model's body with one output."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.body = model.base_model
+        width = model.config.get_text_config().hidden_size
+        self.head = nn.Linear(width, 1, bias=False, device=next(model.parameters()).device)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, input_ids_BL: Tensor, source_N: Tensor) -> Tensor:
+        hidden_BLD = self.body(input_ids=input_ids_BL, use_cache=False).last_hidden_state
+        hidden_ND = hidden_BLD.flatten(0, 1)[source_N]
+        # In full precision also where the body runs in bf16: advantages are differences of values.
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            values_N: Tensor = self.head(hidden_ND.to(self.head.weight.dtype)).squeeze(1)
+        return values_N
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criticism:
+    advantages_BT: Tensor
+    loss: Tensor
+    """Unnormalised, like the policy's; shares its denominator."""
+    sums: dict[str, Tensor]
+
+
+class Critic:
+    """Owns the value model and its optimizer."""
+
+    def __init__(
+        self,
+        model_path: Path,
+        *,
+        device: torch.device,
+        settings: TrainerSettings,
+        algorithm: AlgorithmSettings,
+        autocast: torch.dtype | None,
+    ) -> None:
+        body = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        self.model = ValueModel(body)
+        self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
+        self._algorithm, self._device, self._autocast = algorithm, device, autocast
+
+    def values(self, micro: MicroBatch) -> Tensor:
+        with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
+            return micro.spread(self.model(micro.input_ids_BL, micro.source_N))
+
+    def criticize(self, micro: MicroBatch) -> Criticism:
+        """Advantages of a micro-batch and the loss of the values they came from."""
+        values_BT, mask_BT = self.values(micro), micro.mask_BT
+        scores_B = torch.tensor([sample.score for sample in micro.samples], dtype=torch.float64, device=self._device)
+        judged = gae(scores_B, values_BT, mask_BT, gamma=self._algorithm.gamma, lam=self._algorithm.lam)
+        found = clipped_value_loss(
+            values_BT, values_BT.detach(), judged.returns_BT.to(values_BT.dtype), value_clip=self._algorithm.value_clip
+        )
+        loss = aggregation.loss_sum(found.loss_BT, mask_BT, self._algorithm.loss_agg_mode)
+        error_BT = judged.returns_BT - values_BT.detach()
+        sums = {
+            "vf_loss": loss.detach(),
+            "vf_clipped": (found.is_clipped_BT & mask_BT).sum(),
+            "value": total(values_BT.detach(), mask_BT),
+            "return": total(judged.returns_BT, mask_BT),
+            "return_squared": total(judged.returns_BT**2, mask_BT),
+            "value_error": total(error_BT, mask_BT),
+            "value_error_squared": total(error_BT**2, mask_BT),
+        }
+        return Criticism(advantages_BT=judged.advantages_BT, loss=loss, sums=sums)
+
+
+def metrics(sums: dict[str, float], *, tokens: float, denominator: float) -> dict[str, float]:
+    """What the sums of a whole batch say about the critic."""
+    variance = sums["return_squared"] / tokens - (sums["return"] / tokens) ** 2
+    unexplained = sums["value_error_squared"] / tokens - (sums["value_error"] / tokens) ** 2
+    found = {
+        "critic/vf_loss": sums["vf_loss"] / denominator,
+        "critic/vf_clipfrac": sums["vf_clipped"] / tokens,
+        "critic/values/mean": sums["value"] / tokens,
+        "critic/returns/mean": sums["return"] / tokens,
+    }
+    # Equal returns have no variance but for rounding.
+    if variance > 1e-9 * sums["return_squared"] / tokens:
+        found["critic/vf_explained_var"] = 1.0 - unexplained / variance
+    return found

@@ -1,0 +1,37 @@
+"""AdamW over one model: gradients of unnormalised sums come in, an averaged, clipped step goes out."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from tailrace.config.settings import TrainerSettings
+
+
+def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: float) -> torch.optim.AdamW:
+    """Matrices decay; norms and biases do not."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=learning_rate,
+        betas=settings.betas,
+        fused=True,
+    )
+
+
+def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_norm: float) -> float:
+    """Divide the accumulated gradients once and clip them; returns their norm before clipping, 0 without any."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    if not parameters or not denominator:
+        return 0.0
+    torch._foreach_mul_([parameter.grad for parameter in parameters], 1.0 / denominator)
+    return float(clip_grad_norm_(parameters, max_grad_norm))
+
+
+def step(optimizer: torch.optim.Optimizer, *, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()

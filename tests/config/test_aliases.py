@@ -1,0 +1,97 @@
+"""Other systems' names: accepted with a hint, never beside the setting they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.config.aliases import ALIASES
+from tailrace.config.load import SettingsError, assemble, leaves, load
+from tailrace.config.settings import Settings
+
+
+def test_every_alias_means_a_setting_and_none_is_one() -> None:
+    known = {name for name, _ in leaves(Settings)}
+    assert [alias for alias, target in ALIASES.items() if target not in known] == []
+    assert [alias for alias in ALIASES if alias in known] == []
+
+
+def test_a_recipe_in_other_words_says_the_same_and_gives_hints(tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(
+        "model_name_or_path: tiny-arith\n"
+        "num_generations: 4\n"
+        "rollout: {max_new_tokens: 64, temperature: 0.5}\n"
+        "beta: 0.1\n"
+        "actor_rollout_ref: {actor: {optim: {lr: 0.001}}}\n"
+        "data: {train_batch_size: 16}\n"
+        "reward_funcs: [exact_match]\n"
+    )
+    (tmp_path / "ours.toml").write_text(
+        '[model]\npath = "tiny-arith"\n'
+        "[rollout]\nn_samples_per_prompt = 4\nmax_response_length = 64\ntemperature = 0.5\n"
+        "[algorithm]\nkl_loss_coef = 0.1\n"
+        "[trainer]\nlearning_rate = 0.001\n"
+        "[schedule]\nrollout_batch_size = 16\n"
+        '[reward]\nfunctions = ["exact_match"]\n'
+    )
+    hints: list[str] = []
+    assert load(str(tmp_path / "theirs.yaml"), hint=hints.append) == load(
+        str(tmp_path / "ours.toml"), {"output_dir": "runs/theirs"}
+    )
+    assert "hint: num_generations is rollout.n_samples_per_prompt here" in hints
+    assert "hint: rollout.max_new_tokens is rollout.max_response_length here" in hints
+    assert len(hints) == 7
+
+
+def test_overrides_may_use_other_names_and_win_over_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[rollout]\nn_samples_per_prompt = 4\n")
+    hints: list[str] = []
+    settings = load(str(tmp_path / "a.toml"), {"num-generations": "6", "rollout.temperature": "0.5"}, hint=hints.append)
+    assert settings.rollout.n_samples_per_prompt == 6
+    assert hints == ["hint: num-generations is rollout.n_samples_per_prompt here"]
+
+
+def test_values_from_a_program_may_be_dotted_names_or_sections() -> None:
+    hints: list[str] = []
+    recipe = {"rollout": {"n_samples_per_prompt": 4, "temperature": 0.5}}
+    settings = assemble(recipe, {"rollout": {"group_size": 6}, "trainer.learning_rate": 0.1}, hint=hints.append)
+    assert (settings.rollout.n_samples_per_prompt, settings.rollout.temperature) == (6, 0.5)
+    assert settings.trainer.learning_rate == 0.1
+    assert hints == ["hint: rollout.group_size is rollout.n_samples_per_prompt here"]
+
+
+def test_hints_go_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    load(None, {"epsilon": "0.1"})
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "hint: epsilon is algorithm.clip_ratio_low here; the upper range is algorithm.clip_ratio_high, with a default "
+        "of its own\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "num_generations: 4\nrollout: {n_samples_per_prompt: 4}",
+            "rollout.n_samples_per_prompt and num_generations both set rollout.n_samples_per_prompt; give it once",
+        ),
+        ("group_size: 4\nnum_generations: 8", "group_size and num_generations both set rollout.n_samples_per_prompt"),
+        ("num_generatons: 4", "unknown setting num_generatons"),
+        ("rollout: {beta: 0.1}", "unknown setting rollout.beta"),
+        ("model: tiny-arith\nmodel_name_or_path: tiny-arith", "model is a section of settings, but it is given as"),
+        ("model_name_or_path: tiny-arith\nmodel: tiny-arith", "model is a section of settings, but it is also given"),
+    ],
+)
+def test_a_clash_or_a_slip_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(str(tmp_path / "a.yaml"))
+    assert str(caught.value).startswith(words)
+
+
+def test_two_names_on_the_command_line_clash() -> None:
+    with pytest.raises(SettingsError, match=r"^algorithm\.kl_loss_coef and beta both set"):
+        load(None, {"beta": "0.1", "algorithm.kl_loss_coef": "0.1"})

@@ -1,0 +1,64 @@
+"""The page in a real browser, where one is installed: everything is drawn and nothing is complained about."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from core.world import World
+from dashboard.test_report import Page, crashed, finished
+from observe.runs import write_journal
+from tailrace.core.journal import Entry
+from tailrace.core.schedule import Schedule
+from tailrace.dashboard.report import write_report
+from tailrace.observe.account import Account
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")]
+
+
+def long_run() -> World:
+    world = World(Schedule(train_source="train", batch_size=1, group_size=2, max_steps=500), random.Random(2))
+    world.run()
+    return world
+
+
+def browse(page: Path, profile: Path, *, is_dark: bool) -> tuple[str, list[str]]:
+    """The document after its scripts ran, and what was written to the console."""
+    done = subprocess.run(
+        [
+            str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
+            "--enable-logging=stderr", "--window-size=1366,768", "--virtual-time-budget=8000",
+            f"--blink-settings=preferredColorScheme={0 if is_dark else 1}", "--dump-dom", page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )  # fmt: skip
+    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("world", "num_charts"),
+    [(finished, 5), (crashed, 5), (long_run, 4)],
+    ids=["finished", "crashed", "500-steps"],
+)
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_every_chart_is_drawn_without_a_complaint(
+    tmp_path: Path, world: object, num_charts: int, is_dark: bool
+) -> None:
+    entries: list[Entry] = world().entries  # type: ignore[operator]
+    path = write_report(write_journal(tmp_path / "run", entries))
+    text, console = browse(path, tmp_path / "profile", is_dark=is_dark)
+    assert text.count('class="bk-Figure') == num_charts
+    assert "data-complete-ms" in text
+    assert [line for line in console if "setting log level" not in line] == []
+    lanes = Account.of(entries).timeline.lanes()
+    assert Page(text).idle == pytest.approx({lane.name: lane.idle_s for lane in lanes}, abs=1e-6)

@@ -1,0 +1,193 @@
+"""The doctor names the cause in prepared situations, and never touches the run."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.world import World
+from observe.runs import advance_until, write_checkpoint, write_journal
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import Version
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import Limits, Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.dashboard.diagnosis import Diagnosis
+from tailrace.dashboard.doctor import as_json, examine, lines
+
+SCHEDULE = Schedule(
+    train_source="train", batch_size=2, group_size=4, max_steps=3, limits=Limits(progress_s=300.0, reward_s=130.0)
+)
+
+
+@contextmanager
+def alive(run: Path) -> Iterator[None]:
+    """A controller holds the lock."""
+    with (run / "lock").open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        yield
+
+
+def started(schedule: Schedule = SCHEDULE) -> World:
+    world = World(schedule, random.Random(5))
+    world.tell(ev.RunStarted(schedule=schedule))
+    return world
+
+
+def finished_run(tmp_path: Path) -> Path:
+    world = World(SCHEDULE, random.Random(5))
+    world.run()
+    run = write_journal(tmp_path / "run", world.entries)
+    write_checkpoint(run, SCHEDULE, world.entries, 3)
+    return run
+
+
+def subjects(diagnosis: Diagnosis) -> list[str]:
+    return [finding.subject for finding in diagnosis.findings]
+
+
+def wall(run: Path, later_s: float) -> float:
+    """The time of day, so long after the journal last grew."""
+    return (run / "journal.jsonl").stat().st_mtime + later_s
+
+
+def test_a_finished_run_is_fine(tmp_path: Path) -> None:
+    diagnosis = examine(finished_run(tmp_path))
+    assert diagnosis.headline.startswith("the run is finished: 3 of 3 steps")
+    assert diagnosis.findings == ()
+    assert "nothing is wrong" in lines(diagnosis)
+
+
+def test_a_killed_engine_is_named_with_its_end(tmp_path: Path) -> None:
+    world = started()
+    advance_until(world, lambda w: w.coordinator.version == 1 and any(w.running.values()))
+    world.lose(next(iter(world.running)), "the process was killed by signal 9")
+    run = write_journal(tmp_path / "run", world.entries)
+    with alive(run):
+        diagnosis = examine(run, wall=wall(run, 1.0))
+    assert subjects(diagnosis) == ["instance 0"]
+    assert "its engine was lost once; the last time: the process was killed by signal 9" in diagnosis.findings[0].what
+    assert "rollout.kv_tokens" in diagnosis.findings[0].suggestion
+    assert diagnosis.headline.startswith("the run goes on")
+
+
+def test_a_reward_that_was_killed_for_its_time_is_called_hanging(tmp_path: Path) -> None:
+    world = started()
+    advance_until(world, lambda w: any(isinstance(c, do.Score) for c in w.open))
+    (ask,) = [c for c in world.open if isinstance(c, do.Score)][:1]
+    world.open.remove(ask)
+    failed = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.TIMEOUT, score=0.0, seconds=10.0)
+    world.tell(ev.ResponsesScored(scores=(failed,)))
+    run = write_journal(tmp_path / "run", world.entries)
+    with alive(run):
+        diagnosis = examine(run, wall=wall(run, 1.0))
+    assert subjects(diagnosis) == ["reward"]
+    assert "the reward function hangs: 1 of the last 1 scores passed their time limit of 10 s" in (
+        diagnosis.findings[0].what
+    )
+
+
+def test_a_reward_that_does_not_come_back_is_a_wait_with_age_and_limit(tmp_path: Path) -> None:
+    world = started()
+    advance_until(world, lambda w: bool(w.open) and isinstance(w.open[-1], do.Score))
+    run = write_journal(tmp_path / "run", world.entries)
+    with alive(run):
+        diagnosis = examine(run, wall=wall(run, 100.0))
+    (finding,) = [f for f in diagnosis.findings if "reward of" in f.what]
+    assert "for 100 s; after 130 s the run fails" in finding.what
+    assert any("waiting for reward of" in line for line in lines(diagnosis))
+
+
+@pytest.mark.parametrize("source", ["checkpoint", "log"])
+def test_a_full_disk_is_named_whoever_said_it(tmp_path: Path, source: str) -> None:
+    world = started(replace(SCHEDULE, save_interval=1))
+    advance_until(world, lambda w: any(isinstance(c, do.SaveCheckpoint) for c in w.open))
+    if source == "checkpoint":
+        world.tell(ev.CheckpointFailed(version=Version(1), reason="[Errno 28] No space left on device: 'model'"))
+    run = write_journal(tmp_path / "run", world.entries)
+    if source == "log":
+        (run / "logs" / "training.log").write_text("step 1\nOSError: [Errno 28] No space left on device\n")
+    diagnosis = examine(run)
+    assert subjects(diagnosis) == ["disk", "run"]
+    assert diagnosis.findings[0].what.startswith("the disk was full: ")
+    assert "No space left on device" in diagnosis.findings[0].what
+
+
+def straggling() -> World:
+    """Everything of the first step is scored but one response, which goes on."""
+    world = started()
+    advance_until(world, lambda w: any(isinstance(c, do.Submit) for c in w.open))
+    world.advance()
+    advance_until(world, lambda w: sum(len(running) for running in w.running.values()) == 8)
+    ((instance, running),) = world.running.items()
+    *quick, slow = list(running)
+    ends = tuple(ev.Finished(trajectory=t, length=9, finish=Finish.STOP) for t in quick)
+    going = (ev.Progressed(trajectory=slow, length=12),)
+    world.now += 1.0
+    world.tell(ev.RolloutReported(instance=instance, version=Version(0), progressed=going, finished=ends))
+    world.now += 1.0
+    world.tell(ev.ResponsesScored(scores=tuple(world.score(t) for t in quick)))
+    world.now += 42.0
+    more = (ev.Progressed(trajectory=slow, length=350),)
+    world.tell(ev.RolloutReported(instance=instance, version=Version(0), progressed=more))
+    return world
+
+
+def test_a_straggler_is_named_with_its_length_and_who_waits_for_it(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", straggling().entries)
+    with alive(run):
+        diagnosis = examine(run, wall=wall(run, 0.0))
+    assert subjects(diagnosis) == ["straggler"]
+    assert "on instance 0 (350 tokens so far); the other 7 of this step have been ready for 42 s" in (
+        diagnosis.findings[0].what
+    )
+
+
+def test_a_dead_run_waits_for_nothing_and_can_be_continued(tmp_path: Path) -> None:
+    diagnosis = examine(write_journal(tmp_path / "run", straggling().entries))
+    assert subjects(diagnosis) == ["run"]
+    assert "its process ended without a word" in diagnosis.findings[0].what
+    assert "run the same command again" in diagnosis.findings[0].suggestion
+    assert as_json(diagnosis)["waits"] == []
+
+
+def test_a_corrupted_checkpoint_is_named_with_its_file(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    weights = run / "checkpoints" / "step_3" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    diagnosis = examine(run)
+    assert subjects(diagnosis) == ["checkpoint"]
+    assert "checkpoint step_3 is damaged: step_3/model.safetensors has" in diagnosis.findings[0].what
+    assert "continues from the beginning" in diagnosis.findings[0].suggestion
+
+
+def test_a_damaged_journal_is_a_finding_and_not_a_traceback(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    text = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "journal.jsonl").write_bytes(b"".join([*text[:9], b"{broken}\n", *text[10:]]))
+    assert "journal" in subjects(examine(run))
+
+
+def test_the_doctor_leaves_no_trace(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
+    examine(run)
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
+
+
+def test_every_finding_comes_with_a_suggestion_and_json_holds_it_all(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    (run / "checkpoints" / "step_3" / "run_state.json").unlink()
+    found = as_json(examine(run))
+    assert found["state"] == "finished"
+    assert all(finding["suggestion"] for finding in found["findings"])
+    assert set(found["idle_s"]) == {"instance 0", "rewards", "trainer"}
+    assert found["versions"]["tailrace"]
+    assert found["disk"]["free"] > 0

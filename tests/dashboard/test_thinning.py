@@ -1,0 +1,51 @@
+"""Less to draw, and the same story."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.dashboard.thinning import buckets, drawn
+from tailrace.observe.timeline import Lane, Span
+
+
+@given(count=st.integers(0, 2000), limit=st.integers(1, 300))
+def test_buckets_cover_everything_once_and_are_nearly_equal(count: int, limit: int) -> None:
+    parts = buckets(count, limit)
+    assert [index for part in parts for index in part] == list(range(count))
+    assert len(parts) == min(count, limit)
+    sizes = {len(part) for part in parts}
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="got 0"):
+        buckets(5, 0)
+
+
+def lane_of(num_spans: int) -> Lane:
+    spans = [Span(kind="scoring", start=float(i), end=i + 0.25) for i in range(num_spans)]
+    return Lane(name="rewards", start=0.0, end=float(num_spans), spans=tuple(spans))
+
+
+def test_few_spans_are_drawn_as_they_are() -> None:
+    lane = lane_of(4)
+    assert drawn(lane, limit=100) == list(lane.with_idle())
+
+
+def test_many_short_spans_are_drawn_as_what_took_most_of_their_time() -> None:
+    found = drawn(lane_of(10_000), limit=100)
+    assert 90 <= len(found) <= 200
+    assert {span.kind for span in found} == {"idle"}
+    assert (found[0].start, found[-1].end) == (0.0, 10_000.0)
+    assert all(first.end == second.start for first, second in pairwise(found))
+
+
+def test_a_long_span_among_short_ones_keeps_its_edges() -> None:
+    short = [Span(kind="saving", start=i / 10, end=i / 10 + 0.05) for i in range(50)]
+    long = Span(kind="training", start=5.0, end=55.0)
+    lane = Lane(name="trainer", start=0.0, end=60.0, spans=(*short, long))
+    assert long in drawn(lane, limit=20)

@@ -1,0 +1,40 @@
+"""`hf:` goes through Hugging Face datasets, in a process of its own so that its cache is the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("datasets")
+
+
+def read(path: str, home: Path) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from tailrace.data.rows import read_rows; print([row for _, row in read_rows(sys.argv[1])])"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(home),
+    }
+    return subprocess.run([sys.executable, "-c", script, path], env=environment, capture_output=True, text=True)
+
+
+def test_a_repository_of_data_files_is_read_by_split(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for split in ("train", "test"):
+        (repository / f"{split}.jsonl").write_text(json.dumps({"question": split, "answer": "1"}) + "\n")
+    for suffix, split in (("", "train"), (":test", "test")):
+        result = read(f"hf:{repository}{suffix}", tmp_path / "home")
+        assert result.stdout.strip() == str([{"question": split, "answer": "1"}]), result.stderr
+    last = read(f"hf:{repository}:dev", tmp_path / "home").stderr.strip().split("\n")[-1]
+    assert last.endswith("has no split 'dev'; there are train, test")
+
+
+def test_a_dataset_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
+    last = read("hf:somebody/some-data:test", tmp_path).stderr.strip().split("\n")[-1]
+    assert last.startswith("ValueError: dataset 'somebody/some-data:test' cannot be had from Hugging Face: ")

@@ -1,0 +1,94 @@
+"""Every prompt has one fate and every token one group."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import EvalSet, Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.observe.fates import DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
+
+SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=2)
+
+
+def entry(event: ev.Event, *commands: do.Command) -> Entry:
+    return Entry(now=1.0, event=event, commands=commands)
+
+
+def members(prompt: int) -> list[TrajectoryId]:
+    return [TrajectoryId(GroupId("train", 0, prompt), member) for member in (0, 1)]
+
+
+def settled(schedule: Schedule, outcomes: list[tuple[Outcome, float]]) -> Fates:
+    """One group, offered, generated (5 tokens each) and scored like this."""
+    fates = Fates()
+    fates.feed(entry(ev.RunStarted(schedule=schedule)))
+    fates.feed(entry(ev.PromptsOffered(source="train", prompts=((0, 7),), next_epoch=0, next_offset=1)))
+    finished = tuple(ev.Finished(trajectory=t, length=5, finish=Finish.STOP) for t in members(7))
+    fates.feed(entry(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=finished)))
+    for trajectory, (outcome, score) in zip(members(7), outcomes, strict=True):
+        scored = ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.1)
+        fates.feed(entry(ev.ResponsesScored(scores=(scored,))))
+    return fates
+
+
+def test_a_group_that_was_trained_says_in_which_step_and_with_how_many_tokens() -> None:
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.TIMEOUT, 0.0)])
+    fate = fates.groups[GroupId("train", 0, 7)]
+    assert fate.state == IN_PROGRESS
+    fates.feed(entry(ev.TimerFired(), do.TrainStep(version=Version(0), trajectories=tuple(members(7)), scores=(1, 0))))
+    fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (fate.state, fate.step, fate.num_tokens, fate.mean_score, fate.num_failed) == (TRAINED, 1, 10, 0.5, 1)
+    assert fates.lengths[0].generated == fates.lengths[0].trained == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "outcomes", "state"),
+    [
+        ({"drops_failed_rewards": True}, [(Outcome.ERROR, 0.0), (Outcome.CRASH, 0.0)], DROPPED),
+        ({"drops_failed_rewards": True}, [(Outcome.ERROR, 0.0), (Outcome.OK, 1.0)], IN_PROGRESS),
+        ({"drops_failed_rewards": False}, [(Outcome.ERROR, 0.0), (Outcome.CRASH, 0.0)], IN_PROGRESS),
+        ({"filters_equal_scores": True}, [(Outcome.OK, 1.0), (Outcome.OK, 1.0)], FILTERED),
+        ({"filters_equal_scores": True}, [(Outcome.OK, 1.0), (Outcome.OK, 0.0)], IN_PROGRESS),
+    ],
+)
+def test_a_group_that_teaches_nothing_is_dropped_or_filtered(change: dict, outcomes: list, state: str) -> None:
+    fates = settled(replace(SCHEDULE, **change), outcomes)
+    assert fates.groups[GroupId("train", 0, 7)].state == state
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_whole_run_the_fates_add_up_to_what_was_offered(seed: int) -> None:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=3,
+        group_size=2,
+        max_steps=4,
+        eval_sets=(EvalSet(name="heldout", num_prompts=2, group_size=1),),
+        eval_interval=2,
+        drops_failed_rewards=True,
+    )
+    world = World(schedule, random.Random(seed), trouble=0.03)
+    finish = world.run()
+    fates = Fates()
+    for item in world.entries:
+        fates.feed(item)
+    for is_training in (True, False):
+        totals = fates.totals(is_training=is_training)
+        offered = totals.pop(OFFERED)
+        for name in ("num_groups", "num_responses", "num_tokens"):
+            assert sum(getattr(total, name) for total in totals.values()) == getattr(offered, name)
+    trained = fates.totals(is_training=True)[TRAINED]
+    assert trained.num_groups == len({t.group for batch in world.trained for t in batch})
+    if finish.is_complete:
+        assert trained.num_groups == 12
+        assert fates.totals(is_training=False)[EVALUATED].num_groups == 6
