@@ -53,8 +53,35 @@ class Submit(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt(Command):
+    """Stop these responses and report every token of them; they will go on from there.
+
+    Each ends in ``RolloutReported``, with finish INTERRUPTED unless it ended by itself before, or all in
+    ``InstanceLost``.
+    """
+
+    instance: InstanceId
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort(Command):
+    """Give these responses up and free what they hold. Ends in ``ResponsesAborted`` or ``InstanceLost``."""
+
+    instance: InstanceId
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseMemory(Command):
+    """Free the memory of an idle instance for training. Ends in ``MemoryReleased`` or ``InstanceLost``."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullWeights(Command):
-    """Load a published version into an idle instance. Ends in ``WeightsPulled`` or ``InstanceLost``."""
+    """Load a published version into an idle instance, which takes its memory again if it was released. Ends in ``WeightsPulled`` or ``InstanceLost``."""
 
     instance: InstanceId
     version: Version
@@ -65,6 +92,43 @@ class Score(Command):
     """Compute the rewards of these responses. Each ends in ``ResponsesScored``, whatever happens."""
 
     trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelScores(Command):
+    """Nobody waits for these rewards any more. Each ends in ``ResponsesScored``, outcome CANCELLED unless it was
+    scored before."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRound(Command):
+    """A round begins: it fills the batch of step ``round``. Says so to whoever follows the run; no event follows."""
+
+    round: int
+    is_long: bool
+    version: Version
+    """The oldest version that may generate it."""
+    resumed: tuple[GroupId, ...] = ()
+    """Interrupted or deferred groups that go on with the tokens they have."""
+    restarted: tuple[GroupId, ...] = ()
+    """Deferred groups that begin again from their prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseRound(Command):
+    """The batch of step ``round`` is complete, and this became of the rest. No event follows."""
+
+    round: int
+    is_long: bool
+    accepted: tuple[GroupId, ...]
+    deferred: tuple[GroupId, ...] = ()
+    dropped: tuple[GroupId, ...] = ()
+    interrupted: tuple[GroupId, ...] = ()
+    """They keep their tokens and go on in a later round."""
+    kept: tuple[GroupId, ...] = ()
+    """Complete, but one too many for this batch: first in the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +151,8 @@ class TrainStep(Command):
     scores: tuple[float, ...]
     truncated: tuple[TrajectoryId, ...] = ()
     """Those of them that used up their token budget."""
+    oldest: tuple[Version, ...] = ()
+    """The oldest version that generated a token of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,8 @@ class PromptsOffered(Event):
     """(epoch, prompt index) of each."""
     next_epoch: int
     next_offset: int
+    domains: tuple[str, ...] = ()
+    """Which of several mixed sources each prompt comes from; empty when there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReported(Event):
-    """What an instance did since its last report. Answers ``Submit``, one response at a time."""
+    """What an instance did since its last report. Answers ``Submit`` and ``Interrupt``, one response at a time."""
 
     instance: InstanceId
     version: Version
@@ -97,6 +99,33 @@ class RolloutReported(Event):
     finished: tuple[Finished, ...] = ()
     num_preemptions: int = 0
     """Since the instance started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """A response that was given up with ``length`` tokens."""
+
+    trajectory: TrajectoryId
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesAborted(Event):
+    """The instance has forgotten these; it will not speak of them again. Answers ``Abort``.
+
+    A response that had ended before it could be aborted is in an earlier report and has its length here as well.
+    """
+
+    instance: InstanceId
+    aborted: tuple[Aborted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReleased(Event):
+    """The instance holds no weights and no cache until it pulls again. Answers ``ReleaseMemory``."""
+
+    instance: InstanceId
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +143,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesScored(Event):
-    """Rewards are back. Answers ``Score``, one response at a time."""
+    """Rewards are back. Answers ``Score`` and ``CancelScores``, one response at a time."""
 
     scores: tuple[Scored, ...]
 

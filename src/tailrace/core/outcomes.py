@@ -16,3 +16,5 @@ class Outcome(Enum):
     """The process ended while it was scoring."""
     INVALID = "invalid"
     """The function returned something that is not a finite number."""
+    CANCELLED = "cancelled"
+    """Its response was given up before the reward was back."""

@@ -1,8 +1,64 @@
-"""What a run is asked to do, in numbers the core understands. Part of the journal's first event."""
+"""What a run is asked to do, in numbers the core understands. Part of the journal's first event.
+
+A schedule is: how much more than a batch is launched, what becomes of what is left over when the batch is full, how
+stale a sample may be, and whether rollout and training overlap. Presets are points in that space (`config.presets`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Leftovers(Enum):
+    """What becomes of launched groups that are not complete when the batch is."""
+
+    WAIT = "wait"
+    """There are none: the round ends when everything launched is complete."""
+    DROP = "drop"
+    """Aborted; the prompt is given up."""
+    DEFER = "defer"
+    """Aborted; the prompt joins the long queue and comes again in a long round."""
+    RESUME = "resume"
+    """Interrupted; they continue, before anything new, in the next round."""
+    KEEP = "keep"
+    """They go on: there are no rounds, and training takes each batch as it fills."""
+
+
+class Admission(Enum):
+    """How the ledger decides whether another group may begin."""
+
+    DEADLINE = "deadline"
+    """Only where its last permitted batch has room for it: the bound is strict."""
+    COUNT = "count"
+    """As long as (max_staleness + 1) batches are not exceeded in all: the bound is an aim."""
+    UNBOUNDED = "unbounded"
+
+
+class Placement(Enum):
+    COLOCATED = "colocated"
+    """Rollout gives its memory back while training runs."""
+    SHARED = "shared"
+    """Both stay resident on the same devices."""
+    DISAGGREGATED = "disaggregated"
+    """Each has devices of its own."""
+
+
+class EpochEnd(Enum):
+    """What becomes of a long queue that is shorter than a batch when a pass over the data ends."""
+
+    CARRY = "carry"
+    FLUSH = "flush"
+
+
+class VersionCap(Enum):
+    """What is done with a response that has tokens of ``max_versions_per_sample`` versions."""
+
+    FINISH = "finish"
+    """The round does not end before it."""
+    RESTART = "restart"
+    """It begins again from its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +84,31 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The synchronous schedule: generate a batch with version v, train on all of it, go on with version v + 1."""
-
     train_source: str
     batch_size: int
+    """Groups per optimizer step."""
     group_size: int
+    """Responses per group that are trained."""
     max_steps: int
+    launch_prompts: int = 0
+    """Groups a round launches; 0: the batch."""
+    launch_responses: int = 0
+    """Responses a launched group begins with; 0: the group size. Long rounds never launch more than they train."""
+    leftovers: Leftovers = Leftovers.WAIT
+    max_staleness: int | None = 0
+    """Versions between the oldest token of a trained response and the version that trains it; None: any number."""
+    admission: Admission = Admission.DEADLINE
+    rounds_ahead: int = 0
+    """Rounds that may begin before the batches of earlier rounds are trained."""
+    placement: Placement = Placement.SHARED
+    keeps_deferred_tokens: bool = False
+    """A deferred prompt resumes its responses where the bound allows, rather than beginning again."""
+    epoch_end: EpochEnd = EpochEnd.CARRY
+    max_versions_per_sample: int | None = None
+    version_cap: VersionCap = VersionCap.FINISH
+    has_quotas: bool = False
+    """Short rounds take groups of each domain in the proportion they were launched in."""
+
     num_instances: int = 1
     max_in_flight: int = 256
     """Responses an instance is given at the same time."""
@@ -54,6 +129,36 @@ class Schedule:
         for name in ("batch_size", "group_size", "max_steps", "num_instances", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for sentence in unsound(self):
+            raise ValueError(sentence)
+
+    @property
+    def num_launched(self) -> int:
+        """Groups a short round launches."""
+        return self.launch_prompts or self.batch_size
+
+    @property
+    def num_members(self) -> int:
+        """Responses a group of a short round begins with."""
+        return self.launch_responses or self.group_size
+
+    @property
+    def has_rounds(self) -> bool:
+        return self.leftovers is not Leftovers.KEEP
+
+    @property
+    def discards_leftovers(self) -> bool:
+        """Whether unfinished groups are given up when the batch is full, so that more may begin than can be trained."""
+        return self.leftovers in (Leftovers.DROP, Leftovers.DEFER)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether responses are generated while an optimizer step is taken."""
+        return self.rounds_ahead > 0 or (not self.has_rounds and self.max_staleness != 0)
+
+    @property
+    def is_strict(self) -> bool:
+        return self.admission is Admission.DEADLINE
 
     def is_eval_due(self, version: int) -> bool:
         return bool(self.eval_sets and self.eval_interval) and self._is_due(version, self.eval_interval)
@@ -63,3 +168,48 @@ class Schedule:
 
     def _is_due(self, version: int, interval: int | None) -> bool:
         return version == self.max_steps or (interval is not None and version % interval == 0)
+
+
+def unsound(schedule: Schedule) -> Iterator[str]:
+    """Why this combination cannot work, one sentence each."""
+    s, bound = schedule, schedule.max_staleness
+    if s.num_launched < s.batch_size:
+        yield f"a round of {s.num_launched} prompts never fills a batch of {s.batch_size}"
+    if s.num_members < s.group_size:
+        yield f"{s.num_members} responses never fill a group of {s.group_size}"
+    yield from _unsound_leftovers(s, bound)
+    yield from _unsound_bound(s, bound)
+    if s.overlaps and s.placement is Placement.COLOCATED:
+        yield "colocated rollout and training take turns, so they cannot overlap; use placement 'shared'"
+    is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
+    if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
+        yield "a response counts when its reward is back, so only 'wait' without over-provisioning can hold rewards back"
+
+
+def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
+    if s.leftovers is Leftovers.WAIT and s.num_launched > s.batch_size:
+        yield "over-provisioned prompts are left over when the batch is full; 'wait' has no leftovers: drop, defer or resume"
+    if s.keeps_deferred_tokens and (s.leftovers is not Leftovers.DEFER or bound == 0):
+        yield "kept tokens of deferred prompts are stale when they are trained: this needs 'defer' and max_staleness above 0"
+    if s.epoch_end is EpochEnd.FLUSH and s.leftovers is not Leftovers.DEFER:
+        yield "only 'defer' has a queue to flush at the end of an epoch"
+    if s.max_versions_per_sample is not None and s.leftovers is not Leftovers.RESUME:
+        yield "max_versions_per_sample is for responses that are interrupted and resumed: it needs 'resume'"
+    if not s.has_rounds and s.rounds_ahead:
+        yield "'keep' has no rounds, so none can be ahead; max_staleness bounds it"
+
+
+def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
+    if (bound is None) != (s.admission is Admission.UNBOUNDED):
+        yield f"admission '{s.admission.value}' and max_staleness {bound} contradict each other"
+    if s.admission is Admission.COUNT and s.has_rounds:
+        yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
+    if bound is None and not s.has_rounds:
+        yield "'keep' without a bound would launch prompts without end; set max_staleness"
+    if bound is not None and s.rounds_ahead > bound:
+        yield f"rounds {s.rounds_ahead} ahead of training are trained {s.rounds_ahead} versions late, over the bound {bound}"
+    if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:
+        yield (
+            f"{s.num_launched} prompts in flight cannot all be trained within max_staleness {bound}:"
+            f" at most {(bound + 1) * s.batch_size}"
+        )
