@@ -109,11 +109,14 @@ class History:
         self.counts = Counts()
         self.ended: Counter[GroupId] = Counter()
         self.num_groups = 0
+        self.pressure = self.random.choice((6, 8, 24))
+        """How much is routed for what finishes: a high one keeps the ledger full."""
         self.eagerness = self.random.choice((0.1, 0.5, 0.9))
         """How quickly training takes a batch that is ready."""
 
     def run(self, operations: int) -> Counts:
-        steps = [self.route] * 8 + [self.finish] * 6 + [self.pull, self.publish] * 3 + [self.abort, self.filter]
+        steps = [self.route] * self.pressure + [self.finish] * 6 + [self.pull, self.publish] * 3
+        steps += [self.abort, self.filter]
         while self.counts.operations < operations:
             self.counts.operations += 1
             self.random.choice(steps)()

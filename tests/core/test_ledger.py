@@ -186,6 +186,20 @@ def test_surplus_finished_groups_go_to_the_next_batch_and_only_stuck_reservation
     assert slots(ledger) == {1: 1, 2: 1}
 
 
+def test_reservations_move_later_also_for_a_surplus_group() -> None:
+    """B = 1, C = 2, bound 2: six reservations fill buffers 0, 1, 2, the two that finish come to buffer 0. One trains, a
+    reservation of buffer 2 leaves for the other, and one of buffer 1 takes that place so that the other trains next."""
+    ledger = Ledger(rules(1, 2, capacity=2))
+    reserve_all(ledger, _0=0, _1=0, _2=0, _3=0, _4=0, _5=0)
+    ledger.occupy(g(0))
+    ledger.occupy(g(1))
+    assert slots(ledger) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
+    done = ledger.consume()
+    assert (done.batch, done.expired) == ((g(0),), (g(5),))
+    assert slots(ledger) == {1: 1, 2: 2, 3: 1, 4: 2}
+    assert ledger.is_ready
+
+
 def test_a_surplus_group_changes_places_with_one_that_may_wait_longer() -> None:
     """B = 1, C = 2, bound 2 at batch 2, all finished: 0, 1 of version 1 in buffer 2 and 2, 3 of version 2 in buffer 3.
     0 trains. Buffer 3 is full and the last for 1; 3 may wait until buffer 4 and gives its place up."""
@@ -317,6 +331,7 @@ def test_admission_is_only_a_little_conservative(counts: Counts) -> None:
         (2, 2, 1, 53),
         (2, 3, 1, 155),
         (1, 1, 2, 59),
+        (1, 2, 2, 656),
         (2, 2, 2, 656),
     ],
 )
