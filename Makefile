@@ -49,7 +49,7 @@ bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart
 bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 groups in flight
 	@$(BIN)/python benchmarks/ledger.py --json benchmarks/results/ledger.json
 
-ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about 2 minutes)
+ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 
 clean:  ## remove everything that can be made again
