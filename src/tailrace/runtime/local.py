@@ -168,17 +168,25 @@ class LocalRun:
                 self._rollouts.kill(command)
             case do.Submit():
                 self._rollouts.submit(command)
+            case do.Interrupt():
+                self._rollouts.interrupt(command)
+            case do.Abort():
+                self._rollouts.abort(command)
+            case do.ReleaseMemory():
+                self._rollouts.release(command)
             case do.PullWeights():
                 self._rollouts.pull(command)
             case do.Score(trajectories=trajectories):
                 for trajectory in trajectories:
                     self._rewards.submit(self._sources.catalogue.task(trajectory))
+            case do.CancelScores(trajectories=trajectories):
+                self._rewards.cancel(trajectories)
             case do.TrainStep() | do.PublishWeights():
                 self._training.perform(command)
             case do.SaveCheckpoint():
                 self._save(command)
-            case do.CloseEvaluation():
-                pass  # its payload goes with the next checkpoint
+            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound():
+                pass  # said for whoever follows the run; payload that is not needed goes with the next checkpoint
             case _:
                 raise TypeError(f"unknown command {command!r}")
 

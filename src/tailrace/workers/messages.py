@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, RolloutSettings, TrainerSettings
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.trainer.batch import Sample
 
@@ -43,6 +43,36 @@ class Report:
     version: Version
     outputs: tuple[Output, ...]
     num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Answered by a ``Report`` with the last tokens of those that were still running."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Answered by ``Forgotten``."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    lengths: tuple[tuple[TrajectoryId, int], ...]
+    """Of each; 0 if an earlier report told of its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Answered by ``Released``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Engine, Output
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
 from tailrace.weights.shared_memory import WeightReader
 from tailrace.workers.link import Link, connect
-from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+from tailrace.workers.messages import Forget, Forgotten, Generate, Pull, Pulled, Release, Released, Report, RolloutInit, RolloutReady, Stop
 
 _FINISHED_INTERVAL_S = 0.05
 """Small beside a reward's run time, large beside a decode step of a small model."""
@@ -32,6 +32,7 @@ class RolloutWorker:
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
         self._num_live = 0
+        self._is_released = False
 
     def run(self) -> None:
         while True:
@@ -46,6 +47,15 @@ class RolloutWorker:
             case Generate(requests=requests):
                 self._engine.submit(requests)
                 self._num_live += len(requests)
+            case Stop(trajectories=trajectories):
+                self._stop(trajectories)
+            case Forget(trajectories=trajectories):
+                self._forget(trajectories)
+            case Release():
+                start = time.monotonic()
+                self._engine.release()
+                self._is_released = True
+                self._link.send(Released(seconds=time.monotonic() - start))
             case Pull():
                 self._pull(message)
             case _:
@@ -71,8 +81,27 @@ class RolloutWorker:
         self._link.send(report)
         self._unsent, self._sent_at = [], now
 
+    def _stop(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        stopped = self._engine.interrupt(trajectories)
+        self._num_live -= len(stopped)
+        self._unsent += stopped
+        self._send(time.monotonic())
+
+    def _forget(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        """What they have generated is of no use any more; how much it was is worth knowing."""
+        forgotten = self._engine.interrupt(trajectories)
+        self._num_live -= len(forgotten)
+        lengths = dict.fromkeys(trajectories, 0)
+        lengths |= {output.segment.trajectory: output.segment.end for output in (*self._unsent, *forgotten)
+                    if output.segment.trajectory in lengths}
+        self._unsent = [output for output in self._unsent if output.segment.trajectory not in lengths]
+        self._link.send(Forgotten(lengths=tuple(lengths.items())))
+
     def _pull(self, message: Pull) -> None:
         start = time.monotonic()
+        if self._is_released:
+            self._engine.restore()
+            self._is_released = False
         if self._reader is None:
             self._reader = WeightReader.open(message.channel)
         pulled = self._reader.pull(message.version)
