@@ -91,7 +91,7 @@ def test_a_parameter_nobody_can_fill_is_named_in_every_shape(tmp_path: Path, par
 
 
 def test_a_parameter_nobody_can_fill_is_named_with_what_is_available(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"wants 'difficulty'.*available: response,.*answer,.*level"):
+    with pytest.raises(ValueError, match=r"wants 'difficulty'.*one of response,.*answer,.*level"):
         load(tmp_path, "def f(response, difficulty): return 0")
     with pytest.raises(ValueError, match="wants 'answer'"):
         load(tmp_path, "def f(answer): return 0", columns=("prompt",))

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.core.errors import CoreError
-from tailrace.dashboard import checkpoint_files, machine
-from tailrace.dashboard.checks import CHECKS, DISK_FULL
+from tailrace.dashboard import machine
+from tailrace.dashboard.checks import CHECKS
 from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis, Patient
 from tailrace.observe import journal_file
 from tailrace.observe.account import Account
+from tailrace.observe.disk import says_disk_full
 from tailrace.observe.progress import clock
 from tailrace.observe.recollection import Recollection, recollect
 from tailrace.observe.run_files import RunFiles
+from tailrace.store import checkpoint_files
 
 _LOG_END_BYTES = 65536
 
@@ -51,6 +53,7 @@ def _admit(files: RunFiles, wall: float) -> Patient:
         num_whole_checkpoints=len(checkpoints) - len(damaged),
         has_torn_end=files.has_torn_end() and not is_alive,
         log_complaint=_log_complaint(files.logs),
+        stop_reason=_stop_reason(files, account),
         reward_timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else None,
     )
 
@@ -66,13 +69,18 @@ def _remember(files: RunFiles) -> tuple[Account, Recollection | None, str]:
         return account, None, f"{type(error).__name__}: {error}"
 
 
+def _stop_reason(files: RunFiles, account: Account) -> str:
+    """The run's last word: in its journal, or beside it where the journal could not take it any more."""
+    return account.finish.reason if account.finish else files.stop_reason()
+
+
 def _log_complaint(logs: Path) -> str:
     for path in sorted(logs.glob("*.log")):
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))
             lines = file.read().decode("utf-8", errors="replace").splitlines()
         for line in reversed(lines):
-            if any(words in line for words in DISK_FULL):
+            if says_disk_full(line):
                 return f"{path.name}: {line.strip()}"
     return ""
 

@@ -66,6 +66,10 @@ class RunFiles:
         """Empty unless the run is complete."""
         return _read_json(self.path / "result.json")
 
+    def stop_reason(self) -> str:
+        """Why the run ended early; empty where it did not, or had no time to say so."""
+        return str(_read_json(self.path / "stopped.json").get("reason", ""))
+
     def has_torn_end(self) -> bool:
         """Whether the journal's last line was cut off while it was written."""
         with self.journal.open("rb") as file:

@@ -28,12 +28,13 @@ from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
+from tailrace.runtime.checkpoints import Checkpoints
 from tailrace.runtime.driver import Driver
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
 from tailrace.runtime.rollouts import Rollouts
-from tailrace.runtime.run_directory import Checkpoints, RunDirectory
+from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training import Training
 from tailrace.store.payload_store import PayloadStore
@@ -49,9 +50,10 @@ class LocalRun:
 
     def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
         self._settings, self._directory, self._sources = settings, directory, sources
-        self._store = store
+        self._store, self._catalogue = store, sources.catalogue(store)
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
         checkpoints.repair()
+        checkpoints.refuse_damaged()
         self._past = recall(
             journal=directory.journal,
             checkpoint=checkpoints.latest(),
@@ -86,18 +88,17 @@ class LocalRun:
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
         )
-        catalogue = self._sources.catalogue
         self._training = Training(
-            samples=catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
+            samples=self._catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
         )
         self._rollouts = Rollouts(
-            init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
+            init, request=self._catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
         self._rewards = RewardPool(
             settings.reward,
             log_dir=logs,
             on_result=self._on_score,
-            uses=catalogue.rewards.uses,
+            uses=self._sources.rewards.uses,
             start_limit_s=REWARD_START_LIMIT_S,
         )
 
@@ -159,7 +160,7 @@ class LocalRun:
     def _perform(self, command: do.Command) -> None:
         match command:
             case do.RequestPrompts():
-                self._driver.post(self._sources.catalogue.offer(command))
+                self._driver.post(self._catalogue.offer(command))
             case do.StartTrainer():
                 self._start_trainer()
             case do.StartInstance():
@@ -172,7 +173,7 @@ class LocalRun:
                 self._rollouts.pull(command)
             case do.Score(trajectories=trajectories):
                 for trajectory in trajectories:
-                    self._rewards.submit(self._sources.catalogue.task(trajectory))
+                    self._rewards.submit(self._catalogue.task(trajectory))
             case do.TrainStep() | do.PublishWeights():
                 self._training.perform(command)
             case do.SaveCheckpoint():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,12 +23,15 @@ from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
+from tailrace.store.tensor_file import weights_damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     model: Path
-    catalogue: Catalogue
+    contents: Mapping[str, Source]
+    decode: Callable[..., str]
+    rewards: RewardPlan
     schedule: Schedule
     notes: tuple[str, ...]
     """What a person should know about them."""
@@ -35,12 +39,12 @@ class Sources:
     """Of the model and of each source's prompts: a run may only be continued with the same ones."""
 
     @classmethod
-    def load(cls, settings: Settings, store: PayloadStore) -> Self:
-        """Read everything, or raise ``SettingsError`` with the reason."""
+    def load(cls, settings: Settings) -> Self:
+        """Read everything, or raise ``SettingsError`` with the reason. Nothing is written."""
         try:
             _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
-            read_architecture(model)  # refuses a model the engine cannot run
+            _check_model(settings, model)
             tokenizer = _tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
@@ -50,12 +54,17 @@ class Sources:
         counts = {name: len(source.prompts) for name, source in sources.items()}
         return cls(
             model=model,
-            catalogue=Catalogue(sources, store, tokenizer.decode, rewards),
+            contents=sources,
+            decode=tokenizer.decode,
+            rewards=rewards,
             schedule=plan.schedule(settings, counts),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
             fingerprints={"model": _model_fingerprint(model)}
             | {f"prompts of '{name}'": source.prompts.fingerprint() for name, source in sources.items()},
         )
+
+    def catalogue(self, store: PayloadStore) -> Catalogue:
+        return Catalogue(self.contents, store, self.decode, self.rewards)
 
 
 class _Loader:
@@ -96,7 +105,21 @@ def _tokenizer(model: Path) -> Any:
     # Imported here: it takes seconds, and settings should be refused before that.
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model)
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except Exception as error:  # a damaged file makes it raise nearly anything, also a bare Exception
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"the tokenizer of {model} cannot be loaded ({reason}); put the tokenizer's own files there"
+        ) from error
+
+
+def _check_model(settings: Settings, model: Path) -> None:
+    """What a worker would die of later is found here, from the files' headers."""
+    longest = settings.data.max_prompt_length + settings.rollout.max_response_length
+    read_architecture(model).check_length(longest)
+    if problem := weights_damage(model):
+        raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
 
 
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
@@ -116,4 +139,4 @@ def _check_device(name: str) -> None:
     except RuntimeError:
         raise ValueError(f"model.device: {name!r} is not a device; write auto, cpu or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"model.device is {name!r}, but torch finds no CUDA device here")
+        raise ValueError(f"model.device is {name!r}, but torch finds no CUDA device here; set it to cpu")

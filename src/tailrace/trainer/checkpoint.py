@@ -4,6 +4,7 @@
     trainer_state.safetensors                                         AdamW's moments by parameter name
     critic.safetensors, critic_state.safetensors                      the same two for the critic, where there is one
     trainer_state.json                                                format, version, the settings it was made with
+    checksums.json                                                    of every file above
 
 Nothing is pickled. Every file is flushed to disk; the caller renames the directory into place. Loading with other
 settings than those it was made with is an error that names them: the continuation would not be the same run.
@@ -25,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
+from tailrace.store.checksums import write_checksums
 from tailrace.trainer.critic import Critic
 
 FORMAT = 1
@@ -84,6 +86,7 @@ def save(
         save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
     state = {"format": FORMAT, "version": version, "settings": identity}
     (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_checksums(directory)
     _flush(directory)
 
 

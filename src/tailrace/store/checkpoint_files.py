@@ -1,13 +1,14 @@
-"""Is a checkpoint whole? Found out from its files alone, without loading a model."""
+"""Is a checkpoint of a run whole? Found out from its files alone, without loading a model."""
 
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
+from tailrace.store.checksums import changed_files
+from tailrace.store.tensor_file import damage as tensor_damage
+
 _STATE_KEYS = ("coordinator", "metrics", "journal_size", "metrics_size", "now")
-_LONGEST_HEADER = 100_000_000
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -18,7 +19,10 @@ def damage(checkpoint: Path) -> str | None:
     tensors = sorted(checkpoint.glob("*.safetensors"))
     if not any(not path.name.startswith("trainer_state") for path in tensors):
         return f"{checkpoint.name} has no weights (*.safetensors)"
-    return next((problem for path in tensors if (problem := _tensor_problem(path))), None)
+    for path in tensors:
+        if problem := tensor_damage(path):
+            return f"{checkpoint.name}/{problem}"
+    return _changed(checkpoint)
 
 
 def _json_problem(path: Path, keys: tuple[str, ...]) -> str | None:
@@ -32,17 +36,9 @@ def _json_problem(path: Path, keys: tuple[str, ...]) -> str | None:
     return f"{path.parent.name}/{path.name} lacks {', '.join(missing)}" if missing else None
 
 
-def _tensor_problem(path: Path) -> str | None:
-    """A safetensors file says in its header where its last tensor ends: any other size is damage."""
-    name, size = f"{path.parent.name}/{path.name}", path.stat().st_size
+def _changed(checkpoint: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            (header_bytes,) = struct.unpack("<Q", file.read(8))
-            if header_bytes > min(size, _LONGEST_HEADER):
-                return f"{name} does not begin like a safetensors file"
-            header = json.loads(file.read(header_bytes))
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        return f"{name} has a damaged header: {error}"
-    expected = 8 + header_bytes + max(ends, default=0)
-    return None if size == expected else f"{name} has {size:,} bytes, its header promises {expected:,}"
+        changed = list(changed_files(checkpoint))
+    except (OSError, ValueError) as error:
+        return f"{checkpoint.name} cannot be read: {error}"
+    return f"{checkpoint.name}/{changed[0]} is not what was written: its checksum differs" if changed else None
