@@ -38,7 +38,9 @@ def _admit(files: RunFiles, wall: float) -> Patient:
     is_complete = bool(files.result().get("is_complete")) or bool(account.finish and account.finish.is_complete)
     life = RUNNING if is_alive else FINISHED if is_complete else STOPPED
     checkpoints = files.checkpoints()
-    damaged = [(path.name, what) for path in checkpoints if (what := checkpoint_files.damage(path))]
+    found = [(path, checkpoint_files.damage(path)) for path in checkpoints]
+    # One that is gone by now was not damaged: a run that goes on removes its oldest.
+    damaged = [(path.name, what) for path, what in found if what and path.exists()]
     timeout_s = files.config().get("reward", {}).get("timeout_s")
     return Patient(
         path=str(files.path),

@@ -113,6 +113,7 @@ class LocalRun:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self._ask_to_stop)
+            self._directory.stop_note.set_aside()
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()

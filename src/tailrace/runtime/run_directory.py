@@ -90,7 +90,6 @@ class RunDirectory:
             if not self.has_begun:
                 write_atomically(self.config, json.dumps(_as_json(settings), indent=2) + "\n")
                 write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
-            self.stop_note.set_aside()
 
     def close(self) -> None:
         if self._lock is not None and not self.has_begun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tailrace.store.checksums import changed_files
+from tailrace.store.checksums import CHECKSUMS_NAME, changed_files
 from tailrace.store.tensor_file import damage as tensor_damage
 
 _STATE_KEYS = ("coordinator", "metrics", "journal_size", "metrics_size", "now")
@@ -38,7 +38,10 @@ def _json_problem(path: Path, keys: tuple[str, ...]) -> str | None:
 
 def _changed(checkpoint: Path) -> str | None:
     try:
-        changed = list(changed_files(checkpoint))
-    except (OSError, ValueError) as error:
-        return f"{checkpoint.name} cannot be read: {error}"
-    return f"{checkpoint.name}/{changed[0]} is not what was written: its checksum differs" if changed else None
+        name = next(changed_files(checkpoint), None)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{checkpoint.name}/{CHECKSUMS_NAME} cannot be read: {error}"
+    if name is None:
+        return None
+    is_there = (checkpoint / name).exists()
+    return f"{checkpoint.name}/{name} is {'not what was written: its checksum differs' if is_there else 'missing'}"

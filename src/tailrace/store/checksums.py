@@ -29,10 +29,10 @@ def read_checksums(directory: Path) -> dict[str, str]:
 
 
 def changed_files(directory: Path) -> Iterator[str]:
-    """Names of files that are there and do not hold what was written."""
+    """Names of files that do not hold what was written, or are gone."""
     for name, checksum in read_checksums(directory).items():
         path = directory / name
-        if path.exists() and _crc32(path) != checksum:
+        if not path.exists() or _crc32(path) != checksum:
             yield name
 
 
