@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-
-import torch
 
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
@@ -16,6 +15,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
+from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.rewards.plan import RewardPlan
@@ -41,7 +41,7 @@ class Sources:
             _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
             read_architecture(model)  # refuses a model the engine cannot run
-            tokenizer = _tokenizer(model)
+            tokenizer = load_tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
@@ -92,13 +92,6 @@ class _Loader:
         )
 
 
-def _tokenizer(model: Path) -> Any:
-    # Imported here: it takes seconds, and settings should be refused before that.
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model)
-
-
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
     left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
     return (f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}", *prompts.notes)
@@ -111,8 +104,15 @@ def _model_fingerprint(model: Path) -> str:
 
 
 def _check_device(name: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if name in ("auto", "cpu"):
+        return
+    # Imported for a named device only: the controller itself computes nothing, and torch takes seconds to import.
+    import torch
+
     try:
-        device = torch.device("cpu" if name == "auto" else name)
+        device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"model.device: {name!r} is not a device; write auto, cpu or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():
