@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-
-import torch
 
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
@@ -17,6 +16,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
+from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.rewards.plan import RewardPlan
@@ -45,7 +45,7 @@ class Sources:
             _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
             _check_model(settings, model)
-            tokenizer = _tokenizer(model)
+            tokenizer = load_tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
@@ -101,19 +101,6 @@ class _Loader:
         )
 
 
-def _tokenizer(model: Path) -> Any:
-    # Imported here: it takes seconds, and settings should be refused before that.
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(model)
-    except Exception as error:  # a damaged file makes it raise nearly anything, also a bare Exception
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"the tokenizer of {model} cannot be loaded ({reason}); put the tokenizer's own files there"
-        ) from error
-
-
 def _check_model(settings: Settings, model: Path) -> None:
     """What a worker would die of later is found here, from the files' headers."""
     longest = settings.data.max_prompt_length + settings.rollout.max_response_length
@@ -134,8 +121,15 @@ def _model_fingerprint(model: Path) -> str:
 
 
 def _check_device(name: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if name in ("auto", "cpu"):
+        return
+    # Imported for a named device only: the controller itself computes nothing, and torch takes seconds to import.
+    import torch
+
     try:
-        device = torch.device("cpu" if name == "auto" else name)
+        device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"model.device: {name!r} is not a device; write auto, cpu or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():

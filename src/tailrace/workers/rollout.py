@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from tailrace.core.ids import Version
+from tailrace.data.tokenizer import load_tokenizer
 from tailrace.engines.contract import Engine, Output
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
@@ -111,9 +112,7 @@ def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
 
     def decode(tokens: Sequence[int]) -> str:
         if not tokenizers:
-            from transformers import AutoTokenizer
-
-            tokenizers.append(AutoTokenizer.from_pretrained(checkpoint))
+            tokenizers.append(load_tokenizer(checkpoint))
         return str(tokenizers[0].decode(tokens))  # type: ignore[attr-defined]
 
     return decode
