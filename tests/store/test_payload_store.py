@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.payload_store import DamagedStore, PayloadStore, StoreInUse
+from tailrace.store.payload_reader import DamagedStore
+from tailrace.store.payload_store import PayloadStore, StoreInUse
 from tailrace.store.record import encode
 from tailrace.store.segment import Segment
 

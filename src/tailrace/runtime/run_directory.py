@@ -8,6 +8,7 @@
     checkpoints/step_N Hugging Face format, plus the trainer's state and the core's; `latest` points at the newest
     logs/              output of each worker process
     result.json        written when the run is complete
+    lengths.json       of a run that only generates and scores: the lengths of all responses
 
 The same command again: a finished run shows its result, an unfinished one continues, other settings are refused.
 """
@@ -43,6 +44,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
         self.result = self.path / "result.json"
+        self.lengths = self.path / "lengths.json"
         self._lock: int | None = None
 
     @classmethod
