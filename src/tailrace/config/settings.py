@@ -125,6 +125,9 @@ class RolloutSettings(SamplingSettings):
     """Rollout engine replicas, each a process of its own."""
     engine: Literal["native"] = "native"
     """Rollout engine."""
+    from_run: Path | None = None
+    """Take responses from this run directory instead of generating them: one of `tailrace rollout`, or of a training
+    run with `keep_rollouts`."""
     max_running: PositiveInt = 128
     """Most responses an instance generates at the same time."""
     kv_tokens: PositiveInt | None = None
@@ -267,14 +270,16 @@ class TrainerSettings(Section):
 
 
 class ScheduleSettings(Section):
-    preset: Literal["sync"] = "sync"
-    """How rollout and training alternate."""
+    preset: Literal["sync", "rollout-only"] = "sync"
+    """How rollout and training alternate; `rollout-only` (what `tailrace rollout` runs) does not train."""
     rollout_batch_size: PositiveInt = 32
     """Prompts per step."""
     max_steps: PositiveInt | None = None
     """Optimizer steps; default: `num_epochs` passes over the prompts."""
     num_epochs: PositiveInt = 1
     """Passes over the training prompts, where `max_steps` is not given."""
+    num_prompts: PositiveInt | None = None
+    """`rollout-only`: generate for the first so many training prompts; default: all, once."""
 
 
 class LimitSettings(Section):

@@ -89,8 +89,7 @@ def _log_complaint(logs: Path) -> str:
 
 def _headline(patient: Patient) -> str:
     account = patient.account
-    steps = account.schedule.max_steps if account.schedule else 0
-    where = f"{account.version} of {steps} steps, {clock(account.now - account.began)} of run time"
+    where = f"{account.so_far}, {clock(account.now - account.began)} of run time"
     if patient.life == FINISHED:
         return f"the run is finished: {where}"
     if patient.life == RUNNING:

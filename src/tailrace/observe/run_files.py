@@ -62,6 +62,10 @@ class RunFiles:
         """The resolved settings; empty where they cannot be read."""
         return _read_json(self.path / "config.json")
 
+    def fingerprints(self) -> dict[str, Any]:
+        """Of the model and of each source's prompts; empty where they cannot be read."""
+        return _read_json(self.path / "sources.json")
+
     def result(self) -> dict[str, Any]:
         """Empty unless the run is complete."""
         return _read_json(self.path / "result.json")

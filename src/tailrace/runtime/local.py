@@ -23,7 +23,8 @@ from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.waits import Wait
-from tailrace.observe.display import open_display
+from tailrace.observe.display import Display, open_display
+from tailrace.observe.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
@@ -64,7 +65,7 @@ class LocalRun:
         self._coordinator = self._past.coordinator
         # A sink that cannot be had is the user's mistake: found before the display takes the screen.
         sinks = _open_sinks(settings, directory, say)
-        self._display = open_display(sources.schedule.max_steps, say)
+        self._display = self._open_display(say)
         self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
         self._driver = Driver(
             self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
@@ -78,6 +79,12 @@ class LocalRun:
         )
         self._has_rewards = False
         self._make_workers()
+
+    def _open_display(self, say: Say) -> Display:
+        schedule = self._sources.schedule
+        if schedule.trains:
+            return open_display(schedule.max_steps, say)
+        return RolloutDisplay(schedule, say, past=self._past.tail)
 
     def _make_workers(self) -> None:
         settings, logs, post = self._settings, self._directory.logs, self._driver.post

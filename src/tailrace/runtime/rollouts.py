@@ -15,7 +15,7 @@ from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.runtime.process import TAKE_TURNS, WorkerProcess
 from tailrace.store.payload_store import PayloadStore
-from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+from tailrace.workers.messages import Generate, Pull, Pulled, Refused, Report, RolloutInit, RolloutReady
 
 Post = Callable[[ev.Event], None]
 
@@ -79,6 +79,8 @@ class Rollouts:
             case Report():
                 self._store.append(output.segment for output in message.outputs if len(output.segment.tokens))
                 self._post(reported(instance, message))
+            case Refused(reason=reason):
+                self._post(ev.StopRequested(reason=reason))  # another instance could not serve it either
             case _:
                 raise TypeError(f"unknown message {message!r}")
 

@@ -10,6 +10,7 @@
     inputs/            prompts and functions that a program handed over as objects
     stopped.json       why the run ended early
     result.json        written when the run is complete
+    lengths.json       of a run that only generates and scores: the lengths of all responses
 
 The same command again: a finished run shows its result, an unfinished one continues, other settings are refused.
 A command that ends before its first event leaves nothing behind that was not there before.
@@ -56,6 +57,7 @@ class RunDirectory:
         self.logs = self.path / "logs"
         self.result = self.path / "result.json"
         self.stop_note = StopNote(self.path / "stopped.json")
+        self.lengths = self.path / "lengths.json"
         self._lock: int | None = None
         self._missing: list[Path] = []
         """What was not there when this command came, outermost first."""

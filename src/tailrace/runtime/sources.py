@@ -19,6 +19,7 @@ from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
 from tailrace.engines.native.architecture import read_architecture
+from tailrace.observe.run_files import RunFiles
 from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
@@ -49,6 +50,9 @@ class Sources:
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
+            fingerprints = _fingerprints(model, sources)
+            if settings.rollout.from_run is not None:
+                _check_saved_prompts(settings.rollout.from_run, fingerprints)
         except (OSError, ValueError) as error:
             raise SettingsError(str(error)) from error
         counts = {name: len(source.prompts) for name, source in sources.items()}
@@ -59,8 +63,7 @@ class Sources:
             rewards=rewards,
             schedule=plan.schedule(settings, counts),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
-            fingerprints={"model": _model_fingerprint(model)}
-            | {f"prompts of '{name}'": source.prompts.fingerprint() for name, source in sources.items()},
+            fingerprints=fingerprints,
         )
 
     def catalogue(self, store: PayloadStore) -> Catalogue:
@@ -112,6 +115,22 @@ def _check_model(settings: Settings, model: Path) -> None:
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
     left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
     return (f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}", *prompts.notes)
+
+
+def _fingerprints(model: Path, sources: Mapping[str, Source]) -> dict[str, str]:
+    prompts = {_prompts_of(name): source.prompts.fingerprint() for name, source in sources.items()}
+    return {"model": _model_fingerprint(model)} | prompts
+
+
+def _prompts_of(source: str) -> str:
+    return f"prompts of '{source}'"
+
+
+def _check_saved_prompts(run: Path, fingerprints: Mapping[str, str]) -> None:
+    """Responses are found by the index of their prompt: with other prompts they would be answers to other questions."""
+    name = _prompts_of(TRAIN_SOURCE)
+    if RunFiles.find(run).fingerprints().get(name) != fingerprints[name]:
+        raise ValueError(f"rollout.from_run: the responses in {run} are to other prompts than this run's")
 
 
 def _model_fingerprint(model: Path) -> str:

@@ -14,12 +14,14 @@ import torch
 
 from tailrace.core.ids import Version
 from tailrace.data.tokenizer import load_tokenizer
-from tailrace.engines.contract import Engine, Output
+from tailrace.engines.contract import Engine, Output, Request, Unservable
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.replay.engine import ReplayEngine
+from tailrace.engines.replay.saved_rollouts import SavedRollouts
 from tailrace.weights.shared_memory import WeightReader
 from tailrace.workers.link import Link, connect
-from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+from tailrace.workers.messages import Generate, Pull, Pulled, Refused, Report, RolloutInit, RolloutReady
 
 _FINISHED_INTERVAL_S = 0.05
 """Small beside a reward's run time, large beside a decode step of a small model."""
@@ -45,12 +47,19 @@ class RolloutWorker:
     def _handle(self, message: object) -> None:
         match message:
             case Generate(requests=requests):
-                self._engine.submit(requests)
-                self._num_live += len(requests)
+                self._submit(requests)
             case Pull():
                 self._pull(message)
             case _:
                 raise TypeError(f"unknown message {message!r}")
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        try:
+            self._engine.submit(requests)
+        except Unservable as error:
+            self._link.send(Refused(reason=str(error)))
+        else:
+            self._num_live += len(requests)
 
     def _step(self) -> None:
         if not self._num_live:
@@ -103,7 +112,17 @@ def native_engine(init: RolloutInit) -> Engine:
     )
 
 
+def replay_engine(init: RolloutInit) -> Engine:
+    assert init.rollout.from_run is not None
+    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.max_running)
+
+
 _ENGINES = {"native": native_engine}
+
+
+def make_engine(init: RolloutInit) -> Engine:
+    make = _ENGINES[init.rollout.engine] if init.rollout.from_run is None else replay_engine
+    return make(init)
 
 
 def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
@@ -122,7 +141,7 @@ def main() -> None:
     link = connect()
     init = link.receive(None)
     assert isinstance(init, RolloutInit)
-    worker = RolloutWorker(link, init, _ENGINES[init.rollout.engine](init))
+    worker = RolloutWorker(link, init, make_engine(init))
     link.send(RolloutReady(version=Version(0)))
     worker.run()
 
