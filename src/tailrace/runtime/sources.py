@@ -22,6 +22,7 @@ from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
+from tailrace.trainer import lora
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Sources:
             _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
             read_architecture(model)  # refuses a model the engine cannot run
+            lora.check(settings.model, model)
             tokenizer = _tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
