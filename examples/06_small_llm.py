@@ -45,7 +45,11 @@ def right_and_brief(response: str, answer: str) -> dict[str, float]:
 def rows(num_rows: int) -> list[dict]:
     rng = random.Random(0)
     pairs = [(rng.randrange(2, 10), rng.randrange(2, 10)) for _ in range(num_rows)]
-    return [{"prompt": [{"role": "user", "content": f"What is {a} + {b}?"}], "answer": str(a + b)} for a, b in pairs]
+    return [{"prompt": ask(f"What is {a} + {b}?"), "answer": str(a + b)} for a, b in pairs]
+
+
+def ask(question: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "You are good at sums."}, {"role": "user", "content": question}]
 
 
 if not (MODEL / "config.json").exists():
@@ -55,11 +59,11 @@ result = tailrace.train(
     prompts=rows(400),
     reward=right_and_brief,
     output_dir="runs/example-06",
-    max_steps=12,
-    rollout_batch_size=6,
+    max_steps=8,
+    rollout_batch_size=4,
     n_samples_per_prompt=6,
-    max_response_length=24,
-    max_running=36,
+    max_response_length=16,
+    max_running=24,
     lora_rank=16,
     learning_rate=1e-3,
 )

@@ -12,8 +12,7 @@ _LONGEST_HEADER = 100_000_000
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with it, in a sentence; None if nothing can be seen."""
-    is_adapter = (checkpoint / "adapter_config.json").exists()
-    model = "adapter_config.json" if is_adapter else "config.json"
+    model = "adapter_config.json" if any(checkpoint.glob("adapter_*")) else "config.json"
     for name, keys in (("run_state.json", _STATE_KEYS), ("trainer_state.json", ("version",)), (model, ())):
         if problem := _json_problem(checkpoint / name, keys):
             return problem
