@@ -127,5 +127,5 @@ def untimed_metrics(output: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith(TIMED_GROUPS)} for row in rows]
 
 
-def final_weights(output: Path) -> bytes:
-    return (output / "checkpoints" / "latest" / "model.safetensors").read_bytes()
+def final_weights(output: Path, file: str = "model.safetensors") -> bytes:
+    return (output / "checkpoints" / "latest" / file).read_bytes()

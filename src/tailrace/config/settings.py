@@ -48,6 +48,12 @@ class ModelSettings(Section):
     """Precision of weights and activations in rollout and of activations in training."""
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, or `cuda:N`."""
+    lora_rank: NonNegativeInt = 0
+    """Train a low-rank adapter (LoRA) of this rank and leave the model's own weights as they are; 0: train them all."""
+    lora_alpha: PositiveInt = 32
+    """The adapter's output counts `lora_alpha / lora_rank` times."""
+    lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
+    """Layers that get an adapter, by the ends of their names (`q_proj`); `all-linear`: all but the output head."""
 
 
 LoggerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]

@@ -35,6 +35,8 @@ def _assets() -> Path:
 
 
 def _checked(directory: Path, name: str) -> Path:
+    if (directory / "adapter_config.json").is_file():
+        raise ValueError(f"model {name!r} is an adapter; make a model of it with `tailrace export {name} DIRECTORY`")
     if not (directory / "config.json").is_file():
         raise ValueError(
             f"model {name!r}: {directory} has no config.json; model.path is the directory that holds a model's files"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import TrajectoryId
 from tailrace.data.order import Order
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
@@ -49,9 +49,6 @@ class Catalogue:
         return Request(
             trajectory=trajectory, prompt=prompt, prefix=prefix, budget=source.budget, sampling=source.sampling
         )
-
-    def prompt_length(self, group: GroupId) -> int:
-        return len(self._sources[group.source].prompts[group.prompt].tokens)
 
     def task(self, trajectory: TrajectoryId) -> ScoreTask:
         """What a reward needs to score a finished response."""

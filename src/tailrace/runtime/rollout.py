@@ -33,7 +33,7 @@ def _write_lengths(settings: Settings, directory: RunDirectory, sources: Sources
         cap=settings.rollout.max_response_length,
         group_size=settings.rollout.n_samples_per_prompt,
         sampling=settings.rollout.model_dump(mode="json", include=set(SamplingSettings.model_fields)),
-        prompts=length_trace.of_fates(fates, sources.catalogue.prompt_length),
+        prompts=length_trace.of_fates(fates, sources.prompt_length),
     )
     length_trace.write(directory.lengths, trace)
     return tally.row()

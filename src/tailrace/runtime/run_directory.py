@@ -5,7 +5,7 @@
     journal.jsonl      every event and command
     payload/           tokens, log-probs, versions and masks of responses that are still needed
     metrics.jsonl      one row per step and per evaluation
-    checkpoints/step_N Hugging Face format, plus the trainer's state and the core's; `latest` points at the newest
+    checkpoints/step_N Hugging Face or PEFT format, the trainer's state, the core's; `latest` points at the newest
     logs/              output of each worker process
     inputs/            prompts and functions that a program handed over as objects
     stopped.json       why the run ended early

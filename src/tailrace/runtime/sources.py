@@ -12,6 +12,7 @@ from typing import Any, Self
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import EvalSetSettings, Settings
+from tailrace.core.ids import GroupId
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
@@ -66,6 +67,9 @@ class Sources:
             fingerprints=fingerprints,
         )
 
+    def prompt_length(self, group: GroupId) -> int:
+        return len(self.contents[group.source].prompts[group.prompt].tokens)
+
     def catalogue(self, store: PayloadStore) -> Catalogue:
         return Catalogue(self.contents, store, self.decode, self.rewards)
 
@@ -110,6 +114,10 @@ def _check_model(settings: Settings, model: Path) -> None:
     read_architecture(model).check_length(longest)
     if problem := weights_damage(model):
         raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
+    if settings.model.lora_rank:
+        from tailrace.trainer import lora  # needs torch, which other controllers do without
+
+        lora.check(settings.model, model)
 
 
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:

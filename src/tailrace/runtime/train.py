@@ -40,7 +40,7 @@ class Result:
 
     @property
     def checkpoint(self) -> Path:
-        """The newest checkpoint, in Hugging Face format."""
+        """The newest checkpoint, in Hugging Face format; with LoRA, an adapter in PEFT format."""
         return self.directory / "checkpoints" / "latest"
 
     @property

@@ -13,7 +13,8 @@ _STATE_KEYS = ("coordinator", "metrics", "journal_size", "metrics_size", "now")
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with it, in a sentence; None if nothing can be seen."""
-    for name, keys in (("run_state.json", _STATE_KEYS), ("trainer_state.json", ("version",)), ("config.json", ())):
+    model = "adapter_config.json" if any(checkpoint.glob("adapter_*")) else "config.json"
+    for name, keys in (("run_state.json", _STATE_KEYS), ("trainer_state.json", ("version",)), (model, ())):
         if problem := _json_problem(checkpoint / name, keys):
             return problem
     tensors = sorted(checkpoint.glob("*.safetensors"))
