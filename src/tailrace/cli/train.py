@@ -16,7 +16,7 @@ from tailrace.config.settings import Settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart")
+    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
     settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
     for name, text in leaves(Settings):
