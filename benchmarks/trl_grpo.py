@@ -1,6 +1,6 @@
 """Samples per second of GRPO, end to end: ``tailrace train`` beside TRL's ``GRPOTrainer`` with both its generators.
 
-    python benchmarks/trl_grpo.py --json FILE [--model tiny-arith|smollm2] [--steps 10] [--rounds 2]
+    python benchmarks/trl_grpo.py --json FILE [--model tiny-arith|smollm2] [--steps 10] [--rounds 1]
 
 Same checkpoint, prompts and their order, group size, batch, response cap, optimizer steps, learning rate, loss (token
 mean of the clipped surrogate, no KL term), temperature, precision (fp32) and threads. Every response is trained exactly
@@ -100,7 +100,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--max-running", type=int, default=128, help="most responses generated at the same time")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of every system")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1, help="trainings of each system, taking turns")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     return parser.parse_args()
 
