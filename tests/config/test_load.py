@@ -55,9 +55,19 @@ def test_settings_are_frozen() -> None:
         Settings().seed = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["quickstart"])
+ALGORITHM_RECIPES = ["quickstart-ppo", "quickstart-dapo", "quickstart-gspo", "quickstart-cispo"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", *ALGORITHM_RECIPES])
 def test_built_in_recipes_are_valid(name: str) -> None:
     assert load(name).schedule.preset == "sync"
+
+
+@pytest.mark.parametrize("name", ALGORITHM_RECIPES)
+def test_an_algorithm_recipe_is_the_quickstart_but_for_its_algorithm(name: str) -> None:
+    quickstart, variant = (load(recipe).model_dump(exclude={"output_dir"}) for recipe in ("quickstart", name))
+    assert variant.pop("algorithm") != quickstart.pop("algorithm")
+    assert variant == quickstart
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -111,7 +121,7 @@ def test_all_mistakes_are_named_at_once() -> None:
     ("arguments", "words"),
     [
         (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
-        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart)"),
+        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
         (["quickstart", "--temperature=1"], "did you mean --rollout.temperature?"),
     ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart")
+    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
     settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
     for name, text in leaves(Settings):
