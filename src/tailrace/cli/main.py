@@ -6,9 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import doctor, report, train, version
+from tailrace.cli import doctor, export, report, rollout, train, version
 
-_VERBS = {"train": train, "report": report, "doctor": doctor, "version": version}
+_VERBS = {
+    "train": train,
+    "rollout": rollout,
+    "report": report,
+    "doctor": doctor,
+    "export": export,
+    "version": version,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

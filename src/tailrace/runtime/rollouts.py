@@ -15,7 +15,20 @@ from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.runtime.process import TAKE_TURNS, WorkerProcess
 from tailrace.store.payload_store import PayloadStore
-from tailrace.workers.messages import Forget, Forgotten, Generate, Pull, Pulled, Release, Released, Report, RolloutInit, RolloutReady, Stop
+from tailrace.workers.messages import (
+    Forget,
+    Forgotten,
+    Generate,
+    Pull,
+    Pulled,
+    Refused,
+    Release,
+    Released,
+    Report,
+    RolloutInit,
+    RolloutReady,
+    Stop,
+)
 
 Post = Callable[[ev.Event], None]
 
@@ -93,6 +106,8 @@ class Rollouts:
             case Report():
                 self._store.append(output.segment for output in message.outputs if len(output.segment.tokens))
                 self._post(reported(instance, message))
+            case Refused(reason=reason):
+                self._post(ev.StopRequested(reason=reason))  # another instance could not serve it either
             case _:
                 raise TypeError(f"unknown message {message!r}")
 

@@ -33,7 +33,7 @@ class RolloutReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Answered by ``Report``s until each request has finished."""
+    """Answered by ``Report``s until each request has finished, or by ``Refused``."""
 
     requests: tuple[Request, ...]
 
@@ -163,6 +163,6 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The training worker cannot do what it was asked to, and says why."""
+    """The worker cannot do what it was asked to, and says why."""
 
     reason: str
