@@ -74,7 +74,7 @@ class World:
                     self.verdict = command
                 case do.SetTimer(at=at):
                     self.timer = at
-                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound():
+                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.LeaveOut():
                     pass
                 case _:
                     self.open.append(command)

@@ -194,7 +194,7 @@ def test_grandchildren_die_with_the_response_that_started_them(tmp_path: Path) -
     asyncio.run(gone())
 
 
-def test_a_cancelled_response_has_no_result_and_makes_room(tmp_path: Path) -> None:
+def test_a_cancelled_response_is_answered_at_once_and_makes_room(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with pool(tmp_path) as (the_pool, results):
             the_pool.submit(task(1, "sleep_for_ever()"))
@@ -205,9 +205,24 @@ def test_a_cancelled_response_has_no_result_and_makes_room(tmp_path: Path) -> No
             assert (running.running[0].worker, running.running[0].limit_s) == ("reward-0", 20.0)
             assert running.num_queued == 2
             the_pool.cancel([name(1), name(2)])
-            assert [result.trajectory for result in await results.first(1)] == [name(3)]
+            first, second, third = await results.first(3)
+            assert {first.trajectory, second.trajectory} == {name(1), name(2)}
+            assert first.outcome is second.outcome is Outcome.CANCELLED
+            assert (third.trajectory, third.outcome) == (name(3), Outcome.OK)
             assert the_pool.status().num_restarts == 1
             assert the_pool.status().running == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_reward_that_is_cancelled_keeps_its_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pool(tmp_path) as (the_pool, results):
+            the_pool.submit(task(1, "sleep(0.2)"))
+            the_pool.submit(task(2, "2"))
+            the_pool.cancel([name(1)])
+            assert [r.outcome for r in await results.first(2)] == [Outcome.CANCELLED, Outcome.OK]
+            assert the_pool.status().num_restarts == 0
 
     asyncio.run(scenario())
 

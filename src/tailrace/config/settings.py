@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from tailrace.config.presets import PresetName
 from tailrace.config.variants import CORRECTIONS, LOSSES, CorrectionName, EstimatorName, LossName, Range
 
 Probability = float
@@ -226,6 +227,11 @@ class AlgorithmSettings(Section):
     """How token losses of a batch are averaged."""
     kl_loss_coef: NonNegativeFloat = 0.0
     """Weight of the k3 KL term to the starting model."""
+    stale_tokens: Literal["train", "mask-prefix", "mask-old"] = "train"
+    """Tokens of versions before the one being trained: all train; `mask-prefix`: of a group that was resumed, only the
+    tokens after its last resumption; `mask-old`: only tokens at most `max_token_age` versions old."""
+    max_token_age: NonNegativeInt = 1
+    """For `stale_tokens = "mask-old"`."""
     old_logprobs: Literal["behaviour", "recompute"] = "behaviour"
     """Log-probs in the ratio's denominator: the engine's, or recomputed by the trainer before the step."""
     importance_sampling: ImportanceSamplingSettings = ImportanceSamplingSettings()
@@ -276,10 +282,36 @@ class TrainerSettings(Section):
 
 
 class ScheduleSettings(Section):
-    preset: Literal["sync", "rollout-only"] = "sync"
-    """How rollout and training alternate; `rollout-only` (what `tailrace rollout` runs) does not train."""
+    preset: PresetName = "sync"
+    """How rollout and training share the time: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL), `one-step`,
+    `async-cap`; or `rollout-only`, which generates and scores without training. Settings below that have no value of
+    their own are as the preset has them."""
     rollout_batch_size: PositiveInt = 32
     """Prompts per step."""
+    over_provision_prompts: Annotated[float, Field(ge=1)] | None = None
+    """Prompts a round launches, as a multiple of `rollout_batch_size` (rounded down)."""
+    over_provision_responses: Annotated[float, Field(ge=1)] | None = None
+    """Responses a prompt is launched with, as a multiple of `n_samples_per_prompt` (rounded up); 1 is the strict mode:
+    the fastest responses are not preferred."""
+    leftovers: Literal["wait", "drop", "defer", "resume", "keep"] | None = None
+    """What becomes of responses that are not finished when the batch is full: wait for them, drop them, defer their
+    prompts to a long round, resume them in the next round, or keep them running without rounds."""
+    max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
+    """Most versions between the oldest token of a trained response and the weights it trains."""
+    rounds_ahead: NonNegativeInt | None = None
+    """Rounds that may begin before the batches of earlier ones are trained: rollout and training overlap."""
+    placement: Literal["shared", "colocated"] = "shared"
+    """Rollout and training both stay in memory, or rollout gives its memory back while training runs."""
+    keep_deferred_tokens: bool = False
+    """A deferred prompt resumes its responses where `max_staleness` allows, instead of beginning again."""
+    epoch_end: Literal["carry", "flush"] = "carry"
+    """Deferred prompts at the end of a pass over the data: carry them on, or train them in a last, smaller batch."""
+    max_versions_per_sample: PositiveInt | None = None
+    """Most versions that may write one response, with `resume`; default: any number."""
+    on_version_cap: Literal["finish", "restart"] = "finish"
+    """A response at `max_versions_per_sample`: the round waits for it, or it begins again from its prompt."""
+    source_quotas: bool = True
+    """Short rounds take prompts of several sources in the proportion they were launched in."""
     max_steps: PositiveInt | None = None
     """Optimizer steps; default: `num_epochs` passes over the prompts."""
     num_epochs: PositiveInt = 1

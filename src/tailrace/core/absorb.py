@@ -168,6 +168,7 @@ def close(state: State, group: Group, is_training: bool) -> None:
     if group.phase in (GroupPhase.DROPPED, GroupPhase.FILTERED):
         leave_ledger(state, group)
         del state.groups[group.id]
+        state.left_out[group.id] = group.phase
         state.num_train_groups -= 1
         state.num_dropped_in_a_row += group.phase is GroupPhase.DROPPED
         state.num_useless_in_a_row += 1

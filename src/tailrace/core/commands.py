@@ -135,6 +135,16 @@ class CloseRound(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveOut(Command):
+    """These groups are complete and will not be trained. No event follows."""
+
+    filtered: tuple[GroupId, ...] = ()
+    """All their scores are equal."""
+    dropped: tuple[GroupId, ...] = ()
+    """None of their responses could be scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartTrainer(Command):
     """Start the trainer and bring it to the run's version, step by step where it must catch up.
 

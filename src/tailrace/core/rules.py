@@ -30,9 +30,14 @@ Rule = Callable[[State, Schedule, RoutingPolicy, float], Iterator[do.Command]]
 
 
 def release_surplus(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    """A group that has what it needs calls off the rest of its members."""
+    """A group that has what it needs calls off the rest of its members, and is heard of if that is all it comes to."""
     surplus, state.surplus = state.surplus, {}
     yield from let_go(state, surplus.values())
+    left_out, state.left_out = state.left_out, {}
+    if left_out:
+        filtered = tuple(sorted(group for group, phase in left_out.items() if phase is GroupPhase.FILTERED))
+        dropped = tuple(sorted(group for group in left_out if group not in filtered))
+        yield do.LeaveOut(filtered=filtered, dropped=dropped)
 
 
 def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:

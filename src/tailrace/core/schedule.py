@@ -231,7 +231,7 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
     if bound is not None and s.rounds_ahead > bound:
-        yield f"a round {s.rounds_ahead} ahead of training is trained {s.rounds_ahead} versions late; the bound is {bound}"
+        yield f"a round {s.rounds_ahead} ahead of training is trained that many versions late; the bound is {bound}"
     if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:
         yield (
             f"{s.num_launched} prompts in flight cannot all be trained within max_staleness {bound}:"

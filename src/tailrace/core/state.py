@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tailrace.core.errors import UnknownSubject
 from tailrace.core.fleet import Instance
-from tailrace.core.groups import Group
+from tailrace.core.groups import Group, GroupPhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.ledger import Ledger
 from tailrace.core.rounds import Round
@@ -60,6 +60,8 @@ class State:
     """Training groups that are ready for a batch."""
     surplus: dict[TrajectoryId, Trajectory] = field(default_factory=dict)
     """Responses that are not needed any more and were not let go yet."""
+    left_out: dict[GroupId, GroupPhase] = field(default_factory=dict)
+    """Groups that were filtered or dropped, and nobody was told yet."""
     cancelled: dict[TrajectoryId, None] = field(default_factory=dict)
     """Rewards nobody waits for; the news of their end is still to come."""
     num_train_groups: int = 0

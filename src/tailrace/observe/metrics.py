@@ -6,6 +6,7 @@ function of what was sampled and trained, so in deterministic mode it repeats ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
@@ -50,6 +51,8 @@ class Clock:
     save_s: float = 0.0
     busy_s: dict[InstanceId, float] = field(default_factory=dict)
     """Seconds each instance had work."""
+    num_tokens: int = 0
+    """Generated since the step before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,10 +62,15 @@ class Memory:
     responses: dict[TrajectoryId, Done] = field(default_factory=dict)
     first_version: dict[TrajectoryId, int] = field(default_factory=dict)
     """Of unfinished responses that have tokens."""
-    running: dict[InstanceId, int] = field(default_factory=dict)
+    running: dict[InstanceId, dict[TrajectoryId, None]] = field(default_factory=dict)
     busy_since: dict[InstanceId, float] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    lengths: dict[TrajectoryId, int] = field(default_factory=dict)
+    """Tokens of unfinished responses."""
+    left_out: dict[TrajectoryId, Done] = field(default_factory=dict)
+    """Responses of groups that were filtered or dropped since the step before."""
     training: tuple[TrajectoryId, ...] = ()
+    max_staleness: int | None = 0
     max_steps: int = 0
     train_source: str = ""
     num_instances_lost: int = 0
@@ -93,6 +101,7 @@ class Metrics:
         match event:
             case ev.RunStarted(schedule=schedule):
                 memory.max_steps, memory.train_source = schedule.max_steps, schedule.train_source
+                memory.max_staleness = schedule.max_staleness
             case ev.RunResumed():
                 memory.running.clear()
                 memory.busy_since.clear()
@@ -100,14 +109,19 @@ class Metrics:
                 clock.step_began = now  # the start of processes is not part of a step
             case ev.InstanceLost(instance=instance):
                 memory.num_instances_lost += 1
-                self._set_running(instance, 0, now)
+                self._leave(instance, tuple(memory.running.get(instance, ())), now)
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesScored(scores=scores):
                 for scored in scores:
-                    done = memory.responses[scored.trajectory]
-                    done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
-                    done.reward_s, done.extras = scored.seconds, scored.extras
+                    if (done := memory.responses.get(scored.trajectory)) is not None:  # else it was given up
+                        done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
+                        done.reward_s, done.extras = scored.seconds, scored.extras
+            case ev.ResponsesAborted(instance=instance, aborted=aborted):
+                for part in aborted:
+                    self._grow(part.trajectory, max(part.length, memory.lengths.get(part.trajectory, 0)))
+                    self._forget(part.trajectory)
+                self._leave(instance, [part.trajectory for part in aborted], now)
             case ev.WeightsPublished(seconds=seconds):
                 clock.publish_s += seconds
             case ev.WeightsPulled(seconds=seconds):
@@ -124,9 +138,19 @@ class Metrics:
             case do.Submit(instance=instance, dispatches=dispatches):
                 if memory.clock.first_submit is None:
                     memory.clock.first_submit = now
-                self._set_running(instance, memory.running.get(instance, 0) + len(dispatches), now)
+                memory.running.setdefault(instance, {}).update(dict.fromkeys(d.trajectory for d in dispatches))
+                memory.busy_since.setdefault(instance, now)
             case do.TrainStep(trajectories=trajectories):
                 memory.training, memory.clock.train_began = trajectories, now
+            case do.LeaveOut(filtered=filtered, dropped=dropped):
+                gone = {*filtered, *dropped}
+                memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
+                self._forget_groups(gone)
+            case do.CloseRound(deferred=deferred, dropped=dropped):
+                self._forget_groups({*deferred, *dropped})
+            case do.CancelScores(trajectories=trajectories):
+                for trajectory in trajectories:
+                    self._forget(trajectory)
             case do.CloseEvaluation():
                 return [self._eval_row(command)]
         return []
@@ -136,40 +160,69 @@ class Metrics:
         memory.num_preemptions[event.instance] = event.num_preemptions
         for progressed in event.progressed:
             memory.first_version.setdefault(progressed.trajectory, event.version)
+            self._grow(progressed.trajectory, progressed.length)
         for finished in event.finished:
+            self._grow(finished.trajectory, finished.length)
+            if finished.finish is Finish.INTERRUPTED:
+                if finished.length:
+                    memory.first_version.setdefault(finished.trajectory, event.version)
+                continue
             memory.responses[finished.trajectory] = Done(
                 length=finished.length,
                 is_clipped=finished.finish is Finish.LENGTH,
                 oldest_version=memory.first_version.pop(finished.trajectory, event.version),
             )
-            memory.tokens_total += finished.length
+            memory.lengths.pop(finished.trajectory, None)
             if finished.trajectory.group.source == memory.train_source:
                 memory.clock.last_finish = now
-        self._set_running(event.instance, memory.running.get(event.instance, 0) - len(event.finished), now)
+        self._leave(event.instance, [part.trajectory for part in event.finished], now)
 
-    def _set_running(self, instance: InstanceId, count: int, now: float) -> None:
+    def _grow(self, trajectory: TrajectoryId, length: int) -> None:
         memory = self._memory
-        memory.running[instance] = count
-        if count > 0:
-            memory.busy_since.setdefault(instance, now)
-        elif (since := memory.busy_since.pop(instance, None)) is not None:
-            busy = memory.clock.busy_s
-            busy[instance] = busy.get(instance, 0.0) + now - max(since, memory.clock.step_began)
+        new = length - memory.lengths.get(trajectory, 0)
+        memory.lengths[trajectory] = length
+        memory.tokens_total += new
+        memory.clock.num_tokens += new
+
+    def _leave(self, instance: InstanceId, trajectories: Sequence[TrajectoryId], now: float) -> None:
+        """These do not run on the instance any more."""
+        memory = self._memory
+        running = memory.running.setdefault(instance, {})
+        for trajectory in trajectories:
+            running.pop(trajectory, None)
+        if not running and (since := memory.busy_since.pop(instance, None)) is not None:
+            self._count_busy(instance, since, now)
+
+    def _count_busy(self, instance: InstanceId, since: float, now: float) -> None:
+        clock = self._memory.clock
+        clock.busy_s[instance] = clock.busy_s.get(instance, 0.0) + now - max(since, clock.step_began)
+
+    def _forget(self, trajectory: TrajectoryId) -> None:
+        for known in (self._memory.responses, self._memory.first_version, self._memory.lengths):
+            known.pop(trajectory, None)
+
+    def _forget_groups(self, groups: set[GroupId]) -> None:
+        memory = self._memory
+        for trajectory in [t for t in (*memory.responses, *memory.first_version, *memory.lengths) if t.group in groups]:
+            self._forget(trajectory)
 
     def _step_row(self, event: ev.StepTrained, now: float) -> Row:
         memory = self._memory
-        mine = sorted(t for t in memory.responses if t.group.source == memory.train_source)
-        responses = {t: memory.responses.pop(t) for t in mine}
+        trained = {t: memory.responses[t] for t in memory.training}
+        self._forget_groups({t.group for t in trained})
+        everyone = [*trained.values(), *memory.left_out.values()]
         row: Row = {"step": event.version}
-        row |= _reward_metrics(list(responses.values()))
-        row |= _length_metrics(list(responses.values()))
-        row |= _group_metrics({t: responses[t] for t in memory.training})
-        row["groups/num_left_out"] = len({t.group for t in mine}) - row["groups/num"]
-        row |= _staleness_metrics([event.version - 1 - responses[t].oldest_version for t in memory.training])
+        row |= _reward_metrics(everyone)
+        row |= _length_metrics(everyone)
+        row |= _group_metrics(trained)
+        row["groups/num_left_out"] = len({t.group for t in memory.left_out})
+        row |= _staleness_metrics(
+            [event.version - 1 - done.oldest_version for done in trained.values()], memory.max_staleness
+        )
         row |= dict(event.metrics)
-        row |= {"data/epoch": max((t.group.epoch for t in mine), default=0)}
-        row |= self._timing(event, now, list(responses.values()))
-        memory.training = ()
+        row |= {"data/epoch": max(t.group.epoch for t in trained)}
+        row |= self._timing(event, now, everyone)
+        memory.training, memory.left_out = (), {}
         memory.clock = Clock(step_began=now)
         return row
 
@@ -178,6 +231,8 @@ class Metrics:
         step_s = max(now - clock.step_began, 1e-9)
         began = clock.first_submit if clock.first_submit is not None else clock.step_began
         instances = max(len(memory.running), 1)
+        for instance, since in memory.busy_since.items():
+            self._count_busy(instance, since, now)
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),
@@ -187,7 +242,7 @@ class Metrics:
             "timing_s/update_weights": clock.publish_s + clock.pull_s,
             "timing_s/save": clock.save_s,
             "timing_s/since_start": now,
-            "perf/tokens_per_s": sum(done.length for done in responses) / step_s,
+            "perf/tokens_per_s": clock.num_tokens / step_s,
             "perf/samples_per_s": len(responses) / step_s,
             "perf/tokens_total": memory.tokens_total,
             "perf/num_preemptions": sum(memory.num_preemptions.values()),
@@ -257,12 +312,12 @@ def _group_metrics(trained: dict[TrajectoryId, Done]) -> Row:
     }
 
 
-def _staleness_metrics(ages: list[int], bound: int = 0) -> Row:
-    """Versions between the one trained and the oldest one that wrote a token. The synchronous bound is 0."""
+def _staleness_metrics(ages: list[int], bound: int | None) -> Row:
+    """Versions between the one trained and the oldest one that wrote a token."""
     return {
         "staleness/mean": fmean(ages),
         "staleness/max": max(ages),
-        "staleness/violations": sum(age > bound for age in ages),
+        "staleness/violations": sum(bound is not None and age > bound for age in ages),
     }
 
 

@@ -33,12 +33,15 @@ class Catalogue:
         self.rewards = rewards
 
     def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
-        offer = self._sources[command.source].order.ids(command.epoch, command.offset, command.count)
+        source = self._sources[command.source]
+        offer = source.order.ids(command.epoch, command.offset, command.count)
+        names = tuple(source.prompts[prompt].source for _, prompt in offer.prompts)
         return ev.PromptsOffered(
             source=command.source,
             prompts=offer.prompts,
             next_epoch=offer.next_epoch,
             next_offset=offer.next_offset,
+            domains=names if any(names) else (),
         )
 
     def request(self, trajectory: TrajectoryId, start: int) -> Request:

@@ -194,7 +194,7 @@ class LocalRun:
                 self._training.perform(command)
             case do.SaveCheckpoint():
                 self._save(command)
-            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound():
+            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.LeaveOut():
                 pass  # said for whoever follows the run; payload that is not needed goes with the next checkpoint
             case _:
                 raise TypeError(f"unknown command {command!r}")

@@ -8,28 +8,51 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tailrace.config import presets
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import ROLLOUT_ONLY, TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
-from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 from tailrace.engines.contract import Sampling
 
+_DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
 _REWARD_GRACE_S = 120.0
 """A reward process may have to be restarted before it can score."""
 
 
 def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
     """``num_prompts``: usable prompts of each source."""
-    return _PRESETS[settings.schedule.preset](settings, num_prompts)
+    make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
+    try:
+        return make(settings, num_prompts)
+    except ValueError as error:
+        raise SettingsError(f"the schedule does not work: {error}") from error
 
 
-def _synchronous(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
-    rollout, limits = settings.rollout, settings.limits
+def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    rollout, limits, asked = settings.rollout, settings.limits, settings.schedule
+    preset = presets.resolved(asked)
+    launch_prompts, launch_responses = presets.launch_sizes(
+        preset, batch_size=asked.rollout_batch_size, group_size=rollout.n_samples_per_prompt
+    )
     return Schedule(
         train_source=TRAIN_SOURCE,
-        batch_size=settings.schedule.rollout_batch_size,
+        batch_size=asked.rollout_batch_size,
         group_size=rollout.n_samples_per_prompt,
         max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
+        launch_prompts=launch_prompts,
+        launch_responses=launch_responses,
+        leftovers=preset.leftovers,
+        max_staleness=preset.max_staleness,
+        admission=preset.admission(),
+        rounds_ahead=preset.rounds_ahead,
+        placement=Placement(asked.placement),
+        keeps_deferred_tokens=asked.keep_deferred_tokens,
+        epoch_end=EpochEnd(asked.epoch_end),
+        epoch_size=num_prompts[TRAIN_SOURCE],
+        max_versions_per_sample=asked.max_versions_per_sample,
+        version_cap=VersionCap(asked.on_version_cap),
+        has_quotas=asked.source_quotas and len(settings.data.sources) > 1 and preset.leftovers in _DISCARDING,
         num_instances=rollout.num_instances,
         # Twice what it can run: an instance never waits for the controller to hand it the next response.
         max_in_flight=2 * rollout.max_running,
@@ -65,14 +88,11 @@ def _rollout_only(settings: Settings, num_prompts: Mapping[str, int]) -> Schedul
         raise SettingsError(f"schedule.num_prompts is {count}, but there are only {available} prompts")
     group_size = settings.rollout.n_samples_per_prompt
     return replace(
-        _synchronous(settings, num_prompts),
+        _training(settings, num_prompts),
         train_source="",
         eval_sets=(EvalSet(name=TRAIN_SOURCE, num_prompts=count or available, group_size=group_size),),
         eval_interval=1,
     )
-
-
-_PRESETS = {"sync": _synchronous, ROLLOUT_ONLY: _rollout_only}
 
 
 def max_steps(settings: Settings, num_prompts: int) -> int:

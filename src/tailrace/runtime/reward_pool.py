@@ -107,7 +107,7 @@ class RewardPool:
         called_off = [task.trajectory for task in self._queue if task.trajectory in doomed]
         self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
         for slot in self._slots:
-            if slot.task is not None and slot.task.trajectory in doomed:
+            if slot.task is not None and slot.task.trajectory in doomed and not slot.is_dropped:
                 called_off.append(slot.task.trajectory)
                 slot.drop()
         for trajectory in called_off:

@@ -3,6 +3,7 @@
 A slot is starting, idle, scoring one response, dying, or broken for good (`broken` says why): a process that does
 not load the functions the first time breaks it at once, one that did before may fail three times in a row.
 Each given task ends in exactly one of: `on_result`, `on_returned` (its process never started on it), or `drop`.
+A dropped task keeps its process for a moment: most rewards take less than the start of another one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tailrace.workers.reward_messages import RewardInit, RewardReady, RewardRefu
 
 _MAX_FAILED_STARTS = 3
 _PICK_UP_S = 30.0
+_DROP_GRACE_S = 1.0
 _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -40,6 +42,8 @@ class RewardSlot:
         self.name = name
         self.task: ScoreTask | None = None
         self.since = 0.0
+        self.is_dropped = False
+        """Nobody wants the result of its task any more."""
         self.is_starting = False
         self.has_started = False
         """A process of this slot has loaded the functions at least once."""
@@ -81,9 +85,9 @@ class RewardSlot:
         self._process.send(task)
 
     def drop(self) -> None:
-        """Forget the task without a result; its process is killed and replaced."""
-        self._take_task()
-        self._kill()
+        """No result of the task is wanted. Its process is killed and replaced, unless it finishes in a moment."""
+        self.is_dropped = True
+        self._arm(_DROP_GRACE_S, self._kill)
 
     async def stop(self) -> None:
         self._take_task()
@@ -99,12 +103,14 @@ class RewardSlot:
                 self._disarm()
             case RewardRefused(reason=reason):
                 self._refusal = reason
+            case ScoreStarted() if self.is_dropped:
+                pass
             case ScoreStarted(trajectory=trajectory) if self._holds(trajectory):
                 self.since, self._is_scoring = _now(), True
                 self._arm(self._timeout_s, self._end_overdue)
             case ScoreResult(trajectory=trajectory) if self._holds(trajectory):
-                self._take_task()
-                self._on_result(message)
+                if self._take_task() is not None:
+                    self._on_result(message)
         self._on_change()
 
     def _bury(self, reason: str) -> None:
@@ -148,8 +154,10 @@ class RewardSlot:
         return self.task is not None and self.task.trajectory == trajectory
 
     def _take_task(self) -> ScoreTask | None:
+        """The task is over; None if there was none, or none whose result anybody wants."""
         self._disarm()
-        task, self.task = self.task, None
+        task = None if self.is_dropped else self.task
+        self.task, self.is_dropped = None, False
         return task
 
     def _arm(self, seconds: float, callback: Callable[[], None]) -> None:

@@ -31,6 +31,7 @@ from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
 from tailrace.trainer.schedule import learning_rate
+from tailrace.trainer.stale import mask_stale
 from tailrace.trainer.totals import Totals
 
 OVERHEAD_TOKENS = {"cpu": 128, "cuda": 16384}
@@ -172,7 +173,7 @@ class Trainer:
 
     def _judge(self, groups: Sequence[Sequence[Sample]]) -> tuple[list[Sample], list[float]]:
         """Samples in training order, as they are trained, with their advantages."""
-        ordered = in_groups(sample for group in groups for sample in group)
+        ordered = mask_stale(in_groups(sample for group in groups for sample in group), self.version, self._algorithm)
         given = [sample for group in ordered for sample in group]
         if len({sample.trajectory for sample in given}) != len(given):
             raise ValueError(f"step {self.version} was given a trajectory twice")

@@ -1,0 +1,64 @@
+"""Presets: named points in the space of schedules, and how settings move away from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from tailrace.core.admission import Admission
+from tailrace.core.schedule import Leftovers
+
+if TYPE_CHECKING:
+    from tailrace.config.settings import ScheduleSettings
+
+PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "rollout-only"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    over_provision_prompts: float = 1.0
+    over_provision_responses: float = 1.0
+    leftovers: Leftovers = Leftovers.WAIT
+    max_staleness: int | None = 0
+    """None: unbounded."""
+    rounds_ahead: int = 0
+    is_counted: bool = False
+    """The bound is a cap on what is in flight, not a promise about each response."""
+
+    def admission(self) -> Admission:
+        if self.max_staleness is None:
+            return Admission.UNBOUNDED
+        return Admission.COUNT if self.is_counted else Admission.DEADLINE
+
+
+PRESETS: dict[str, Preset] = {
+    "sync": Preset(),
+    "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
+    "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
+    "one-step": Preset(max_staleness=1, rounds_ahead=1),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, is_counted=True),
+    "rollout-only": Preset(),
+}
+
+
+def resolved(settings: ScheduleSettings) -> Preset:
+    """The preset with what the settings say instead of it."""
+    given: dict[str, Any] = {
+        name: getattr(settings, name)
+        for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
+        if getattr(settings, name) is not None
+    }
+    if settings.leftovers is not None:
+        given["leftovers"] = Leftovers(settings.leftovers)
+    if settings.max_staleness is not None:
+        given["max_staleness"] = None if settings.max_staleness == "unbounded" else settings.max_staleness
+    return replace(PRESETS[settings.preset], **given)
+
+
+def launch_sizes(preset: Preset, *, batch_size: int, group_size: int) -> tuple[int, int]:
+    """Prompts a round launches and responses each begins with. Rounded so that neither falls below what is trained."""
+    # A product like 1.1 * 10 is a little more than 11: without the correction it would be rounded up to 12.
+    prompts = math.floor(preset.over_provision_prompts * batch_size + 1e-9)
+    responses = math.ceil(preset.over_provision_responses * group_size - 1e-9)
+    return prompts, responses
