@@ -1,0 +1,122 @@
+"""How long responses are: a pure function of (seed, group, member, attempt), the same under every schedule.
+
+So schedules are compared on the same draws, whatever order they launch them in. A draw is the natural length; a
+budget cuts it (and the response then ends with LENGTH).
+
+    lognormal   ln L ~ N(mu_prompt, within),  mu_prompt ~ N(ln median, between)
+    mixture     a share of the prompts ("long") has another median: bimodal or long-tailed
+    normal, uniform, constant   distributions without a tail
+    trace       the lengths of a recorded run; prompt i takes row i modulo the rows, member j entry j modulo the entries
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal, Protocol
+
+from tailrace.core.ids import GroupId, TrajectoryId
+
+_NORMAL = NormalDist()
+_SCALE = 1 << 53
+
+
+def uniform(*key: object) -> float:
+    """A number strictly between 0 and 1 that depends on nothing but the key; the same in every process."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 11) + 0.5) / _SCALE
+
+
+def normal(*key: object) -> float:
+    """A standard normal number that depends on nothing but the key."""
+    return _NORMAL.inv_cdf(uniform(*key))
+
+
+class Lengths(Protocol):
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        """Natural length in tokens, at least 1, of a response that begins under ``version``."""
+        ...
+
+
+Kind = Literal["lognormal", "normal", "uniform", "constant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLengths:
+    seed: int
+    kind: Kind = "lognormal"
+    median: float
+    """For ``normal`` the mean; for ``uniform`` the middle of the range."""
+    between: float = 0.0
+    """Spread between prompts. Lognormal: of ln L. Normal and uniform: a share of the median."""
+    within: float = 0.0
+    """Spread between the responses of one prompt, in the same unit."""
+    long_share: float = 0.0
+    """Share of the prompts whose median is ``long_median``."""
+    long_median: float = 0.0
+    drift: float = 0.0
+    """Growth of all lengths per version: 0.01 is one percent per optimizer step."""
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        group = trajectory.group
+        length = self._spread(self._median(group), group, trajectory) * (1.0 + self.drift) ** version
+        return max(1, round(length))
+
+    def _median(self, group: GroupId) -> float:
+        is_long = self.long_share > 0 and uniform(self.seed, "long", group.source, group.prompt) < self.long_share
+        return self.long_median if is_long else self.median
+
+    def _spread(self, median: float, group: GroupId, trajectory: TrajectoryId) -> float:
+        # The prompt's own draw leaves the epoch out: a hard prompt is hard every time it comes.
+        prompt = (self.seed, "prompt", group.source, group.prompt)
+        response = (self.seed, "response", *trajectory.group, trajectory.member, trajectory.attempt)
+        match self.kind:
+            case "constant":
+                return median
+            case "uniform":
+                shift = self.between * (2 * uniform(*prompt) - 1) + self.within * (2 * uniform(*response) - 1)
+                return median * (1 + shift)
+            case "normal":
+                return median * (1 + self.between * normal(*prompt) + self.within * normal(*response))
+            case "lognormal":
+                return median * math.exp(self.between * normal(*prompt) + self.within * normal(*response))
+
+
+class TraceLengths:
+    """Recorded lengths. Those that reached the recording's own cap are censored: the response would have gone on.
+
+    Where a simulation's budget is longer, what a censored response would have added is drawn: exponential with mean
+    ``cap``, an assumption that no trace can support. ``num_censored`` of ``num_recorded`` says how much rests on it.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[int]], *, cap: int | None, seed: int) -> None:
+        if not rows or not all(rows):
+            raise ValueError("a trace needs at least one prompt, and every prompt at least one length")
+        self._rows, self._seed = [list(row) for row in rows], seed
+        self.cap = max(max(row) for row in rows) if cap is None else cap
+        self.num_recorded = sum(len(row) for row in rows)
+        self.num_censored = sum(length >= self.cap for row in rows for length in row)
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        row = self._rows[trajectory.group.prompt % len(self._rows)]
+        # A new attempt is another sample of the same prompt, so it takes another entry of the same row.
+        length = row[(trajectory.member + trajectory.attempt) % len(row)]
+        if length < self.cap:
+            return max(1, length)
+        key = (self._seed, "censored", *trajectory.group, trajectory.member, trajectory.attempt)
+        return self.cap + math.ceil(-self.cap * math.log(uniform(*key)))
+
+
+def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:
+    """A JSON list of lists of lengths, or ``{"prompts": [{"lengths": [...]}, ...]}``."""
+    try:
+        data = json.loads(path.read_text())
+        rows = [item["lengths"] for item in data["prompts"]] if isinstance(data, dict) else data
+        return TraceLengths([[int(length) for length in row] for row in rows], cap=cap, seed=seed)
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no trace of lengths: {error!r}") from None
