@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import doctor, report, train, version
+from tailrace.cli import doctor, report, simulate, train, version
 
-_VERBS = {"train": train, "report": report, "doctor": doctor, "version": version}
+_VERBS = {"train": train, "simulate": simulate, "report": report, "doctor": doctor, "version": version}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

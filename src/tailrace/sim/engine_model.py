@@ -136,7 +136,7 @@ class EngineModel(Generic[Id]):
     def lengths(self, at: float) -> dict[Id, int]:
         """Tokens of every unfinished response after the last step that ended by ``at``.
 
-        A time before the last change is answered to within a token or two: what the steps since then added is taken off.
+        A time before the last change is answered to within two tokens: what the steps since then added is taken off.
         """
         self._advance(at)
         found = {request.id: request.length for request in self._waiting}

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, and when. A world acts on these; the coordinator only meets their consequences."""
+"""What goes wrong in a simulated run, and when. A world acts on these; the coordinator only meets the consequences."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE]`.
+
+Exit status: 0 every schedule came to its end, 1 one of them failed, 2 the scenario cannot be simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailrace.sim.result import Result, simulate, table
+from tailrace.sim.scenario import Scenario, load_scenario
+from tailrace.sim.schedules import schedule_of
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", type=Path, help="a TOML file, such as scenarios/rollpacker_7b_8k.toml")
+    parser.add_argument("--schedules", metavar="A,B,C", help="default: those the scenario compares")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps, instead of the scenario's")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    try:
+        if rest:
+            raise ValueError(f"unexpected argument {rest[0]!r}")
+        scenario = _shortened(load_scenario(options.scenario), options.steps)
+        names = options.schedules.split(",") if options.schedules else scenario.schedule.compare
+        for name in names:
+            schedule_of(scenario, name)  # a wrong name is refused before any work
+        results = [_simulate(scenario, name) for name in names]
+        _print(results)
+        if options.json is not None:
+            options.json.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
+    except ValueError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"tailrace: the figures cannot be written: {error}", file=sys.stderr)
+        return 2
+    return 0 if all(result.is_complete for result in results) else 1
+
+
+def _shortened(scenario: Scenario, steps: int | None) -> Scenario:
+    if steps is None:
+        return scenario
+    if steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {steps}")
+    return scenario.model_copy(update={"schedule": scenario.schedule.model_copy(update={"num_steps": steps})})
+
+
+def _simulate(scenario: Scenario, name: str) -> Result:
+    began = time.monotonic()
+    print(f"simulating {name} ...", end=" ", file=sys.stderr, flush=True)
+    result = simulate(scenario, name)
+    seconds, steps = time.monotonic() - began, result.figures.num_steps
+    print(f"{steps} steps, {result.num_events} events in {seconds:.1f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def _print(results: Sequence[Result]) -> None:
+    print("\n".join(table(results)))
+    for result in results:
+        if not result.is_complete:
+            print(f"{result.schedule} did not come to its end: {result.reason}")
+    first = results[0]
+    if first.num_censored:
+        print(f"{first.num_censored} of {first.num_recorded} recorded lengths are censored: how they go on is drawn")
