@@ -18,7 +18,9 @@ START = do.StartInstance(instance=I0)
 def finished(stage: Stage) -> list[tuple[float, int, int, Finish]]:
     """(time, prompt, length, finish) of every response reported as ended."""
     reports = stage.events(ev.RolloutReported)
-    return [(at, end.trajectory.group.prompt, end.length, end.finish) for at, report in reports for end in report.finished]
+    return [
+        (at, end.trajectory.group.prompt, end.length, end.finish) for at, report in reports for end in report.finished
+    ]
 
 
 def test_responses_end_by_themselves_or_by_their_budget() -> None:
@@ -91,15 +93,21 @@ def test_rewards_wait_for_a_worker_and_can_be_cancelled() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
     stage.do(do.Score(trajectories=(response(0), response(1), response(2)))).pass_time(1.0)
     stage.do(do.CancelScores(trajectories=(response(1),))).pass_time()
-    scored = [(at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores]
+    scored = [
+        (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
+    ]
     assert scored == [(1.0, 1, Outcome.CANCELLED), (4.0, 0, Outcome.OK), (8.0, 2, Outcome.OK)]
 
 
 def test_a_cancelled_reward_frees_its_worker_and_a_scored_one_is_not_answered_again() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
     stage.do(do.Score(trajectories=(response(0), response(1)))).pass_time(5.0)
-    stage.do(do.CancelScores(trajectories=(response(0), response(1))), do.Score(trajectories=(response(2),))).pass_time()
-    scored = [(at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores]
+    stage.do(
+        do.CancelScores(trajectories=(response(0), response(1))), do.Score(trajectories=(response(2),))
+    ).pass_time()
+    scored = [
+        (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
+    ]
     assert scored == [(4.0, 0, Outcome.OK), (5.0, 1, Outcome.CANCELLED), (9.0, 2, Outcome.OK)]
 
 

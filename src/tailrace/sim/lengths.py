@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -110,6 +110,32 @@ class TraceLengths:
             return max(1, length)
         key = (self._seed, "censored", *trajectory.group, trajectory.member, trajectory.attempt)
         return self.cap + math.ceil(-self.cap * math.log(uniform(*key)))
+
+
+class RecordedLengths:
+    """The lengths of a journal, response by response; another one, of the same prompt if possible, where it has none.
+
+    Responses that their budget ended go on past it where the simulation's budget is longer, as in a trace.
+    """
+
+    def __init__(self, ended: Mapping[TrajectoryId, tuple[int, bool]], *, seed: int) -> None:
+        """``ended``: length of each response, and whether its budget ended it."""
+        if not ended:
+            raise ValueError("no response of the journal ended by itself")
+        self._ended, self._seed = dict(ended), seed
+        self._by_prompt: dict[tuple[str, int], list[TrajectoryId]] = {}
+        for each in self._ended:
+            self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(each)
+        self._all = list(self._ended)
+        self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
+        if (found := self._ended.get(trajectory)) is None:
+            candidates = self._by_prompt.get((trajectory.group.source, trajectory.group.prompt), self._all)
+            found = self._ended[candidates[int(uniform(*key) * len(candidates))]]
+        length, is_cut = found
+        return max(1, length) if not is_cut else length + math.ceil(-length * math.log(uniform(*key, "censored")))
 
 
 def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:

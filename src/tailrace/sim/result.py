@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from tailrace.core.commands import FinishRun
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
+from tailrace.core.schedule import Schedule
 from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.sim.driver import Agenda, Driver
-from tailrace.sim.lengths import TraceLengths
+from tailrace.sim.faults import Fault
+from tailrace.sim.lengths import Lengths, TraceLengths
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.schedules import schedule_of
-from tailrace.sim.world import World
+from tailrace.sim.world import World, WorldCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +38,26 @@ class Result:
         return asdict(self)
 
 
-def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> Result:
-    """Run the schedule called ``name`` in virtual time. Nothing of the journal is kept unless ``record`` keeps it."""
-    schedule, lengths = schedule_of(scenario, name), scenario.make_lengths()
+def run_schedule(
+    schedule: Schedule,
+    costs: WorldCosts,
+    lengths: Lengths,
+    *,
+    faults: Sequence[Fault] = (),
+    order: Sequence[tuple[int, int]] = (),
+    record: Callable[[Entry], None],
+) -> tuple[FinishRun, int]:
+    """Run a schedule in virtual time; returned are the run's last word and the number of events."""
     agenda = Agenda()
     coordinator = Coordinator(schedule, routing=LeastLoaded())
-    faults = [section.fault() for section in scenario.faults]
-    world = World(schedule, scenario.world_costs(), lengths, agenda, live=coordinator.live, faults=faults)
+    world = World(schedule, costs, lengths, agenda, live=coordinator.live, faults=faults, order=order)
+    driver = Driver(coordinator, world, agenda, record=record)
+    return driver.run(RunStarted(schedule=schedule)), driver.num_events
+
+
+def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> Result:
+    """Run the schedule called ``name``. Nothing of the journal is kept unless ``record`` keeps it."""
+    lengths = scenario.make_lengths()
     account = ScheduleAccount(
         devices_per_instance=scenario.engine.devices_per_instance, training_devices=scenario.trainer.devices
     )
@@ -51,19 +67,19 @@ def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] |
         if record is not None:
             record(entry)
 
-    driver = Driver(coordinator, world, agenda, record=note)
-    finish = driver.run(RunStarted(schedule=schedule))
-    trace = lengths if isinstance(lengths, TraceLengths) else None
+    faults = [section.fault() for section in scenario.faults]
+    schedule = schedule_of(scenario, name)
+    finish, num_events = run_schedule(schedule, scenario.world_costs(), lengths, faults=faults, record=note)
     return Result(
         scenario=scenario.name,
         schedule=name,
         seed=scenario.seed,
         figures=account.figures(),
-        num_events=driver.num_events,
+        num_events=num_events,
         is_complete=finish.is_complete,
         reason=finish.reason,
-        num_censored=trace.num_censored if trace else 0,
-        num_recorded=trace.num_recorded if trace else 0,
+        num_censored=lengths.num_censored if isinstance(lengths, TraceLengths) else 0,
+        num_recorded=lengths.num_recorded if isinstance(lengths, TraceLengths) else 0,
     )
 
 

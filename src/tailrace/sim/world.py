@@ -6,7 +6,7 @@ coordinator sees to; shared they may overlap, and while they do each takes ``ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,10 +49,14 @@ class World:
         *,
         live: Callable[[], set[TrajectoryId]],
         faults: Iterable[Fault] = (),
+        order: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """``live``: the responses the run still needs; what is remembered of others is forgotten now and then."""
+        """``live``: the responses the run still needs; what is remembered of others is forgotten now and then.
+
+        ``order``: (epoch, prompt index) of the training prompts to begin with, where a recorded run is followed.
+        """
         self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
-        self._live = live
+        self._live, self._order = live, order
         self._instances: dict[InstanceId, Instance] = {}
         self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
         """Tokens at which each response ends, and whether its budget ends it there."""
@@ -117,12 +121,18 @@ class World:
         size = self._costs.num_prompts
         if command.source == self._schedule.train_source:
             first = command.epoch * size + command.offset
-            prompts = tuple(divmod(first + i, size) for i in range(command.count))
+            prompts = tuple(self._prompt(first + i) for i in range(command.count))
             epoch, offset = divmod(first + command.count, size)
         else:
             prompts = tuple((command.epoch, index) for index in range(command.offset, command.offset + command.count))
             epoch, offset = command.epoch, command.offset + command.count
         return ev.PromptsOffered(source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset)
+
+    def _prompt(self, position: int) -> tuple[int, int]:
+        if position < len(self._order):
+            return self._order[position]
+        epoch, prompt = divmod(position - len(self._order), self._costs.num_prompts)
+        return (epoch + 1 + max((epoch for epoch, _ in self._order), default=-1), prompt)
 
     def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[Request[TrajectoryId], bool]:
         trajectory, budget = dispatch.trajectory, self._costs.max_response_length
