@@ -90,6 +90,8 @@ class EngineModel(Generic[Id]):
         """When step ``_step`` begins or began."""
         self._kv = 0
         self._slowdown = 1.0
+        self._planned: tuple[int, float] | None = None
+        """The next change, if it has been worked out since the last one."""
         self._num_pushed = 0
         self.num_preemptions = 0
 
@@ -101,7 +103,7 @@ class EngineModel(Generic[Id]):
         """When something changes by itself: a response ends, or one is preempted."""
         if self._ended:
             return self._ended[0].at
-        return self._boundary + self._seconds(self._steps_to_change()) if self._running else None
+        return self._next_change()[1] if self._running else None
 
     def ended(self, now: float) -> list[Ended[Id]]:
         """Responses that ended by themselves up to ``now``, each returned once."""
@@ -153,7 +155,7 @@ class EngineModel(Generic[Id]):
     def slow_down(self, factor: float, now: float) -> None:
         """From the next boundary on everything takes ``factor`` times as long as on a healthy instance."""
         self._settle(now)
-        self._slowdown = factor
+        self._slowdown, self._planned = factor, None
 
     def _length(self, request: Request[Id]) -> int:
         return request.length + self._step - request.joined
@@ -164,8 +166,8 @@ class EngineModel(Generic[Id]):
     def _advance(self, now: float) -> None:
         """Pass every change up to ``now``."""
         while self._running:
-            count = self._steps_to_change()
-            if self._boundary + self._seconds(count) > now:
+            count, at = self._next_change()
+            if at > now:
                 return
             self._take(count)
 
@@ -190,6 +192,13 @@ class EngineModel(Generic[Id]):
         while count > 0 and self._seconds(count) > seconds:
             count -= 1
         return count
+
+    def _next_change(self) -> tuple[int, float]:
+        """Steps until something changes by itself, and when that is."""
+        if self._planned is None:
+            count = self._steps_to_change()
+            self._planned = (count, self._boundary + self._seconds(count))
+        return self._planned
 
     def _steps_to_change(self) -> int:
         while self._ends[0][3].joined != self._ends[0][2]:
@@ -220,7 +229,8 @@ class EngineModel(Generic[Id]):
         return request
 
     def _admit(self) -> None:
-        prefilled = 0
+        """Ends every change of the running set."""
+        prefilled, self._planned = 0, None
         while self._waiting and len(self._running) < self._costs.max_running:
             request = self._waiting[0]
             held = request.prompt + request.length

@@ -26,15 +26,19 @@ _NORMAL = NormalDist()
 _SCALE = 1 << 53
 
 
+def uniforms(count: int, *key: object) -> list[float]:
+    """Up to eight numbers strictly between 0 and 1 that depend on nothing but the key; the same in every process."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * count).digest()
+    return [((int.from_bytes(digest[8 * i : 8 * i + 8], "big") >> 11) + 0.5) / _SCALE for i in range(count)]
+
+
 def uniform(*key: object) -> float:
-    """A number strictly between 0 and 1 that depends on nothing but the key; the same in every process."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return ((int.from_bytes(digest, "big") >> 11) + 0.5) / _SCALE
+    return uniforms(1, *key)[0]
 
 
-def normal(*key: object) -> float:
-    """A standard normal number that depends on nothing but the key."""
-    return _NORMAL.inv_cdf(uniform(*key))
+def to_normal(position: float) -> float:
+    """The standard normal number that has this share of all below it."""
+    return _NORMAL.inv_cdf(position)
 
 
 class Lengths(Protocol):
@@ -82,9 +86,13 @@ class DrawnLengths:
                 shift = self.between * (2 * uniform(*prompt) - 1) + self.within * (2 * uniform(*response) - 1)
                 return median * (1 + shift)
             case "normal":
-                return median * (1 + self.between * normal(*prompt) + self.within * normal(*response))
+                return median * (
+                    1 + self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
+                )
             case "lognormal":
-                return median * math.exp(self.between * normal(*prompt) + self.within * normal(*response))
+                return median * math.exp(
+                    self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
+                )
 
 
 class TraceLengths:

@@ -16,7 +16,7 @@ from tailrace.core.events import ResponsesScored, Scored
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
 from tailrace.sim.driver import Agenda
-from tailrace.sim.lengths import normal, uniform
+from tailrace.sim.lengths import to_normal, uniforms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +43,19 @@ class RewardCosts:
     always_solved: float = 0.0
 
     def judge(self, trajectory: TrajectoryId) -> Scored:
-        kind = self._kind(trajectory)
-        key = (self.seed, "reward", *trajectory.group, trajectory.member, trajectory.attempt)
-        if uniform(*key, "timeout") < kind.timeout_share:
+        group = trajectory.group
+        which, difficulty = uniforms(2, self.seed, "task", group.source, group.prompt)
+        chance, duration, luck = uniforms(3, self.seed, "reward", *group, trajectory.member, trajectory.attempt)
+        kind = self._kind(which)
+        seconds = kind.median_s
+        if seconds and kind.spread:
+            seconds *= math.exp(kind.spread * to_normal(duration))
+        if chance < kind.timeout_share or seconds >= kind.timeout_s:
             return Scored(trajectory=trajectory, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
-        seconds = kind.median_s * math.exp(kind.spread * normal(*key)) if kind.median_s else 0.0
-        if seconds >= kind.timeout_s:
-            return Scored(trajectory=trajectory, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
-        score = float(uniform(*key, "score") < self._solve_rate(trajectory))
+        score = float(luck < self._solve_rate(difficulty))
         return Scored(trajectory=trajectory, outcome=Outcome.OK, score=score, seconds=seconds)
 
-    def _kind(self, trajectory: TrajectoryId) -> RewardKind:
-        position = uniform(self.seed, "kind", trajectory.group.source, trajectory.group.prompt)
+    def _kind(self, position: float) -> RewardKind:
         position *= sum(kind.share for kind in self.kinds)
         for kind in self.kinds:
             position -= kind.share
@@ -62,8 +63,7 @@ class RewardCosts:
                 return kind
         return self.kinds[-1]
 
-    def _solve_rate(self, trajectory: TrajectoryId) -> float:
-        position = uniform(self.seed, "solve", trajectory.group.source, trajectory.group.prompt)
+    def _solve_rate(self, position: float) -> float:
         if position < self.never_solved:
             return 0.0
         if position >= 1.0 - self.always_solved:
