@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.worlds import small_scenario
+from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
 from tailrace.core.schedule import Admission, Leftovers
 from tailrace.sim.lengths import DrawnLengths
-from tailrace.sim.scenario import ScenarioError, load_scenario
+from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
 from tailrace.sim.schedules import schedule_of
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -36,14 +36,30 @@ def test_entries_of_one_paper_share_their_assumptions() -> None:
     assert len({shared(path) for path in FILES if path.stem.startswith("rollpacker")}) == 1
 
 
-def test_the_length_grid_is_made_of_distributions() -> None:
-    import tomllib
+def test_a_scenario_takes_the_distributions_of_the_grid() -> None:
+    grid = load_length_grid(SCENARIOS / "length_grid.toml")
+    scenario = load_scenario(FILES[0])
+    for entry in [*grid.long_tailed, *grid.not_long_tailed]:
+        for cap in grid.caps:
+            other = scenario.with_lengths(entry, cap)
+            assert isinstance(other.make_lengths(), DrawnLengths)
+            assert other.world_costs().max_response_length == cap
+    assert scenario.with_seed(7).make_lengths() != scenario.make_lengths()
 
-    grid = tomllib.loads((SCENARIOS / "length_grid.toml").read_text())
-    for entry in [*grid["long_tailed"], *grid["not_long_tailed"]]:
-        assert entry.pop("source")
-        assert entry.pop("name")
-        DrawnLengths(seed=0, **entry)
+
+def spread(entry: GridEntry, cap: int) -> float:
+    """The longest of a batch over the median."""
+    lengths = DrawnLengths(seed=0, **entry.model_dump(exclude={"source", "name"}))
+    ids = [response(prompt, member) for prompt in range(64) for member in range(8)]
+    drawn = sorted(min(cap, lengths.draw(each, 0)) for each in ids)
+    return drawn[-1] / drawn[len(drawn) // 2]
+
+
+def test_the_grid_calls_long_tailed_what_is() -> None:
+    grid = load_length_grid(SCENARIOS / "length_grid.toml")
+    longest_cap = max(grid.caps)
+    assert all(spread(entry, longest_cap) > 5 for entry in grid.long_tailed)
+    assert all(spread(entry, longest_cap) < 2 for entry in grid.not_long_tailed)
 
 
 @pytest.mark.parametrize(

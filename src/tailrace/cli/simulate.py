@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", type=Path, help="a TOML file, such as scenarios/rollpacker_7b_8k.toml")
     parser.add_argument("--schedules", metavar="A,B,C", help="default: those the scenario compares")
     parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps, instead of the scenario's")
+    parser.add_argument("--seed", type=int, metavar="N", help="of lengths and rewards, instead of the scenario's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         if rest:
             raise ValueError(f"unexpected argument {rest[0]!r}")
-        scenario = _shortened(load_scenario(options.scenario), options.steps)
+        scenario = _scenario(options)
         names = options.schedules.split(",") if options.schedules else scenario.schedule.compare
         for name in names:
             schedule_of(scenario, name)  # a wrong name is refused before any work
@@ -45,12 +46,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0 if all(result.is_complete for result in results) else 1
 
 
-def _shortened(scenario: Scenario, steps: int | None) -> Scenario:
-    if steps is None:
-        return scenario
-    if steps < 1:
-        raise ValueError(f"--steps must be at least 1, got {steps}")
-    return scenario.model_copy(update={"schedule": scenario.schedule.model_copy(update={"num_steps": steps})})
+def _scenario(options: argparse.Namespace) -> Scenario:
+    scenario = load_scenario(options.scenario)
+    if options.steps is not None:
+        if options.steps < 1:
+            raise ValueError(f"--steps must be at least 1, got {options.steps}")
+        scenario = scenario.with_steps(options.steps)
+    return scenario if options.seed is None else scenario.with_seed(options.seed)
 
 
 def _simulate(scenario: Scenario, name: str) -> Result:

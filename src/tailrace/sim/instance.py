@@ -47,16 +47,22 @@ class Instance:
         self._spoke_at = agenda.now
         self._blocked_until = 0.0
         self._repeat_s: float | None = None
+        self._has_weights = True
         self._is_gone = False
 
     @property
     def is_busy(self) -> bool:
         return self._engine.num_requests > 0
 
+    def held(self) -> Iterable[TrajectoryId]:
+        """Responses it has not ended."""
+        return self._noted
+
     def start(self, at: float) -> None:
         self._at(at, lambda: self._say(ev.InstanceStarted(instance=self.id, version=self.version)))
 
     def submit(self, requests: Sequence[tuple[Request[TrajectoryId], bool]]) -> None:
+        assert self._has_weights, f"instance {self.id} is given work while it holds no weights"
         if not self._engine.num_requests:
             self._spoke_at = self._agenda.now
         for request, is_cut in requests:
@@ -88,11 +94,12 @@ class Instance:
 
     def pull(self, version: Version) -> None:
         assert not self._engine.num_requests, f"instance {self.id} pulls with live requests"
+        self._has_weights = False
         self._at(self._agenda.now + self._times.pull_s, lambda: self._pulled(version))
 
     def release(self) -> None:
         assert not self._engine.num_requests, f"instance {self.id} releases its memory with live requests"
-        seconds = self._times.release_s
+        self._has_weights, seconds = False, self._times.release_s
         self._at(self._agenda.now + seconds, lambda: self._say(ev.MemoryReleased(instance=self.id, seconds=seconds)))
 
     def slow_down(self, factor: float) -> None:
@@ -114,7 +121,7 @@ class Instance:
         return [self._reported(self._unreported, progressed)]
 
     def _pulled(self, version: Version) -> None:
-        self.version = version
+        self.version, self._has_weights = version, True
         self._say(ev.WeightsPulled(instance=self.id, version=version, seconds=self._times.pull_s))
 
     def _wake(self) -> None:

@@ -11,7 +11,7 @@ import difflib
 import math
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -44,6 +44,9 @@ class ScenarioError(ValueError):
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+Checked = TypeVar("Checked", bound=Section)
 
 
 class Sourced(Section):
@@ -124,13 +127,7 @@ class RewardSection(Sourced):
     always_solved: float = Share
 
 
-class LengthsSection(Sourced):
-    max_response_length: PositiveInt
-    num_prompts: PositiveInt = 100_000
-    trace: Path | None = None
-    """A JSON file of recorded lengths, relative to the scenario file."""
-    trace_cap: PositiveInt | None = None
-    """Lengths from here on are censored in the trace; default: its longest."""
+class DistributionSection(Sourced):
     kind: Literal["lognormal", "normal", "uniform", "constant"] = "lognormal"
     median: PositiveFloat = 1000.0
     between: NonNegativeFloat = 0.0
@@ -138,6 +135,27 @@ class LengthsSection(Sourced):
     long_share: float = Share
     long_median: NonNegativeFloat = 0.0
     drift: float = 0.0
+
+
+class LengthsSection(DistributionSection):
+    max_response_length: PositiveInt
+    num_prompts: PositiveInt = 100_000
+    trace: Path | None = None
+    """A JSON file of recorded lengths, relative to the scenario file."""
+    trace_cap: PositiveInt | None = None
+    """Lengths from here on are censored in the trace; default: its longest."""
+
+
+class GridEntry(DistributionSection):
+    name: str
+
+
+class LengthGrid(Section):
+    """Distributions on which schedules are compared, each under every cap."""
+
+    caps: tuple[PositiveInt, ...]
+    long_tailed: tuple[GridEntry, ...]
+    not_long_tailed: tuple[GridEntry, ...]
 
 
 class FaultSection(Section):
@@ -170,6 +188,18 @@ class Scenario(Sourced):
     lengths: LengthsSection
     faults: tuple[FaultSection, ...] = ()
 
+    def with_lengths(self, entry: GridEntry, cap: int) -> Scenario:
+        """The same scenario on other lengths."""
+        drawn = entry.model_dump(exclude={"name"})
+        lengths = LengthsSection(max_response_length=cap, num_prompts=self.lengths.num_prompts, **drawn)
+        return self.model_copy(update={"name": f"{self.name}/{entry.name}/{cap}", "lengths": lengths})
+
+    def with_seed(self, seed: int) -> Scenario:
+        return self.model_copy(update={"seed": seed})
+
+    def with_steps(self, num_steps: int) -> Scenario:
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update={"num_steps": num_steps})})
+
     def world_costs(self) -> WorldCosts:
         engine = self.engine
         costs = {name: getattr(engine, name) for name in EngineCosts.__slots__}
@@ -197,20 +227,15 @@ class Scenario(Sourced):
 
 
 def load_scenario(path: Path) -> Scenario:
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ScenarioError(f"cannot read the scenario {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"cannot parse the scenario {path}: {error}") from None
-    return check(data, folder=path.parent)
+    return check(_read(path), folder=path.parent)
+
+
+def load_length_grid(path: Path) -> LengthGrid:
+    return _validated(LengthGrid, _read(path))
 
 
 def check(data: dict[str, Any], *, folder: Path) -> Scenario:
-    try:
-        scenario = Scenario.model_validate(data)
-    except ValidationError as error:
-        raise ScenarioError("\n".join(_explain(item) for item in error.errors())) from None
+    scenario = _validated(Scenario, data)
     if (trace := scenario.lengths.trace) is not None:
         lengths = scenario.lengths.model_copy(update={"trace": folder / trace})
         scenario = scenario.model_copy(update={"lengths": lengths})
@@ -221,6 +246,22 @@ def check(data: dict[str, Any], *, folder: Path) -> Scenario:
             f"engine.kv_capacity: a response of {longest} tokens with its prompt never fits into {held}"
         )
     return scenario
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ScenarioError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"cannot parse {path}: {error}") from None
+
+
+def _validated(kind: type[Checked], data: dict[str, Any]) -> Checked:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError("\n".join(_explain(item) for item in error.errors())) from None
 
 
 def _explain(item: Any) -> str:

@@ -146,7 +146,7 @@ class World:
         return request, is_cut
 
     def _prune(self) -> None:
-        live = self._live()
+        live = self._live().union(*(instance.held() for instance in self._instances.values()))
         self._targets = {t: target for t, target in self._targets.items() if t in live}
         self._prune_at = max(_PRUNE_AT, 2 * len(self._targets))
 
