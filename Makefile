@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test check format bench bench-quickstart clean
+.PHONY: help install train test check format bench bench-quickstart bench-ledger ledger-check clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -45,6 +45,12 @@ bench: $(DEV)  ## rollout throughput beside Transformers (about 15 minutes)
 
 bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart, on 2,000 prompts
 	@$(BIN)/python benchmarks/quickstart.py --json benchmarks/results/quickstart.json
+
+bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 groups in flight
+	@$(BIN)/python benchmarks/ledger.py --json benchmarks/results/ledger.json
+
+ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
+	@$(BIN)/python scripts/ledger_check.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,6 +35,8 @@ class World:
         self.trained: list[tuple[TrajectoryId, ...]] = []
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
+        self.rewards: dict[TrajectoryId, None] = {}
+        """Rewards that are being computed."""
         self.saved: list[Version] = []
         """Checkpoints that are on disk."""
         self.to_redo: int = 0
@@ -51,11 +53,12 @@ class World:
         self.now += self.rng.random()
         if self.rng.random() < self.trouble:
             self.make_trouble()
-        elif self.open and (self.rng.random() < 0.5 or not any(self.running.values())):
-            self.open.rotate(self.rng.randrange(len(self.open)))
-            self.answer(self.open.popleft())
+        elif self.open and (self.rng.random() < 0.5 or not (self.rewards or any(self.running.values()))):
+            self.answer(self.take_one())
+        elif self.rewards and (self.rng.random() < 0.5 or not any(self.running.values())):
+            self.reward()
         elif any(self.running.values()):
-            self.report()
+            self.report(self.rng.choice([i for i, running in self.running.items() if running]))
         else:
             assert self.timer is not None, "nothing is open and nobody will wake the core"
             self.now = max(self.now, self.timer)
@@ -71,10 +74,18 @@ class World:
                     self.verdict = command
                 case do.SetTimer(at=at):
                     self.timer = at
-                case do.CloseEvaluation():
+                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound():
                     pass
                 case _:
                     self.open.append(command)
+
+    def take_one(self) -> do.Command:
+        """Any open command; but what one adapter was told comes to it in that order."""
+        chosen = self.rng.choice(self.open)
+        receiver = getattr(chosen, "instance", type(chosen))
+        first = next(c for c in self.open if getattr(c, "instance", type(c)) == receiver)
+        self.open.remove(first)
+        return first
 
     def answer(self, command: do.Command) -> None:
         match command:
@@ -87,12 +98,23 @@ class World:
                 self.lose(instance, reason)
             case do.Submit(instance=instance, dispatches=dispatches):
                 self.running[instance].update({d.trajectory: d.start for d in dispatches})
+            case do.Interrupt(instance=instance, trajectories=trajectories):
+                self.report(instance, stopping=trajectories)
+            case do.Abort(instance=instance, trajectories=trajectories):
+                lengths = {t: self.running[instance].pop(t, 0) for t in trajectories}
+                aborted = tuple(ev.Aborted(trajectory=t, length=length) for t, length in lengths.items())
+                self.tell(ev.ResponsesAborted(instance=instance, aborted=aborted))
+            case do.CancelScores(trajectories=trajectories):
+                self.cancel(trajectories)
+            case do.ReleaseMemory(instance=instance):
+                assert not self.running[instance], "release with live requests"
+                self.tell(ev.MemoryReleased(instance=instance, seconds=0.1))
             case do.PullWeights(instance=instance, version=version):
                 assert not self.running[instance], "pull with live requests"
                 self.versions[instance] = version
                 self.tell(ev.WeightsPulled(instance=instance, version=version, seconds=0.1))
             case do.Score(trajectories=trajectories):
-                self.tell(ev.ResponsesScored(scores=tuple(self.score(t) for t in trajectories)))
+                self.rewards.update(dict.fromkeys(trajectories))
             case do.StartTrainer():
                 self.reach()
             case do.TrainStep(version=version, trajectories=trajectories):
@@ -141,15 +163,32 @@ class World:
         score = float(self.rng.random() < 0.5) if self.schedule.filters_equal_scores else self.rng.random()
         return ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.01)
 
-    def report(self) -> None:
-        instance = self.rng.choice([i for i, running in self.running.items() if running])
+    def reward(self) -> None:
+        done = self.rng.sample(list(self.rewards), self.rng.randint(1, min(3, len(self.rewards))))
+        for trajectory in done:
+            del self.rewards[trajectory]
+        self.tell(ev.ResponsesScored(scores=tuple(self.score(t) for t in done)))
+
+    def cancel(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        """Those that are scored already are not heard of again."""
+        left = [t for t in trajectories if t in self.rewards]
+        for trajectory in left:
+            del self.rewards[trajectory]
+        if left:
+            scores = (ev.Scored(trajectory=t, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0) for t in left)
+            self.tell(ev.ResponsesScored(scores=tuple(scores)))
+
+    def report(self, instance: InstanceId, stopping: tuple[TrajectoryId, ...] = ()) -> None:
         running = self.running[instance]
         progressed, finished = [], []
         for trajectory in list(running):
             running[trajectory] += self.rng.randrange(4)
-            if self.rng.random() < 0.4:
+            if self.rng.random() < self.finish_rate(trajectory):
                 length = running.pop(trajectory)
                 finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.STOP))
+            elif trajectory in stopping:
+                length = running.pop(trajectory)
+                finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.INTERRUPTED))
             else:
                 progressed.append(ev.Progressed(trajectory=trajectory, length=running[trajectory]))
         self.tell(
@@ -160,6 +199,10 @@ class World:
                 finished=tuple(finished),
             )
         )
+
+    def finish_rate(self, trajectory: TrajectoryId) -> float:
+        """Some prompts take much longer than others."""
+        return 0.05 if trajectory.group.prompt % 5 == 0 else 0.4
 
     def make_trouble(self) -> None:
         if self.running and self.rng.random() < 0.5:
@@ -175,7 +218,7 @@ class World:
     def crash_and_resume(self) -> None:
         snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
         self.coordinator = Coordinator.restore(self.schedule, snapshot, routing=LeastLoaded())
-        self.running, self.open, self.timer, self.verdict = {}, deque(), None, None
+        self.running, self.open, self.timer, self.verdict, self.rewards = {}, deque(), None, None, {}
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
         checkpoint = self.saved[-1] if self.saved else None

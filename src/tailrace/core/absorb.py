@@ -9,11 +9,13 @@ from tailrace.core import events as ev
 from tailrace.core.errors import CoreError
 from tailrace.core.fleet import InstancePhase
 from tailrace.core.groups import Group, GroupPhase
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, Version
+from tailrace.core.moves import begin, leave_ledger, move
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import Schedule
+from tailrace.core.rounds import unfinished_visits
+from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.state import State
-from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.trajectory import Finish, TrajectoryPhase
 
 
 def absorb(state: State, schedule: Schedule, event: ev.Event, now: float) -> None:
@@ -39,17 +41,13 @@ def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: fl
         instance.num_restarts = 0
     for trajectory in list(state.scoring):
         move(state, state.trajectory(trajectory), TrajectoryPhase.GENERATED, now)
-    if state.training is not None:
-        for group in state.groups.values():
-            if group.phase is GroupPhase.TRAINING:
-                group.move(GroupPhase.COMPLETE, now=now)
-                state.complete[group.id] = None
+    state.cancelled.clear()
     state.trainer, state.is_trainer_asked = None, False
     state.training = state.publishing = state.saving = None
     for source in state.prompts:
         state.eval_open.pop(source, None)
     state.prompts.clear()
-    state.published = Version(0)
+    state.published = Version(0 if state.version == 0 else -1)
     if state.save_due not in (None, state.version) or state.save_due == event.checkpoint:
         state.save_due = None  # it is on disk, or too late: the trainer holds a later version
     state.num_dropped_in_a_row = 0
@@ -63,20 +61,29 @@ def _stop_requested(state: State, schedule: Schedule, event: ev.StopRequested, n
 
 def _prompts_offered(state: State, schedule: Schedule, event: ev.PromptsOffered, now: float) -> None:
     del state.prompts[event.source]
-    is_training = event.source == schedule.train_source
-    size = schedule.group_size
-    if is_training:
-        state.cursor = (event.next_epoch, event.next_offset)
-        state.num_train_groups += len(event.prompts)
-        state.num_unfinished += size * len(event.prompts)
-    else:
-        size = next(s.group_size for s in schedule.eval_sets if s.name == event.source)
-    for epoch, prompt in event.prompts:
-        group = Group.open(GroupId(event.source, epoch, prompt), version=state.version, size=size)
-        if group.id in state.groups:
-            raise CoreError(f"group {group.id} was offered twice")
-        state.groups[group.id] = group
-        state.pending.update(dict.fromkeys(group.members))
+    ids = [GroupId(event.source, epoch, prompt) for epoch, prompt in event.prompts]
+    if event.source != schedule.train_source:
+        _open_evaluation(state, schedule, ids)
+        return
+    state.cursor = (event.next_epoch, event.next_offset)
+    visited = unfinished_visits(state, schedule)
+    for group, domain in zip(ids, event.domains or [""] * len(ids), strict=True):
+        if group in state.groups:
+            raise CoreError(f"group {group} was offered twice")
+        if group.prompt in visited:
+            state.held[group] = domain
+        else:
+            begin(state, schedule, group, domain)
+            visited |= {group.prompt} if schedule.leftovers is Leftovers.DEFER else set()
+
+
+def _open_evaluation(state: State, schedule: Schedule, ids: list[GroupId]) -> None:
+    for group_id in ids:
+        size = next(s.group_size for s in schedule.eval_sets if s.name == group_id.source)
+        group = Group(id=group_id, num_needed=size, version=state.version)
+        group.begin(size)
+        state.groups[group_id] = group
+        state.pending[group_id] = size
 
 
 def _instance_started(state: State, schedule: Schedule, event: ev.InstanceStarted, now: float) -> None:
@@ -96,49 +103,76 @@ def _lose(state: State, number: InstanceId, now: float) -> None:
     instance = state.instance(number)
     for trajectory in list(instance.running):
         move(state, state.trajectory(trajectory), TrajectoryPhase.PENDING, now)
+    instance.aborting.clear()
     instance.move(InstancePhase.ABSENT, now=now)
     instance.version = Version(0)
     instance.is_condemned = False
 
 
 def _rollout_reported(state: State, schedule: Schedule, event: ev.RolloutReported, now: float) -> None:
-    state.instance(event.instance).heard_at = now
+    instance = state.instance(event.instance)
+    instance.heard_at = now
     for progress in event.progressed:
-        state.trajectory(progress.trajectory).grow(progress.length, event.version)
+        if progress.trajectory not in instance.aborting:
+            state.trajectory(progress.trajectory).grow(progress.length, event.version)
     for finished in event.finished:
+        if finished.trajectory in instance.aborting:
+            continue
         trajectory = state.trajectory(finished.trajectory)
         trajectory.grow(finished.length, event.version)
-        trajectory.finish = finished.finish
-        move(state, trajectory, TrajectoryPhase.GENERATED, now)
-        state.num_unfinished -= trajectory.id.group.source == schedule.train_source
+        if finished.finish is Finish.INTERRUPTED:
+            move(state, trajectory, TrajectoryPhase.PENDING, now)
+        else:
+            trajectory.finish = finished.finish
+            move(state, trajectory, TrajectoryPhase.GENERATED, now)
+
+
+def _responses_aborted(state: State, schedule: Schedule, event: ev.ResponsesAborted, now: float) -> None:
+    instance = state.instance(event.instance)
+    instance.heard_at = now
+    for aborted in event.aborted:
+        instance.aborting.pop(aborted.trajectory, None)
 
 
 def _responses_scored(state: State, schedule: Schedule, event: ev.ResponsesScored, now: float) -> None:
     state.scored_at = now
     for scored in event.scores:
-        trajectory = state.trajectory(scored.trajectory)
-        has_failed = scored.outcome is not Outcome.OK
-        trajectory.outcome = scored.outcome
-        trajectory.score = 0.0 if has_failed else scored.score
-        if has_failed:
-            state.last_reward_failure = f"{scored.outcome.value}: {scored.detail}"
-        is_training = trajectory.id.group.source == schedule.train_source
-        is_dropped = has_failed and is_training and schedule.drops_failed_rewards
-        move(state, trajectory, TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now)
-        group = state.groups[trajectory.id.group]
-        group.settle(now=now, filters_equal=is_training and schedule.filters_equal_scores)
-        if group.phase is not GroupPhase.OPEN:
-            _close(state, group, is_training)
+        if scored.trajectory in state.cancelled:
+            del state.cancelled[scored.trajectory]
+        elif scored.trajectory in state.surplus:
+            del state.surplus[scored.trajectory], state.scoring[scored.trajectory]
+        else:
+            _scored(state, schedule, scored, now)
 
 
-def _close(state: State, group: Group, is_training: bool) -> None:
+def _scored(state: State, schedule: Schedule, scored: ev.Scored, now: float) -> None:
+    trajectory = state.trajectory(scored.trajectory)
+    has_failed = scored.outcome is not Outcome.OK
+    trajectory.outcome = scored.outcome
+    trajectory.score = 0.0 if has_failed else scored.score
+    if has_failed:
+        state.last_reward_failure = f"{scored.outcome.value}: {scored.detail}"
+    is_training = trajectory.id.group.source == schedule.train_source
+    is_dropped = has_failed and is_training and schedule.drops_failed_rewards
+    move(state, trajectory, TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now)
+    group = state.groups[trajectory.id.group]
+    was_open = group.phase is GroupPhase.OPEN
+    group.settle(now=now, filters_equal=is_training and schedule.filters_equal_scores)
+    if was_open and group.phase is not GroupPhase.OPEN:
+        close(state, group, is_training)
+
+
+def close(state: State, group: Group, is_training: bool) -> None:
+    """A group has all it needs."""
+    state.surplus.update({trajectory.id: trajectory for trajectory in group.forgo_unsettled()})
     if group.phase in (GroupPhase.DROPPED, GroupPhase.FILTERED):
+        leave_ledger(state, group)
         del state.groups[group.id]
         state.num_train_groups -= 1
         state.num_dropped_in_a_row += group.phase is GroupPhase.DROPPED
         state.num_useless_in_a_row += 1
     elif is_training:
-        state.complete[group.id] = None
+        state.finished[group.id] = None
         state.num_dropped_in_a_row = state.num_useless_in_a_row = 0
     else:
         state.eval_open[group.id.source] -= 1
@@ -153,10 +187,8 @@ def _trainer_reached(state: State, schedule: Schedule, event: ev.TrainerReached,
 def _step_trained(state: State, schedule: Schedule, event: ev.StepTrained, now: float) -> None:
     if state.training is None or event.version != state.version + 1:
         raise CoreError(f"a step to version {event.version} was not asked for at version {state.version}")
-    for group in [g for g in state.groups.values() if g.phase is GroupPhase.TRAINING]:
-        group.move(GroupPhase.TRAINED, now=now)
-        del state.groups[group.id]
-        state.num_train_groups -= 1
+    for group in state.batches.pop(0):
+        state.groups.pop(group).move(GroupPhase.TRAINED, now=now)
     state.version = state.trainer = event.version
     state.training = None
     for instance in state.instances.values():
@@ -180,6 +212,10 @@ def _weights_pulled(state: State, schedule: Schedule, event: ev.WeightsPulled, n
     instance.version = event.version
 
 
+def _memory_released(state: State, schedule: Schedule, event: ev.MemoryReleased, now: float) -> None:
+    state.instance(event.instance).move(InstancePhase.RELEASED, now=now)
+
+
 def _checkpoint_saved(state: State, schedule: Schedule, event: ev.CheckpointSaved, now: float) -> None:
     state.saving = None
     if state.save_due == event.version:
@@ -194,30 +230,6 @@ def _timer_fired(state: State, schedule: Schedule, event: ev.TimerFired, now: fl
     state.timer_at = None
 
 
-def move(state: State, trajectory: Trajectory, new: TrajectoryPhase, now: float) -> None:
-    """Move a trajectory and keep the indexes in step with its phase."""
-    if trajectory.instance is not None:
-        del state.instances[trajectory.instance].running[trajectory.id]
-        trajectory.instance = None
-    if (index := index_of(state, trajectory.phase)) is not None:
-        del index[trajectory.id]
-    trajectory.move(new, now=now)
-    if (index := index_of(state, new)) is not None:
-        index[trajectory.id] = None
-
-
-def index_of(state: State, phase: TrajectoryPhase) -> dict[TrajectoryId, None] | None:
-    match phase:
-        case TrajectoryPhase.PENDING:
-            return state.pending
-        case TrajectoryPhase.GENERATED:
-            return state.generated
-        case TrajectoryPhase.SCORING:
-            return state.scoring
-        case _:
-            return None
-
-
 _HANDLERS: dict[type[ev.Event], Callable[[State, Schedule, Any, float], None]] = {
     ev.RunStarted: _run_started,
     ev.RunResumed: _run_resumed,
@@ -226,12 +238,14 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Schedule, Any, float], None]] =
     ev.InstanceStarted: _instance_started,
     ev.InstanceLost: _instance_lost,
     ev.RolloutReported: _rollout_reported,
+    ev.ResponsesAborted: _responses_aborted,
     ev.ResponsesScored: _responses_scored,
     ev.TrainerReached: _trainer_reached,
     ev.StepTrained: _step_trained,
     ev.TrainingFailed: _training_failed,
     ev.WeightsPublished: _weights_published,
     ev.WeightsPulled: _weights_pulled,
+    ev.MemoryReleased: _memory_released,
     ev.CheckpointSaved: _checkpoint_saved,
     ev.CheckpointFailed: _checkpoint_failed,
     ev.TimerFired: _timer_fired,

@@ -81,7 +81,10 @@ class ReleaseMemory(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullWeights(Command):
-    """Load a published version into an idle instance, which takes its memory again if it was released. Ends in ``WeightsPulled`` or ``InstanceLost``."""
+    """Load a published version into an idle instance, which takes its memory again if it was released.
+
+    Ends in ``WeightsPulled`` or ``InstanceLost``.
+    """
 
     instance: InstanceId
     version: Version

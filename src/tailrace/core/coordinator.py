@@ -13,6 +13,7 @@ from tailrace.core.absorb import absorb
 from tailrace.core.commands import Command, FinishRun
 from tailrace.core.events import Event, RunResumed
 from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.invariants import check
 from tailrace.core.policy import RoutingPolicy
 from tailrace.core.rules import RULES
 from tailrace.core.schedule import Schedule
@@ -68,4 +69,4 @@ class Coordinator:
 
     def check(self) -> None:
         """Raise AssertionError if any two collections disagree."""
-        self._state.check(self._schedule)
+        check(self._state, self._schedule)

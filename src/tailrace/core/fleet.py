@@ -1,8 +1,10 @@
 """The rollout instances, as the core knows them.
 
-ABSENT --> STARTING --> READY <--> PULLING
-  ^           |           |           |
-  +-----------+-----------+-----------+   (lost)
+ABSENT --> STARTING --> READY <--------> PULLING
+                          |                 ^
+                          +--> RELEASING --> RELEASED      (colocated with training)
+
+Any of them --> ABSENT when the instance is lost.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ class InstancePhase(Enum):
     READY = "ready"
     """Accepts work; generates whenever it has some."""
     PULLING = "pulling"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    """Holds no weights and no cache."""
 
 
 _P = InstancePhase
@@ -29,9 +34,10 @@ LEGAL: frozenset[tuple[InstancePhase, InstancePhase]] = frozenset(
         (_P.STARTING, _P.READY),
         (_P.READY, _P.PULLING),
         (_P.PULLING, _P.READY),
-        (_P.STARTING, _P.ABSENT),
-        (_P.READY, _P.ABSENT),
-        (_P.PULLING, _P.ABSENT),
+        (_P.READY, _P.RELEASING),
+        (_P.RELEASING, _P.RELEASED),
+        (_P.RELEASED, _P.PULLING),
+        *((phase, _P.ABSENT) for phase in _P if phase is not _P.ABSENT),
     }
 )
 
@@ -43,6 +49,10 @@ class Instance:
     version: Version = Version(0)
     running: dict[TrajectoryId, None] = field(default_factory=dict)
     """An ordered set."""
+    stopping: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Those of them that were asked to stop."""
+    aborting: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Responses the run has given up; the instance has not confirmed it yet."""
     heard_at: float = 0.0
     """When it last changed phase, took work or reported."""
     num_restarts: int = 0
@@ -57,8 +67,16 @@ class Instance:
         self.phase = new
         self.heard_at = now
 
-    def accepts(self, version: Version) -> bool:
-        return self.phase is InstancePhase.READY and self.version == version and not self.is_condemned
+    @property
+    def accepts_work(self) -> bool:
+        return self.phase is InstancePhase.READY and not self.is_condemned and not self.stopping
+
+    @property
+    def is_idle(self) -> bool:
+        """Ready, and nothing of it is left to be heard of."""
+        return self.accepts_work and not self.running and not self.aborting
 
     def check(self) -> None:
-        assert not self.running or self.phase is InstancePhase.READY, f"instance {self.id} runs work while {self.phase}"
+        has_work = bool(self.running or self.aborting)
+        assert not has_work or self.phase is InstancePhase.READY, f"instance {self.id} has work while {self.phase}"
+        assert self.stopping.keys() <= self.running.keys()

@@ -1,13 +1,16 @@
 """The life of a group: one prompt and its responses, the unit of training.
 
-    OPEN --> COMPLETE --> TRAINING --> TRAINED          (a training prompt)
-     |           |  ^         |
-     |           |  +---------+ (asked again after a restart)
-     |           +---> EVALUATED                        (a prompt of an evaluation set)
-     +---> DROPPED                                      (no member could be scored)
-     +---> FILTERED                                     (dynamic sampling: all scores are equal)
+      +-----> DEFERRED (waits in the long queue)
+      v           ^
+    OPEN -------->+
+     |            |
+     +--> COMPLETE +--> TAKEN --> TRAINED          (a training prompt)
+     |           +---> EVALUATED                   (a prompt of an evaluation set)
+     +---> DROPPED                                 (given up, or no member could be scored)
+     +---> FILTERED                                (dynamic sampling: all scores are equal)
 
-A group is COMPLETE when every member is settled and at least one is scored.
+A group is COMPLETE when as many members are scored as are trained, or when every member is settled and at least one
+is scored. It is TAKEN from the moment it belongs to the batch of a step.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from tailrace.core.trajectory import SETTLED, Trajectory, TrajectoryPhase
 class GroupPhase(Enum):
     OPEN = "open"
     COMPLETE = "complete"
-    TRAINING = "training"
+    DEFERRED = "deferred"
+    TAKEN = "taken"
     TRAINED = "trained"
     EVALUATED = "evaluated"
     DROPPED = "dropped"
@@ -36,10 +40,14 @@ LEGAL: frozenset[tuple[GroupPhase, GroupPhase]] = frozenset(
         (_P.OPEN, _P.COMPLETE),
         (_P.OPEN, _P.DROPPED),
         (_P.OPEN, _P.FILTERED),
-        (_P.COMPLETE, _P.TRAINING),
+        (_P.OPEN, _P.DEFERRED),
+        (_P.COMPLETE, _P.DEFERRED),
+        (_P.COMPLETE, _P.DROPPED),
+        (_P.COMPLETE, _P.OPEN),
+        (_P.DEFERRED, _P.OPEN),
+        (_P.COMPLETE, _P.TAKEN),
         (_P.COMPLETE, _P.EVALUATED),
-        (_P.TRAINING, _P.COMPLETE),
-        (_P.TRAINING, _P.TRAINED),
+        (_P.TAKEN, _P.TRAINED),
     }
 )
 
@@ -49,17 +57,30 @@ class Group:
     """Owns its members."""
 
     id: GroupId
-    version: Version
-    """The version being trained or evaluated when the group was opened."""
-    members: dict[TrajectoryId, Trajectory]
-    num_unsettled: int
+    num_needed: int
+    """Scored members that make it complete."""
+    members: dict[TrajectoryId, Trajectory] = field(default_factory=dict)
+    version: Version | None = None
+    """The oldest version that may have generated any of its tokens: that of the instance its first member was given
+    to, None before. For an evaluation: the version that is evaluated."""
+    domain: str = ""
+    attempt: int = 0
+    num_unsettled: int = 0
     phase: GroupPhase = GroupPhase.OPEN
     story: list[str] = field(default_factory=list)
 
-    @classmethod
-    def open(cls, group: GroupId, *, version: Version, size: int) -> Group:
-        ids = [TrajectoryId(group, member) for member in range(size)]
-        return cls(id=group, version=version, members={i: Trajectory(id=i) for i in ids}, num_unsettled=size)
+    def begin(self, size: int) -> None:
+        """Give it ``size`` new members."""
+        ids = [TrajectoryId(self.id, member, self.attempt) for member in range(size)]
+        self.members = {i: Trajectory(id=i) for i in ids}
+        self.num_unsettled = size
+
+    def clear(self) -> list[Trajectory]:
+        """Take its members away; another attempt will not sample what this one did."""
+        members = list(self.members.values())
+        self.members, self.num_unsettled, self.version = {}, 0, None
+        self.attempt += 1
+        return members
 
     def move(self, new: GroupPhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:
@@ -68,9 +89,14 @@ class Group:
         self.phase = new
 
     def settle(self, *, now: float, filters_equal: bool = False) -> None:
-        """One more member is settled; the last one decides what becomes of the group."""
+        """One more member is settled; the last one that is needed decides what becomes of the group."""
         self.num_unsettled -= 1
-        if self.num_unsettled == 0:
+        if self.phase is GroupPhase.OPEN:
+            self.conclude(now=now, filters_equal=filters_equal)
+
+    def conclude(self, *, now: float, filters_equal: bool = False) -> None:
+        """Move on if nothing is missing."""
+        if self.num_unsettled == 0 or len(self.scored()) >= self.num_needed:
             self.move(self._fate(filters_equal), now=now)
 
     def _fate(self, filters_equal: bool) -> GroupPhase:
@@ -82,15 +108,41 @@ class Group:
     def scored(self) -> list[Trajectory]:
         return [t for t in self.members.values() if t.phase is TrajectoryPhase.SCORED]
 
+    def forgo_unsettled(self) -> list[Trajectory]:
+        """Take away the members that are not needed any more."""
+        return self._forgo([t for t in self.members.values() if t.phase not in SETTLED])
+
+    def forgo_surplus(self) -> list[Trajectory]:
+        """Keep just as many members as are needed: those that are furthest."""
+        by_need = sorted(
+            self.members.values(), key=lambda t: (t.phase not in SETTLED, not t.has_ended, -t.length, t.id)
+        )
+        return self._forgo(by_need[self.num_needed :])
+
+    def _forgo(self, members: list[Trajectory]) -> list[Trajectory]:
+        for trajectory in members:
+            del self.members[trajectory.id]
+            self.num_unsettled -= trajectory.phase not in SETTLED
+        return members
+
+    def oldest_version(self) -> Version | None:
+        """Over the tokens its scored members have; None without tokens."""
+        return min((t.segments[0][0] for t in self.scored() if t.segments), default=None)
+
+    def newest_version(self) -> Version:
+        """Of any token an unfinished member has: versions never decrease along a response."""
+        newest = (t.segments[-1][0] for t in self.members.values() if t.segments and not t.has_ended)
+        return max(newest, default=self.version or Version(0))
+
     def check(self) -> None:
         unsettled = sum(t.phase not in SETTLED for t in self.members.values())
         assert unsettled == self.num_unsettled, self.story
-        assert (self.phase is GroupPhase.OPEN) == (unsettled > 0), self.story
+        assert unsettled == 0 or self.phase in (GroupPhase.OPEN, GroupPhase.DEFERRED), self.story
         for member, trajectory in self.members.items():
             assert member == trajectory.id
             assert member.group == self.id
             assert (trajectory.instance is not None) == (trajectory.phase is TrajectoryPhase.RUNNING), trajectory.story
             versions = [version for version, _ in trajectory.segments]
             assert versions == sorted(set(versions)), trajectory.story
-            has_ended = trajectory.phase not in (TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING)
-            assert (trajectory.finish is not None) == has_ended, trajectory.story
+            assert (trajectory.finish is not None) == trajectory.has_ended, trajectory.story
+            assert self.version is None or not versions or self.version <= versions[0], trajectory.story

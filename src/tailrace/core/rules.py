@@ -1,9 +1,12 @@
-"""The synchronous schedule as rules: each looks at the state, does what is due, and returns the commands.
+"""Every schedule as rules: each looks at the state, does what is due, and returns the commands.
 
-Rules look at state, not at the event that led there, so it does not matter how a state was reached: a first
-start, a lost instance and a resumed run all take the same way. The order below is the order of their commands.
+Rules look at state, not at the event that led there, so it does not matter how a state was reached: a first start, a
+lost instance and a resumed run all take the same way. The order of ``RULES`` is the order of their commands.
 
-    step v:  evaluate v (if due)  and  generate B groups with v  ->  train  ->  publish v+1  ->  pull v+1
+    batch of step r:  launch groups  ->  accept B of them  ->  collect: what becomes of the rest?  ->  train r -> r+1
+
+With rounds (``round_rules``) a batch is collected from one round, which begins when the version it needs is published;
+without them (`keep`) groups begin whenever the ledger has room, and a batch is collected when the trainer is free.
 """
 
 from __future__ import annotations
@@ -11,17 +14,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailrace.core import commands as do
-from tailrace.core.absorb import move
+from tailrace.core.dispatching import dispatch
 from tailrace.core.errors import CoreError
 from tailrace.core.fleet import InstancePhase
 from tailrace.core.groups import GroupPhase
-from tailrace.core.policy import InstanceView, RoutingPolicy
-from tailrace.core.schedule import Schedule
+from tailrace.core.moves import let_go, move
+from tailrace.core.policy import RoutingPolicy
+from tailrace.core.round_rules import accept, collect, open_round, request_prompts
+from tailrace.core.schedule import Placement, Schedule
 from tailrace.core.state import Pending, State
 from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
 Rule = Callable[[State, Schedule, RoutingPolicy, float], Iterator[do.Command]]
+
+
+def release_surplus(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    """A group that has what it needs calls off the rest of its members."""
+    surplus, state.surplus = state.surplus, {}
+    yield from let_go(state, surplus.values())
+
+
+def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    if not state.is_trainer_asked:
+        state.is_trainer_asked, state.trainer_heard_at = True, now
+        yield do.StartTrainer()
 
 
 def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
@@ -34,12 +51,6 @@ def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, no
             return
         instance.move(InstancePhase.STARTING, now=now)
         yield do.StartInstance(instance=instance.id)
-
-
-def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    if not state.is_trainer_asked:
-        state.is_trainer_asked, state.trainer_heard_at = True, now
-        yield do.StartTrainer()
 
 
 def save(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
@@ -57,12 +68,27 @@ def publish(state: State, schedule: Schedule, routing: RoutingPolicy, now: float
         yield do.PublishWeights(version=state.version)
 
 
+def interrupt(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    """Without rounds nothing ever ends by itself: a new version is worth an interruption."""
+    if schedule.has_rounds:
+        return
+    for instance in state.instances.values():
+        if instance.accepts_work and instance.running and instance.version < state.published:
+            instance.stopping = dict(instance.running)
+            yield do.Interrupt(instance=instance.id, trajectories=tuple(instance.running))
+
+
 def pull(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     for instance in state.instances.values():
-        is_idle = instance.phase is InstancePhase.READY and not instance.running and not instance.is_condemned
-        if is_idle and instance.version < state.published == state.version:
+        is_behind = instance.is_idle and instance.version < state.published
+        if is_behind or (instance.phase is InstancePhase.RELEASED and _is_room_free(state)):
             instance.move(InstancePhase.PULLING, now=now)
             yield do.PullWeights(instance=instance.id, version=state.published)
+
+
+def _is_room_free(state: State) -> bool:
+    """Whether training is over for now, so that rollout may have its memory again."""
+    return not state.batches and state.published == state.version
 
 
 def evaluate(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
@@ -92,44 +118,11 @@ def close_evaluation(state: State, schedule: Schedule, routing: RoutingPolicy, n
     state.eval_done = state.version
 
 
-def request_prompts(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    source = schedule.train_source
-    if state.version == schedule.max_steps or source in state.prompts:
-        return
-    if (count := schedule.batch_size - state.num_train_groups) > 0:
-        state.prompts[source] = Pending(since=now, version=state.version)
-        epoch, offset = state.cursor
-        yield do.RequestPrompts(source=source, epoch=epoch, offset=offset, count=count)
-
-
-def dispatch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    able = [instance for instance in state.instances.values() if instance.accepts(state.version)]
-    if not able or not state.pending:
-        return
-    batches: dict[int, list[do.Dispatch]] = {instance.id: [] for instance in able}
-    while state.pending:
-        views = [InstanceView(instance=i.id, num_running=len(i.running), capacity=schedule.max_in_flight) for i in able]
-        if (chosen := routing.choose(views)) is None:
-            break
-        instance = state.instances[chosen]
-        instance.heard_at = instance.heard_at if instance.running else now
-        group = state.groups[next(iter(state.pending)).group]
-        for trajectory in group.members.values():
-            if trajectory.phase is TrajectoryPhase.PENDING:
-                batches[chosen].append(do.Dispatch(trajectory=trajectory.id, start=trajectory.length))
-                move(state, trajectory, TrajectoryPhase.RUNNING, now)
-                trajectory.instance = chosen
-                instance.running[trajectory.id] = None
-    for instance in able:
-        if batches[instance.id]:
-            yield do.Submit(instance=instance.id, dispatches=tuple(batches[instance.id]))
-
-
 def score(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     # A barrier holds back training responses only: an evaluation is never part of what it compares.
-    is_open = schedule.is_reward_streamed or (state.num_unfinished == 0 and schedule.train_source not in state.prompts)
-    if not state.generated or not (is_open or state.eval_open):
+    if not state.generated:
         return
+    is_open = schedule.is_reward_streamed or not _is_generating(state, schedule)
     due = [t for t in state.generated if is_open or t.group.source != schedule.train_source]
     if not due:
         return
@@ -140,25 +133,47 @@ def score(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
     yield do.Score(trajectories=tuple(due))
 
 
-def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    is_possible = state.training is None and state.is_trainer_ready and state.eval_done == state.version
-    if not is_possible or len(state.complete) < schedule.batch_size:
+def _is_generating(state: State, schedule: Schedule) -> bool:
+    source = schedule.train_source
+    is_waiting = source in state.prompts or any(group.source == source for group in state.pending)
+    return is_waiting or any(t.group.source == source for i in state.instances.values() for t in i.running)
+
+
+def release_memory(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    """Colocated: rollout makes room for the optimizer step."""
+    if schedule.placement is not Placement.COLOCATED or not _may_train(state):
         return
-    members = []
-    for group_id in sorted(state.complete):
-        group = state.groups[group_id]
-        group.move(GroupPhase.TRAINING, now=now)
-        members += group.scored()
-    for trajectory in members:
-        if any(version != state.version for version, _ in trajectory.segments):
-            raise CoreError(f"{trajectory.id} has tokens of {trajectory.segments}, training version {state.version}")
-    state.complete.clear()
+    for instance in state.instances.values():
+        if instance.is_idle:
+            instance.move(InstancePhase.RELEASING, now=now)
+            yield do.ReleaseMemory(instance=instance.id)
+
+
+def _may_train(state: State) -> bool:
+    is_free = state.training is None and state.is_trainer_ready and state.eval_done == state.version
+    return is_free and bool(state.batches)
+
+
+def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    if not _may_train(state):
+        return
+    if schedule.placement is Placement.COLOCATED:
+        away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
+        if any(instance.phase not in away for instance in state.instances.values()):
+            return
+    members = [t for group in state.batches[0] for t in state.groups[group].scored()]
+    # A response without tokens is as fresh as can be.
+    oldest = tuple(min((version for version, _ in t.segments), default=state.version) for t in members)
+    if schedule.is_strict and min(oldest) < state.version - (schedule.max_staleness or 0):
+        worst = min(zip(oldest, members, strict=True), key=lambda pair: pair[0])
+        raise CoreError(f"{worst[1].id} has tokens of version {worst[0]}, too old to train {state.version}")
     state.training = Pending(since=now, version=state.version)
     yield do.TrainStep(
         version=state.version,
-        trajectories=tuple(trajectory.id for trajectory in members),
-        scores=tuple(trajectory.score for trajectory in members),
-        truncated=tuple(trajectory.id for trajectory in members if trajectory.finish is Finish.LENGTH),
+        trajectories=tuple(t.id for t in members),
+        scores=tuple(t.score for t in members),
+        truncated=tuple(t.id for t in members if t.finish is Finish.LENGTH),
+        oldest=oldest,
     )
 
 
@@ -198,16 +213,22 @@ def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
 
 
 RULES: tuple[Rule, ...] = (
+    release_surplus,
     start_trainer,
     start_instances,
     save,
     publish,
+    interrupt,
     pull,
     evaluate,
     close_evaluation,
+    accept,
+    collect,
+    open_round,
     request_prompts,
     dispatch,
     score,
+    release_memory,
     train,
     judge,
     watch,

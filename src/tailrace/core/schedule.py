@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from tailrace.core.admission import Admission, LedgerRules
+
 
 class Leftovers(Enum):
     """What becomes of launched groups that are not complete when the batch is."""
@@ -24,16 +26,6 @@ class Leftovers(Enum):
     """Interrupted; they continue, before anything new, in the next round."""
     KEEP = "keep"
     """They go on: there are no rounds, and training takes each batch as it fills."""
-
-
-class Admission(Enum):
-    """How the ledger decides whether another group may begin."""
-
-    DEADLINE = "deadline"
-    """Only where its last permitted batch has room for it: the bound is strict."""
-    COUNT = "count"
-    """As long as (max_staleness + 1) batches are not exceeded in all: the bound is an aim."""
-    UNBOUNDED = "unbounded"
 
 
 class Placement(Enum):
@@ -104,6 +96,8 @@ class Schedule:
     keeps_deferred_tokens: bool = False
     """A deferred prompt resumes its responses where the bound allows, rather than beginning again."""
     epoch_end: EpochEnd = EpochEnd.CARRY
+    epoch_size: int = 0
+    """Prompts in one pass over the training source; 0: not known."""
     max_versions_per_sample: int | None = None
     version_cap: VersionCap = VersionCap.FINISH
     has_quotas: bool = False
@@ -157,6 +151,17 @@ class Schedule:
         return self.rounds_ahead > 0 or (not self.has_rounds and self.max_staleness != 0)
 
     @property
+    def ledger(self) -> LedgerRules:
+        # What is launched beyond a batch may be given up only where leftovers are: elsewhere each must have its place.
+        gives_up = self.leftovers in (Leftovers.DROP, Leftovers.DEFER, Leftovers.KEEP)
+        return LedgerRules(
+            batch_size=self.batch_size,
+            max_staleness=self.max_staleness or 0,
+            admission=self.admission,
+            capacity=self.num_launched if gives_up else self.batch_size,
+        )
+
+    @property
     def is_strict(self) -> bool:
         return self.admission is Admission.DEADLINE
 
@@ -183,16 +188,28 @@ def unsound(schedule: Schedule) -> Iterator[str]:
         yield "colocated rollout and training take turns, so they cannot overlap; use placement 'shared'"
     is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
     if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
-        yield "a response counts when its reward is back, so only 'wait' without over-provisioning can hold rewards back"
+        yield "a response counts when its reward is back: only 'wait' without over-provisioning can hold rewards back"
 
 
 def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
     if s.leftovers is Leftovers.WAIT and s.num_launched > s.batch_size:
-        yield "over-provisioned prompts are left over when the batch is full; 'wait' has no leftovers: drop, defer or resume"
+        yield "over-provisioned prompts are left over when the batch is full, and 'wait' has no leftovers: use another"
     if s.keeps_deferred_tokens and (s.leftovers is not Leftovers.DEFER or bound == 0):
-        yield "kept tokens of deferred prompts are stale when they are trained: this needs 'defer' and max_staleness above 0"
-    if s.epoch_end is EpochEnd.FLUSH and s.leftovers is not Leftovers.DEFER:
-        yield "only 'defer' has a queue to flush at the end of an epoch"
+        yield "kept tokens of deferred prompts are stale when trained: they need 'defer' and max_staleness above 0"
+    if s.epoch_end is EpochEnd.FLUSH:
+        if s.leftovers is not Leftovers.DEFER:
+            yield "only 'defer' has a queue to flush at the end of an epoch"
+        if s.filters_equal_scores:
+            yield "a flushed round trains what is left, so groups cannot be filtered and replaced: carry the queue on"
+        if s.epoch_size < s.num_launched:
+            yield f"a round launches {s.num_launched} prompts, more than the {s.epoch_size} of an epoch"
+    elif s.leftovers is Leftovers.DEFER and 0 < s.epoch_size < 2 * s.batch_size + s.num_launched:
+        yield (
+            f"a deferred prompt is trained before it comes again, so the {s.epoch_size} prompts may all be waiting:"
+            f" 'defer' needs at least {2 * s.batch_size + s.num_launched}"
+        )
+    if s.has_quotas and not s.discards_leftovers:
+        yield "quotas leave complete groups over, so they need 'defer' or 'drop'"
     if s.max_versions_per_sample is not None and s.leftovers is not Leftovers.RESUME:
         yield "max_versions_per_sample is for responses that are interrupted and resumed: it needs 'resume'"
     if not s.has_rounds and s.rounds_ahead:
@@ -207,7 +224,7 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
     if bound is not None and s.rounds_ahead > bound:
-        yield f"rounds {s.rounds_ahead} ahead of training are trained {s.rounds_ahead} versions late, over the bound {bound}"
+        yield f"a round {s.rounds_ahead} ahead of training is trained {s.rounds_ahead} versions late; the bound is {bound}"
     if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:
         yield (
             f"{s.num_launched} prompts in flight cannot all be trained within max_staleness {bound}:"

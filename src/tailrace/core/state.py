@@ -1,8 +1,8 @@
 """Everything the core remembers, in one place: what a snapshot holds and ``check`` validates.
 
-Only live groups are here; a group leaves when it is trained, evaluated or dropped, so the state and its
-snapshot stay small however long a run lasts. Indexes (``pending``, ``generated``, ...) repeat what the phases
-say, so that no rule has to scan; ``check`` holds them to it.
+Only live groups are here; a group leaves when it is trained, evaluated or given up, so the state and its snapshot
+stay small however long a run lasts. Indexes (``pending``, ``generated``, ...) repeat what the phases say, so that no
+rule has to scan; ``check`` (in ``invariants``) holds them to it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tailrace.core.errors import UnknownSubject
-from tailrace.core.fleet import Instance, InstancePhase
-from tailrace.core.groups import Group, GroupPhase
+from tailrace.core.fleet import Instance
+from tailrace.core.groups import Group
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ledger import Ledger
+from tailrace.core.rounds import Round
 from tailrace.core.schedule import Limits, Schedule
-from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.trajectory import Trajectory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,23 +30,40 @@ class Pending:
 
 @dataclass(slots=True, kw_only=True)
 class State:
+    ledger: Ledger
+    """Which groups may begin and which batch they belong to. Its current batch is the next one to be collected."""
     version: Version = Version(0)
     """Completed optimizer steps."""
     published: Version = Version(0)
-    """The newest version instances can pull. Version 0 is what they start with."""
+    """The newest version instances can pull. Version 0 is what they start with; -1: none, after a restart."""
     cursor: tuple[int, int] = (0, 0)
     """(epoch, offset) of the training source."""
-    groups: dict[GroupId, Group] = field(default_factory=dict)
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
 
-    pending: dict[TrajectoryId, None] = field(default_factory=dict)
+    groups: dict[GroupId, Group] = field(default_factory=dict)
+    round: Round | None = None
+    """None between rounds, and always where there are none."""
+    queue: dict[GroupId, None] = field(default_factory=dict)
+    """The long queue: deferred groups, the first deferred first."""
+    held: dict[GroupId, str] = field(default_factory=dict)
+    """Prompts (with their domains) whose earlier visit is not over yet: they come again when it is."""
+    batches: list[tuple[GroupId, ...]] = field(default_factory=list)
+    """Batches that are collected and not trained yet. The first is for the step after ``version``."""
+
+    pending: dict[GroupId, int] = field(default_factory=dict)
+    """How many members of an open group wait for an instance."""
     generated: dict[TrajectoryId, None] = field(default_factory=dict)
     scoring: dict[TrajectoryId, None] = field(default_factory=dict)
+    finished: dict[GroupId, None] = field(default_factory=dict)
+    """Training groups that became complete and were not looked at yet."""
     complete: dict[GroupId, None] = field(default_factory=dict)
-    """Training groups ready for the next step."""
+    """Training groups that are ready for a batch."""
+    surplus: dict[TrajectoryId, Trajectory] = field(default_factory=dict)
+    """Responses that are not needed any more and were not let go yet."""
+    cancelled: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Rewards nobody waits for; the news of their end is still to come."""
     num_train_groups: int = 0
-    num_unfinished: int = 0
-    """Training trajectories that are pending or running."""
+    """Training groups that are open or complete."""
 
     prompts: dict[str, Pending] = field(default_factory=dict)
     """Sources that were asked for prompts."""
@@ -76,7 +95,7 @@ class State:
     @classmethod
     def initial(cls, schedule: Schedule) -> State:
         ids = [InstanceId(number) for number in range(schedule.num_instances)]
-        return cls(instances={i: Instance(id=i) for i in ids}, limits=schedule.limits)
+        return cls(ledger=Ledger(schedule.ledger), instances={i: Instance(id=i) for i in ids}, limits=schedule.limits)
 
     @property
     def is_trainer_ready(self) -> bool:
@@ -95,45 +114,6 @@ class State:
             raise UnknownSubject(f"no instance {instance}") from None
 
     def trajectories(self) -> Iterator[Trajectory]:
+        """Every response whose tokens may still be needed."""
         for group in self.groups.values():
             yield from group.members.values()
-
-    def check(self, schedule: Schedule) -> None:
-        """Raise AssertionError if two collections disagree. Run after every event in tests."""
-        for group in self.groups.values():
-            group.check()
-        for instance in self.instances.values():
-            instance.check()
-        self._check_indexes(schedule)
-        self._check_bounds(schedule)
-
-    def _check_indexes(self, schedule: Schedule) -> None:
-        by_phase: dict[TrajectoryPhase, set[TrajectoryId]] = {phase: set() for phase in TrajectoryPhase}
-        for trajectory in self.trajectories():
-            by_phase[trajectory.phase].add(trajectory.id)
-        assert set(self.pending) == by_phase[TrajectoryPhase.PENDING]
-        assert set(self.generated) == by_phase[TrajectoryPhase.GENERATED]
-        assert set(self.scoring) == by_phase[TrajectoryPhase.SCORING]
-        running = {t: i.id for i in self.instances.values() for t in i.running}
-        assert set(running) == by_phase[TrajectoryPhase.RUNNING]
-        assert all(self.trajectory(t).instance == instance for t, instance in running.items())
-        unfinished = by_phase[TrajectoryPhase.PENDING] | by_phase[TrajectoryPhase.RUNNING]
-        assert self.num_unfinished == sum(t.group.source == schedule.train_source for t in unfinished)
-
-    def _check_bounds(self, schedule: Schedule) -> None:
-        train = [g for g in self.groups.values() if g.id.source == schedule.train_source]
-        assert len(train) == self.num_train_groups <= schedule.batch_size
-        complete = {g.id for g in train if g.phase is GroupPhase.COMPLETE}
-        assert set(self.complete) == complete
-        is_training = any(g.phase is GroupPhase.TRAINING for g in train)
-        assert is_training == (self.training is not None)
-        assert self.published <= self.version <= schedule.max_steps
-        for group in self.groups.values():
-            assert group.version == self.version, f"{group.id} was opened at v{group.version}, now v{self.version}"
-            is_live = group.phase in (GroupPhase.OPEN, GroupPhase.COMPLETE, GroupPhase.TRAINING)
-            assert is_live, f"{group.id} is {group.phase.value} and still here"
-        for instance in self.instances.values():
-            assert instance.phase is InstancePhase.ABSENT or instance.version <= self.published
-        for name, num_open in self.eval_open.items():
-            groups = [g for g in self.groups.values() if g.id.source == name and g.phase is GroupPhase.OPEN]
-            assert len(groups) == num_open or name in self.prompts

@@ -3,10 +3,12 @@
     PENDING --> RUNNING --> GENERATED --> SCORING --> SCORED
        ^           |             ^           |  |
        +-----------+             +-----------+  +---> DROPPED
-      (instance lost)          (asked again)      (its reward failed)
+    (interrupted, or           (asked again)      (its reward failed)
+     its instance lost)
 
-``LEGAL`` is the whole truth: a move that is not in it raises, with the story. A trajectory that loses its
-instance keeps the tokens that were reported; it continues from there, on any instance.
+``LEGAL`` is the whole truth: a move that is not in it raises, with the story. A trajectory that is interrupted or
+loses its instance keeps the tokens that were reported; it continues from there, on any instance. One that is given
+up is forgotten, whatever its phase: its group begins again with another attempt, or does without it.
 """
 
 from __future__ import annotations
@@ -78,6 +80,10 @@ class Trajectory:
     @property
     def length(self) -> int:
         return sum(count for _, count in self.segments)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase not in (TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING)
 
     def move(self, new: TrajectoryPhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:

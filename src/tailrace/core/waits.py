@@ -56,6 +56,12 @@ def _instance_waits(state: State, instance: Instance, limits: Limits) -> Iterato
     elif instance.phase is InstancePhase.PULLING:
         what = f"instance {number} to load version {state.published}"
         yield Wait(what=what, since=instance.heard_at, limit_s=limits.weights_s, instance=number)
+    elif instance.phase is InstancePhase.RELEASING:
+        what = f"instance {number} to release its memory"
+        yield Wait(what=what, since=instance.heard_at, limit_s=limits.weights_s, instance=number)
+    elif instance.aborting and not instance.running:
+        what = f"instance {number} to give up {len(instance.aborting)} responses"
+        yield Wait(what=what, since=instance.heard_at, limit_s=limits.progress_s, instance=number)
     elif instance.running:
         first = next(iter(instance.running))
         more = f" and {len(instance.running) - 1} more" if len(instance.running) > 1 else ""

@@ -1,0 +1,76 @@
+"""How the ledger admits groups: its rules, what it notes of a group, and a light copy to plan with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tailrace.core.errors import CoreError
+from tailrace.core.ids import GroupId
+
+
+class Admission(Enum):
+    DEADLINE = "deadline"
+    """By slots: no group is ever trained above the bound."""
+    COUNT = "count"
+    """At most (max_staleness + 1) * capacity live groups; one slow group may still exceed the bound."""
+    UNBOUNDED = "unbounded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRules:
+    batch_size: int
+    """Groups per training step."""
+    max_staleness: int
+    admission: Admission
+    capacity: int
+    """Groups that may be in flight per batch to come."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.max_staleness < 0 or self.capacity < self.batch_size:
+            raise ValueError(f"needs batch_size >= 1, max_staleness >= 0, capacity >= batch_size, not {self}")
+
+    @property
+    def max_entries(self) -> int | None:
+        return None if self.admission is Admission.UNBOUNDED else (self.max_staleness + 1) * self.capacity
+
+
+@dataclass(slots=True)
+class LedgerEntry:
+    """What the ledger knows of one live group."""
+
+    version: int
+    """The oldest version that may have produced any of its tokens."""
+    is_occupied: bool = False
+    """Finished and rewarded; a reservation until then."""
+    slot: int = 0
+    """The buffer it sits in; of no meaning without deadlines."""
+
+
+Holding = tuple[GroupId, LedgerEntry]
+
+
+@dataclass(slots=True)
+class Overlay:
+    """Free slots alone: enough to ask for many admissions in a row, each after the ones before it."""
+
+    rules: LedgerRules
+    current: int
+    free: list[int] | None
+    """Per buffer; one number without deadlines; None without a bound."""
+
+    def can_reserve(self, version: int) -> bool:
+        return self.free is None or self._latest_free(version, self.free) is not None
+
+    def reserve(self, version: int) -> None:
+        if self.free is None:
+            return
+        index = self._latest_free(version, self.free)
+        if index is None:
+            raise CoreError(f"no room for a group of version {version} while batch {self.current} is collected")
+        self.free[index] -= 1
+
+    def _latest_free(self, version: int, free: list[int]) -> int | None:
+        has_deadline = self.rules.admission is Admission.DEADLINE
+        last = version + self.rules.max_staleness - self.current if has_deadline else 0
+        return next((index for index in range(last, -1, -1) if free[index]), None)

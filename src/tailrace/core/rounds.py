@@ -1,0 +1,110 @@
+"""Rounds: what one step collects its batch from. Questions only; the rules act on the answers.
+
+Without over-provisioning every round is short and launches exactly a batch. With `defer`, a short round launches more
+than it trains and what is left over waits in the long queue; as soon as the queue holds a batch, the next round is
+long: it takes the oldest prompts of the queue and launches nothing in excess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.core.ids import Version
+from tailrace.core.schedule import EpochEnd, Leftovers, Schedule
+
+if TYPE_CHECKING:
+    from tailrace.core.groups import Group
+    from tailrace.core.state import State
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """A round fills the batch of the step with its number."""
+
+    number: int
+    is_long: bool
+    version: Version
+    """The oldest version that may generate for it."""
+    size: int
+    """Groups it launches."""
+    batch_size: int
+    """Groups it ends with."""
+
+
+def next_round(state: State, schedule: Schedule) -> Round | None:
+    """The round that may begin now."""
+    number = state.ledger.current
+    if number >= schedule.max_steps or state.published < number - schedule.rounds_ahead:
+        return None
+    size, is_long = schedule.num_launched, len(state.queue) >= schedule.batch_size
+    batch_size = schedule.batch_size
+    if is_long:
+        size = schedule.batch_size
+    elif (remainder := _remainder(state, schedule)) is not None:
+        is_long = True
+        size = batch_size = min(remainder, batch_size)
+    return Round(number=number, is_long=is_long, version=state.published, size=size, batch_size=batch_size)
+
+
+def _remainder(state: State, schedule: Schedule) -> int | None:
+    """Prompts that a pass over the data still has to train before it ends, where they must not be carried on."""
+    if schedule.epoch_end is EpochEnd.CARRY or not schedule.epoch_size:
+        return None
+    epoch, offset = state.cursor
+    fresh = schedule.epoch_size - offset
+    if state.queue and next(iter(state.queue)).epoch < epoch:
+        return len(state.queue)
+    return len(state.queue) + fresh if fresh < schedule.num_launched else None
+
+
+def num_members(schedule: Schedule, round: Round | None) -> int:
+    """Responses a group begins with."""
+    is_long = round is not None and round.is_long
+    return schedule.group_size if is_long else schedule.num_members
+
+
+def num_missing(state: State, schedule: Schedule) -> int:
+    """Groups that should be in progress and are not."""
+    if state.round is not None:
+        return state.round.size - state.num_train_groups
+    if schedule.leftovers is not Leftovers.KEEP:
+        return 0
+    still_needed = (schedule.max_steps - state.ledger.current) * schedule.batch_size
+    limit = schedule.ledger.max_entries or 0
+    # A cap on the number in flight counts what is being trained too; by deadline the ledger knows better.
+    is_counted = 0 if schedule.is_strict else sum(len(batch) for batch in state.batches)
+    return min(still_needed, limit - is_counted) - state.num_train_groups
+
+
+def unfinished_visits(state: State, schedule: Schedule) -> set[int]:
+    """Prompts that must not come again yet: a deferred prompt is trained before its next visit begins."""
+    if schedule.leftovers is not Leftovers.DEFER:
+        return set()
+    return {group.prompt for group in state.groups if group.source == schedule.train_source}
+
+
+def is_wanted(state: State, schedule: Schedule, group: Group) -> bool:
+    """Whether a complete group may join the batch: short rounds take each domain in proportion to its launch."""
+    round = state.round
+    if not schedule.has_quotas or round is None or round.is_long:
+        return True
+    live = [g for g in state.groups.values() if g.id.source == schedule.train_source]
+    launched = Counter(g.domain for g in live)
+    accepted = Counter(g.domain for g in live if g.id in state.complete)
+    quotas = shares(launched, round.batch_size)
+    if accepted[group.domain] < quotas[group.domain]:
+        return True
+    others = sum(launched[domain] - accepted[domain] for domain in launched if accepted[domain] < quotas[domain])
+    return others < round.batch_size - accepted.total()
+
+
+def shares(launched: Counter[str], total: int) -> dict[str, int]:
+    """``total`` divided in proportion, by largest remainder; never more of a domain than was launched."""
+    exact = {domain: total * count / launched.total() for domain, count in launched.items()}
+    result = {domain: int(value) for domain, value in exact.items()}
+    by_need = sorted(exact, key=lambda domain: (result[domain] - exact[domain], domain))
+    for domain in by_need[: total - sum(result.values())]:
+        result[domain] += 1
+    return result
