@@ -7,7 +7,9 @@ import pytest
 
 from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
+from tailrace.core.journal import decode
 from tailrace.core.schedule import Admission, Leftovers
+from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
 from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
 from tailrace.sim.schedules import schedule_of
@@ -101,13 +103,16 @@ def test_an_unknown_or_unsound_schedule_is_refused() -> None:
 
 def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, scenario = tmp_path / "figures.json", SCENARIOS / "smollm2_trace.toml"
-    assert main(["simulate", str(scenario), "--schedules", "sync", "--steps", "2", "--json", str(file)]) == 0
+    options = ["--schedules", "sync", "--steps", "2", "--json", str(file), "--journals", str(tmp_path)]
+    assert main(["simulate", str(scenario), *options]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].startswith("sync  ")
     assert "396 of 2048 recorded lengths are censored" in printed.out
     assert "simulating sync" in printed.err
     [result] = json.loads(file.read_text())
     assert result["figures"]["num_steps"] == 2
+    account = Account.of(decode(line) for line in (tmp_path / "sync" / "journal.jsonl").read_text().splitlines())
+    assert [row["step"] for row in account.steps] == [1, 2]
     assert result["figures"]["tokens_generated"] == result["figures"]["tokens_trained"] > 0
 
 

@@ -1,4 +1,4 @@
-"""Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE]`.
+"""Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE] [--journals DIR]`.
 
 Exit status: 0 every schedule came to its end, 1 one of them failed, 2 the scenario cannot be simulated.
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tailrace.core.journal import encode
 from tailrace.sim.result import Result, simulate, table
 from tailrace.sim.scenario import Scenario, load_scenario
 from tailrace.sim.schedules import schedule_of
@@ -22,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedules", metavar="A,B,C", help="default: those the scenario compares")
     parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps, instead of the scenario's")
     parser.add_argument("--seed", type=int, metavar="N", help="of lengths and rewards, instead of the scenario's")
+    parser.add_argument("--journals", type=Path, metavar="DIR", help="keep DIR/SCHEDULE/journal.jsonl of each run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         names = options.schedules.split(",") if options.schedules else scenario.schedule.compare
         for name in names:
             schedule_of(scenario, name)  # a wrong name is refused before any work
-        results = [_simulate(scenario, name) for name in names]
+        results = [_simulate(scenario, name, options.journals) for name in names]
         _print(results)
         if options.json is not None:
             options.json.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(f"tailrace: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"tailrace: the figures cannot be written: {error}", file=sys.stderr)
+        print(f"tailrace: the results cannot be written: {error}", file=sys.stderr)
         return 2
     return 0 if all(result.is_complete for result in results) else 1
 
@@ -55,10 +57,16 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     return scenario if options.seed is None else scenario.with_seed(options.seed)
 
 
-def _simulate(scenario: Scenario, name: str) -> Result:
+def _simulate(scenario: Scenario, name: str, journals: Path | None) -> Result:
     began = time.monotonic()
     print(f"simulating {name} ...", end=" ", file=sys.stderr, flush=True)
-    result = simulate(scenario, name)
+    if journals is None:
+        result = simulate(scenario, name)
+    else:
+        folder = journals / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "journal.jsonl").open("w") as file:
+            result = simulate(scenario, name, record=lambda entry: print(encode(entry), file=file))
     seconds, steps = time.monotonic() - began, result.figures.num_steps
     print(f"{steps} steps, {result.num_events} events in {seconds:.1f} s", file=sys.stderr, flush=True)
     return result
