@@ -33,7 +33,8 @@ def uniforms(count: int, *key: object) -> list[float]:
 
 
 def uniform(*key: object) -> float:
-    return uniforms(1, *key)[0]
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 11) + 0.5) / _SCALE
 
 
 def to_normal(position: float) -> float:
