@@ -57,9 +57,9 @@ class Workload:
 
 def load_workload(model: str, *, num_prompts: int, group_size: int, max_new_tokens: int) -> Workload:
     """``model`` is ``tiny-arith``, ``smollm2`` or the directory of a checkpoint with a tokenizer."""
-    checkpoint = _checkpoint(model)
+    checkpoint = find_checkpoint(model)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    texts = _arithmetic() if model == "tiny-arith" else [_chat(tokenizer, question) for question in QUESTIONS]
+    texts = _arithmetic() if model == "tiny-arith" else [as_chat(tokenizer, question) for question in QUESTIONS]
     prompts = [tokenizer(texts[index % len(texts)])["input_ids"] for index in range(num_prompts)]
     end = tokenizer.eos_token_id
     return Workload(
@@ -73,7 +73,7 @@ def load_workload(model: str, *, num_prompts: int, group_size: int, max_new_toke
     )
 
 
-def _checkpoint(model: str) -> Path:
+def find_checkpoint(model: str) -> Path:
     if model == "tiny-arith":
         return Path(str(resources.files("tailrace") / "assets" / "tiny-arith"))
     if model == "smollm2":
@@ -106,7 +106,7 @@ def _arithmetic() -> list[str]:
     return [json.loads(line)["prompt"] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _chat(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
+def as_chat(tokenizer: PreTrainedTokenizerBase, question: str) -> str:
     if not tokenizer.chat_template:
         return question
     messages = [{"role": "user", "content": question}]

@@ -1,6 +1,8 @@
 """Kill a run in the middle, for real; the same command continues it.
 
-python examples/04_resume_after_a_crash.py
+    python examples/04_resume_after_a_crash.py
+
+The second command takes the run up where its journal ends: steps that were done are not generated again.
 """
 
 import subprocess

@@ -58,37 +58,43 @@ def train(
     from tailrace.runtime.train import train as run
 
     say = say or say_at_once
-    folder = Path(output_dir)
+    folder, inputs = Path(output_dir), _Inputs(Path(output_dir).absolute() / "inputs")
     given: dict[str, Any] = {full_name(name): value for name, value in settings.items()}
     given["output_dir"] = folder
     if model is not None:
         given["model.path"] = str(model)
     if prompts is not None:
-        given["data.train"] = _as_file(prompts, folder)
+        given["data.train"] = inputs.as_file(prompts)
     if reward is not None:
         rewards = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-        given["reward.functions"] = [_as_spec(item, folder) for item in rewards]
-    return run(assemble(read_recipe(recipe) if recipe is not None else {}, given, hint=say), say)
+        given["reward.functions"] = [inputs.as_spec(item) for item in rewards]
+    return run(assemble(read_recipe(recipe) if recipe is not None else {}, given, hint=say), say, inputs.files)
 
 
-def _as_file(prompts: Prompts, folder: Path) -> str:
-    if isinstance(prompts, str | Path):
-        return str(prompts)
-    lines = "".join(json.dumps(dict(row)) + "\n" for row in prompts)
-    return str(_keep(folder, "prompts", lines.encode(), ".jsonl"))
+class _Inputs:
+    """Objects as files of the run directory, under names that say what is inside: the same call names the same file.
 
+    ``files`` are written by the run itself, once it knows that it may use the directory.
+    """
 
-def _as_spec(reward: Reward, folder: Path) -> str:
-    """A function travels to the reward processes by value: it may live in a script or a notebook cell."""
-    if isinstance(reward, str):
-        return reward
-    path = _keep(folder, f"reward-{getattr(reward, '__name__', 'function')}", cloudpickle.dumps(reward), ".pickle")
-    return f"pickle:{path}"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.files: dict[Path, bytes] = {}
 
+    def as_file(self, prompts: Prompts) -> str:
+        if isinstance(prompts, str | Path):
+            return str(prompts)
+        lines = "".join(json.dumps(dict(row)) + "\n" for row in prompts)
+        return str(self._keep("prompts", lines.encode(), ".jsonl"))
 
-def _keep(folder: Path, stem: str, content: bytes, suffix: str) -> Path:
-    """Write next to the run under a name that says what is inside, so that the same call names the same file."""
-    path = folder / "inputs" / f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path.absolute()
+    def as_spec(self, reward: Reward) -> str:
+        """A function travels to the reward processes by value: it may live in a script or a notebook cell."""
+        if isinstance(reward, str):
+            return reward
+        name = getattr(reward, "__name__", "function")
+        return f"pickle:{self._keep(f'reward-{name}', cloudpickle.dumps(reward), '.pickle')}"
+
+    def _keep(self, stem: str, content: bytes, suffix: str) -> Path:
+        path = self._folder / f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"
+        self.files[path] = content
+        return path

@@ -85,11 +85,24 @@ def test_no_drawer_modules() -> None:
     assert [path for path in SOURCE.rglob("*.py") if path.stem in drawers] == []
 
 
-def test_core_policies_and_config_import_without_torch() -> None:
-    script = (
-        "import sys, tailrace.core.coordinator, tailrace.core.journal, tailrace.policies.routing.least_loaded,"
-        " tailrace.config.load, tailrace.cli.main;"
-        "heavy = {'torch', 'transformers', 'numpy', 'safetensors'} & set(sys.modules);"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
+LIGHT = {
+    "core": (
+        "import tailrace.core.coordinator, tailrace.core.journal, tailrace.policies.routing.least_loaded,"
+        " tailrace.config.load, tailrace.cli.main",
+        {"torch", "transformers", "numpy", "safetensors"},
+    ),
+    "controller": (
+        "import tailrace.runtime.train; from tailrace.data.models import resolve_model;"
+        " from tailrace.data.tokenizer import load_tokenizer; load_tokenizer(resolve_model('tiny-arith'))('1+2=')",
+        {"torch"},
+    ),
+    "rollout": ("import tailrace.workers.rollout", {"transformers"}),
+}
+"""How a process starts, and the heavy packages that it must not wait for. Rewards: ``tests/workers``."""
+
+
+@pytest.mark.parametrize("process", LIGHT)
+def test_a_process_starts_without_what_it_does_not_need(process: str) -> None:
+    start, heavy = LIGHT[process]
+    script = f"import sys; {start}; found = {heavy} & set(sys.modules); sys.exit(str(found) if found else 0)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -55,9 +55,19 @@ def test_settings_are_frozen() -> None:
         Settings().seed = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["quickstart"])
+ALGORITHM_RECIPES = ["quickstart-ppo", "quickstart-dapo", "quickstart-gspo", "quickstart-cispo"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", *ALGORITHM_RECIPES])
 def test_built_in_recipes_are_valid(name: str) -> None:
     assert load(name).schedule.preset == "sync"
+
+
+@pytest.mark.parametrize("name", ALGORITHM_RECIPES)
+def test_an_algorithm_recipe_is_the_quickstart_but_for_its_algorithm(name: str) -> None:
+    quickstart, variant = (load(recipe).model_dump(exclude={"output_dir"}) for recipe in ("quickstart", name))
+    assert variant.pop("algorithm") != quickstart.pop("algorithm")
+    assert variant == quickstart
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -111,7 +121,7 @@ def test_all_mistakes_are_named_at_once() -> None:
     ("arguments", "words"),
     [
         (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
-        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart)"),
+        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
         (["quickstart", "--temperature=1"], "did you mean --rollout.temperature?"),
     ],
@@ -140,3 +150,24 @@ def test_a_clip_range_that_is_not_given_is_the_losss_own(loss: str, low: float, 
 def test_estimators_that_compare_no_siblings_accept_groups_of_one(estimator: str) -> None:
     data = {"algorithm": {"advantage_estimator": estimator}, "rollout": {"n_samples_per_prompt": 1}}
     assert check(data).rollout.n_samples_per_prompt == 1
+
+
+def test_a_run_that_only_generates_may_be_greedy_and_training_settings_do_not_bind_it() -> None:
+    alone = {"schedule": {"preset": "rollout-only", "num_prompts": 3}}
+    assert check(alone | {"rollout": {"temperature": 0.0, "n_samples_per_prompt": 1}}).schedule.num_prompts == 3
+    assert "has nothing to evaluate" in refusal(
+        alone | {"eval": [{"name": "a", "path": "a.jsonl"}], "eval_interval": 1}
+    )
+    assert "read by `tailrace rollout` only" in refusal({"schedule": {"num_prompts": 3}})
+
+
+def test_saved_responses_evaluate_nothing() -> None:
+    data = {"rollout": {"from_run": "runs/a"}, "eval": [{"name": "a", "path": "a.jsonl"}], "eval_interval": 1}
+    assert "say nothing about the weights being trained" in refusal(data)
+
+
+def test_rollouts_get_a_directory_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "quickstart", "--dry-run", "--num-prompts", "3"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["output_dir"], shown["schedule"]["num_prompts"]) == ("runs/quickstart-rollout", 3)
+    assert (shown["schedule"]["preset"], shown["eval"]) == ("rollout-only", [])

@@ -263,3 +263,29 @@ def test_a_stopped_run_says_so_and_goes_on_when_resumed() -> None:
     while world.verdict is None:
         world.advance()
     assert world.verdict.is_complete
+
+
+@given(seed=st.integers(0, 2**32), trouble=st.sampled_from([0.0, 0.1]), num_instances=st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_schedule_of_no_steps_scores_its_prompts_and_starts_no_trainer(
+    seed: int, trouble: float, num_instances: int
+) -> None:
+    schedule = Schedule(
+        train_source="",
+        batch_size=2,
+        group_size=2,
+        max_steps=0,
+        num_instances=num_instances,
+        eval_sets=(EvalSet(name="train", num_prompts=5, group_size=2),),
+        eval_interval=1,
+        limits=Limits(max_restarts=1000),
+    )
+    world = World(schedule, random.Random(seed), trouble=trouble)
+    verdict = world.run()
+    assert verdict == do.FinishRun(is_complete=True, reason="every prompt is done")
+    commands = [command for entry in world.entries for command in entry.commands]
+    training = do.StartTrainer | do.TrainStep | do.PublishWeights | do.PullWeights | do.SaveCheckpoint
+    assert not [command for command in commands if isinstance(command, training)]
+    [closed] = [command for command in commands if isinstance(command, do.CloseEvaluation)]
+    assert closed.groups == tuple(GroupId("train", 0, prompt) for prompt in range(5))
+    assert replay_all(world.entries, fresh) == len(world.entries)

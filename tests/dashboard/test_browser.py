@@ -46,11 +46,10 @@ def browse(page: Path, profile: Path, *, is_dark: bool) -> tuple[str, list[str]]
 
 
 @pytest.mark.parametrize(
-    ("world", "num_charts"),
-    [(finished, 5), (crashed, 5), (long_run, 4)],
-    ids=["finished", "crashed", "500-steps"],
+    ("world", "num_charts", "is_dark"),
+    [(finished, 5, False), (finished, 5, True), (crashed, 5, False), (long_run, 4, True)],
+    ids=["finished-light", "finished-dark", "crashed-light", "500-steps-dark"],
 )
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_every_chart_is_drawn_without_a_complaint(
     tmp_path: Path, world: object, num_charts: int, is_dark: bool
 ) -> None:

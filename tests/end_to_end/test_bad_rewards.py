@@ -12,36 +12,44 @@ pytestmark = pytest.mark.slow
 FUNCTION = f"[{Path(__file__).with_name('bad_rewards.py')}:score]"
 
 
-@pytest.mark.parametrize("on_failure", ["zero", "drop"])
-def test_the_run_goes_on_and_counts_every_kind_of_failure(tmp_path: Path, on_failure: str) -> None:
+@pytest.mark.parametrize(("on_failure", "num_groups"), [("zero", 16), ("drop", 12)])
+def test_the_run_goes_on_and_counts_every_kind_of_failure(tmp_path: Path, on_failure: str, num_groups: int) -> None:
+    # Five of sixteen prompts have a bad reward: one step of twelve other groups has met them all.
+    rows = [{"prompt": f"{n}+{n // 5}=", "answer": str(n if n < 5 else 10 * n + 5)} for n in range(16)]
     result = launch.train(
         tmp_path / "run",
+        data__train=launch.write_rows(tmp_path / "rows.jsonl", rows),
         reward__functions=FUNCTION,
         reward__timeout_s=0.3,
         reward__memory_mb=512,
         reward__workers=2,
         reward__on_failure=on_failure,
-        schedule__rollout_batch_size=8,
+        schedule__rollout_batch_size=num_groups,
         rollout__n_samples_per_prompt=2,
-        schedule__max_steps=3,
+        rollout__max_response_length=16,
+        schedule__max_steps=1,
+        eval="[]",
         eval_interval="null",
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = [row for row in launch.untimed_metrics(tmp_path / "run") if "reward/mean" in row]
-    counts = {kind: sum(row[f"reward/num_{kind}"] for row in rows) for kind in ("timeout", "crash", "error", "invalid")}
+    (row,) = launch.untimed_metrics(tmp_path / "run")
+    counts = {kind: row[f"reward/num_{kind}"] for kind in ("timeout", "crash", "error", "invalid")}
     assert min(counts.values()) > 0, counts
     assert "rewards failed: " in result.stdout
     assert "KeyError: 'no such thing'" in result.stdout, "the reason of a failure is not shown"
-    num_trained = sum(row["groups/num_samples"] for row in rows)
-    assert all(row["groups/num"] == 8 for row in rows), "a dropped group was not replaced"
-    if on_failure == "zero":
-        assert num_trained == 3 * 8 * 2
+    assert row["groups/num"] == num_groups, "a dropped group was not replaced"
+    assert row["groups/num_samples"] == 2 * num_groups
 
 
 def test_a_run_whose_rewards_all_fail_ends_with_a_sentence_instead_of_looping(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def score(response):\n    raise RuntimeError('the judge is down')\n")
     result = launch.train(
-        tmp_path / "run", reward__functions=f"[{tmp_path}/broken.py:score]", reward__on_failure="drop"
+        tmp_path / "run",
+        reward__functions=f"[{tmp_path}/broken.py:score]",
+        reward__on_failure="drop",
+        rollout__max_response_length=8,
+        eval="[]",
+        eval_interval="null",
     )
     assert result.returncode == 1
     assert "groups in a row lost every response to a failing reward" in result.stdout

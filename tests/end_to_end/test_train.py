@@ -2,136 +2,117 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import time
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from end_to_end import launch
+from end_to_end.launch import Run
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import InstanceLost, RunResumed
 from tailrace.core.journal import replay_all
 from tailrace.observe.journal_file import read
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
-pytestmark = pytest.mark.slow
-DETERMINISTIC = {"rollout__deterministic": True}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for all runs that are shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """A run that was killed, stopped and continued again and again."""
+
+    run: Run
+    outliving: list[psutil.Process]
+    """Workers that were alive although their controller was killed."""
+    stop_code: int
+    stop_reason: str
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody disturbed."""
-    output = tmp_path_factory.mktemp("whole") / "run"
-    result = launch.train(output, **DETERMINISTIC)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return output
+def disturbed(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
+    output = tmp_path_factory.mktemp("disturbed") / "run"
+    total = launch.num_entries(whole.output)
+
+    def begin() -> subprocess.Popen[bytes]:
+        return launch.start(output, **whole.given)
+
+    process = begin()
+    outliving = launch.kill_when(process, lambda: bool(launch.children(process)))
+    moment = random.Random(0).randrange(2, total // 2)
+    outliving += launch.kill_when(begin(), lambda: launch.num_entries(output) >= moment)
+
+    process = begin()
+    launch.wait_until(process, lambda: launch.num_entries(output) >= total * 2 // 3)
+    process.send_signal(signal.SIGINT)
+    stop_code = process.wait(timeout=100)
+    *_, (_, last) = read(output / "journal.jsonl")
+
+    for checkpoint in ("step_4.partial", "step_4"):
+        outliving += launch.kill_when(begin(), (output / "checkpoints" / checkpoint).exists)
+    run = launch.train_well(output, **whole.given)
+    return Disturbed(run=run, outliving=outliving, stop_code=stop_code, stop_reason=last.event.reason)
 
 
-def test_the_checkpoint_loads_with_transformers(whole: Path) -> None:
+def test_the_checkpoint_loads_with_transformers(whole: Run) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    checkpoint = whole / "checkpoints" / "latest"
+    checkpoint = whole.output / "checkpoints" / "latest"
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     tokens = AutoTokenizer.from_pretrained(checkpoint)("1+2=", return_tensors="pt")
     assert model.generate(**tokens, max_new_tokens=3).shape[1] > tokens["input_ids"].shape[1]
 
 
-def test_two_runs_with_the_same_seed_give_the_same_metrics_and_weights(whole: Path, tmp_path: Path) -> None:
-    assert launch.train(tmp_path / "run", **DETERMINISTIC).returncode == 0
-    assert launch.untimed_metrics(tmp_path / "run") == launch.untimed_metrics(whole)
-    assert launch.final_weights(tmp_path / "run") == launch.final_weights(whole)
+def test_a_run_that_was_disturbed_ends_like_one_that_was_not(whole: Run, disturbed: Disturbed) -> None:
+    output = disturbed.run.output
+    assert launch.final_weights(output) == launch.final_weights(whole.output)
+    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole.output)
 
 
-def test_a_journal_replays_to_identical_commands(whole: Path) -> None:
-    entries = [entry for _, entry in read(whole / "journal.jsonl")]
-    assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+def test_a_run_killed_around_its_last_checkpoint_still_writes_it(disturbed: Disturbed) -> None:
+    assert (disturbed.run.output / "checkpoints" / "latest").resolve().name == "step_4"
+    assert "done: 4 steps are done; reward" in disturbed.run.said
 
 
-def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(whole: Path, tmp_path: Path) -> None:
-    output, rng = tmp_path / "run", random.Random(0)
-    total = (whole / "journal.jsonl").read_bytes().count(b"\n")
-    for moment in sorted(rng.sample(range(2, total), 2)):
-        process = launch.start(output, **DETERMINISTIC)
-        launch.kill_when(process, lambda: launch.num_entries(output) >= moment)  # noqa: B023  used at once
-        process.wait()
-    result = launch.train(output, **DETERMINISTIC)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert launch.final_weights(output) == launch.final_weights(whole)
-    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole)
-    entries = [entry for _, entry in read(output / "journal.jsonl")]
-    assert any(isinstance(entry.event, RunResumed) for entry in entries)
-    assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+def test_no_worker_outlives_a_killed_controller(disturbed: Disturbed) -> None:
+    assert disturbed.outliving == []
 
 
-def test_a_run_killed_around_its_last_checkpoint_still_writes_it(whole: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_in_good_order(disturbed: Disturbed) -> None:
+    assert (disturbed.stop_code, disturbed.stop_reason) == (1, "it was asked to stop")
+
+
+def test_journals_replay_to_identical_commands(whole: Run, disturbed: Disturbed) -> None:
+    for output in (whole.output, disturbed.run.output):
+        entries = [entry for _, entry in read(output / "journal.jsonl")]
+        num_resumed = sum(isinstance(entry.event, RunResumed) for entry in entries)
+        assert num_resumed == 0 if output == whole.output else num_resumed >= 3
+        assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+
+
+def test_a_killed_rollout_instance_is_replaced_and_changes_nothing(whole: Run, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    for name in ("step_4.partial", "step_4"):
-        process = launch.start(output, **DETERMINISTIC)
-        assert launch.kill_when(process, lambda: (output / "checkpoints" / name).exists())  # noqa: B023  used at once
-    result = launch.train(output, **DETERMINISTIC)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert (output / "checkpoints" / "latest").resolve().name == "step_4"
-    assert launch.final_weights(output) == launch.final_weights(whole)
-    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole)
-    assert "done: 4 steps are done; reward" in result.stdout
-
-
-def test_no_worker_outlives_a_killed_controller(tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    process = launch.start(output, **DETERMINISTIC)
-    deadline = time.monotonic() + 60
-    while not (children := psutil.Process(process.pid).children(recursive=True)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
-    assert children
-    assert alive == []
-
-
-def test_a_killed_rollout_instance_is_replaced_and_changes_nothing(whole: Path, tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    process = launch.start(output, **DETERMINISTIC)
-    victim = find_worker(process.pid, "tailrace.workers.rollout", output)
+    process = launch.start(output, **whole.given)
+    journal = output / "journal.jsonl"
+    launch.wait_until(process, lambda: journal.exists() and b"RolloutReported" in journal.read_bytes())
+    (victim,) = [child for child in launch.children(process) if "tailrace.workers.rollout" in child.cmdline()]
     victim.kill()
     assert process.wait(timeout=200) == 0
-    lost = [entry.event for _, entry in read(output / "journal.jsonl") if isinstance(entry.event, InstanceLost)]
+    lost = [entry.event for _, entry in read(journal) if isinstance(entry.event, InstanceLost)]
     assert len(lost) == 1
     assert "SIGKILL" in lost[0].reason
-    assert launch.final_weights(output) == launch.final_weights(whole)
+    assert launch.final_weights(output) == launch.final_weights(whole.output)
+    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole.output)
 
 
-def find_worker(controller: int, module: str, output: Path) -> psutil.Process:
-    """The worker of this module, once the run has generated something."""
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        journal = output / "journal.jsonl"
-        if journal.exists() and b"RolloutReported" in journal.read_bytes():
-            for child in psutil.Process(controller).children(recursive=True):
-                if module in child.cmdline():
-                    return child
-        time.sleep(0.02)
-    raise AssertionError(f"no {module} under {controller}")
-
-
-def test_a_finished_run_shows_its_result_and_other_settings_are_refused(whole: Path) -> None:
-    again = launch.train(whole, **DETERMINISTIC)
+def test_a_finished_run_shows_its_result_and_other_settings_are_refused(whole: Run) -> None:
+    again = launch.train(whole.output, **whole.given)
     assert again.returncode == 0
     assert "this run is finished: 4 steps are done" in again.stdout
-    other = launch.train(whole, **DETERMINISTIC, seed=7)
+    other = launch.train(whole.output, **whole.given, seed=7)
     assert other.returncode == 2
     assert "holds a run with other settings (seed)" in other.stderr
-
-
-def test_a_stopped_run_ends_in_good_order(tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    process = launch.start(output, schedule__max_steps=30)
-    find_worker(process.pid, "tailrace.workers.rollout", output)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 1
-    *_, (_, last) = read(output / "journal.jsonl")
-    assert last.event.reason == "it was asked to stop"

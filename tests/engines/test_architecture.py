@@ -29,7 +29,8 @@ def test_an_unsupported_architecture_is_refused_naming_the_supported_ones(name: 
     with pytest.raises(ValueError) as refusal:  # noqa: PT011
         parse(architectures=[name])
     assert str(refusal.value) == (
-        f"the native engine does not support {name}; it supports LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+        f"the native engine does not support {name};"
+        " choose a model of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
     )
 
 

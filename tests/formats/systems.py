@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,8 @@ class System:
     response: str = "{}"
     """How the reward expects an answer to be written."""
 
-    def write(self, directory: Path) -> str:
-        rows = [self.row(*question) for question in QUESTIONS]
+    def write(self, directory: Path, questions: Iterable[tuple[str, str]] = QUESTIONS) -> str:
+        rows = [self.row(*question) for question in questions]
         path = directory / f"{self.name}.{self.form}"
         match self.form:
             case "jsonl":

@@ -17,6 +17,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Metrics
 from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.store.checksums import write_checksums
 
 
 def write_journal(run: Path, entries: Iterable[Entry]) -> Path:
@@ -53,6 +54,7 @@ def write_checkpoint(run: Path, schedule: Schedule, entries: list[Entry], step: 
     (folder / "config.json").write_text("{}")
     for name in ("model", "trainer_state"):
         save_file({"weight": np.zeros((4, 4), np.float32)}, folder / f"{name}.safetensors")
+    write_checksums(folder)
     return folder
 
 

@@ -7,10 +7,11 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.admission import Admission
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import Admission, Leftovers, Placement, Schedule
+from tailrace.core.schedule import Leftovers, Placement, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.observe.schedule_account import ScheduleAccount
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_parameter_nobody_can_fill_is_named_in_every_shape(tmp_path: Path, par
 
 
 def test_a_parameter_nobody_can_fill_is_named_with_what_is_available(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"wants 'difficulty'.*available: response,.*answer,.*level"):
+    with pytest.raises(ValueError, match=r"wants 'difficulty'.*one of response,.*answer,.*level"):
         load(tmp_path, "def f(response, difficulty): return 0")
     with pytest.raises(ValueError, match="wants 'answer'"):
         load(tmp_path, "def f(answer): return 0", columns=("prompt",))
@@ -156,3 +157,10 @@ def test_a_file_can_import_its_neighbours_and_define_dataclasses(tmp_path: Path)
 def test_functions_of_installed_modules_and_built_in_ones_are_found() -> None:
     assert RewardFunction.load("tailrace.rewards.verifiers:exact_match", COLUMNS)(task()) == 0.0
     assert RewardFunction.load("exact_match", COLUMNS)(task(answer="two")) == 1.0
+
+
+def test_a_function_of_tokens_alone_is_called_as_trl_calls_it(tmp_path: Path) -> None:
+    function = load(tmp_path, "def f(completion_ids, **kwargs): return [-len(ids) for ids in completion_ids]")
+    assert function.shape.result(function(replace(task(), response_ids=(7, 8, 9)))) == -3
+    plain = load(tmp_path, "def f(response, completion_ids): return -len(completion_ids)")
+    assert plain.shape.result(plain(replace(task(), response_ids=(7, 8, 9)))) == -3

@@ -9,27 +9,50 @@ import pytest
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
-from tailrace.runtime.run_directory import Checkpoints, RunDirectory
+from tailrace.observe.run_files import RunFiles
+from tailrace.runtime.checkpoints import Checkpoints
+from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.stop_note import StopNote
 
-
-def test_the_same_settings_may_come_again(tmp_path: Path) -> None:
-    settings = Settings(output_dir=tmp_path / "run")
-    RunDirectory.open(settings).close()
-    RunDirectory.open(settings).close()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["path"] == "tiny-arith"
+SOURCES = {"model": "a", "prompts of 'train'": "b"}
 
 
 def begin(settings: Settings) -> None:
     """Leave a run behind that has decided something."""
     directory = RunDirectory.open(settings)
+    directory.begin(settings, SOURCES)
     directory.journal.write_text("{}\n")
     directory.close()
 
 
-def test_settings_that_never_got_to_a_run_bind_nobody(tmp_path: Path) -> None:
-    RunDirectory.open(Settings(output_dir=tmp_path)).close()
-    RunDirectory.open(Settings(output_dir=tmp_path, seed=1)).close()
-    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
+def test_the_same_settings_may_come_again(tmp_path: Path) -> None:
+    settings = Settings(output_dir=tmp_path / "run")
+    begin(settings)
+    begin(settings)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["path"] == "tiny-arith"
+
+
+def test_a_command_that_never_got_to_a_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    settings = Settings(output_dir=tmp_path / "a" / "b" / "run")
+    directory = RunDirectory.open(settings)
+    assert not (tmp_path / "a").exists(), "looking made something"
+    directory.add_inputs({directory.path / "inputs" / "prompts.jsonl": b"{}"})
+    directory.begin(settings, SOURCES)
+    assert (directory.path / "inputs" / "prompts.jsonl").exists()
+    directory.close()
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_others_put_into_the_directory_stays(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "inputs").mkdir()
+    settings = Settings(output_dir=tmp_path)
+    directory = RunDirectory.open(settings)
+    directory.add_inputs({tmp_path / "inputs" / "prompts.jsonl": b"{}"})
+    directory.begin(settings, SOURCES)
+    (tmp_path / "logs" / "reward-0.log").write_text("")
+    directory.close()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["inputs", "notes.txt"]
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
@@ -45,21 +68,51 @@ def test_a_used_directory_is_refused_when_resume_is_never(tmp_path: Path) -> Non
 
 
 def test_a_run_is_not_continued_with_other_prompts(tmp_path: Path) -> None:
-    begin(Settings(output_dir=tmp_path))
-    directory = RunDirectory.open(Settings(output_dir=tmp_path))
-    directory.claim_sources({"model": "a", "prompts of 'train'": "b"})
-    directory.claim_sources({"model": "a", "prompts of 'train'": "b"})
+    settings = Settings(output_dir=tmp_path)
+    begin(settings)
+    directory = RunDirectory.open(settings)
     with pytest.raises(SettingsError, match="the prompts of 'train' changed since the run"):
-        directory.claim_sources({"model": "a", "prompts of 'train'": "c"})
+        directory.begin(settings, SOURCES | {"prompts of 'train'": "c"})
     directory.close()
 
 
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
-    first = RunDirectory.open(Settings(output_dir=tmp_path))
+    settings = Settings(output_dir=tmp_path)
+    first, second = RunDirectory.open(settings), RunDirectory.open(settings)
+    first.begin(settings, SOURCES)
     with pytest.raises(SettingsError, match="another process is running"):
-        RunDirectory.open(Settings(output_dir=tmp_path))
+        RunDirectory.open(settings)
+    with pytest.raises(SettingsError, match="another process is running"):
+        second.begin(settings, SOURCES)
+    second.close()
+    assert (tmp_path / "config.json").exists(), "the second took away what is the first's"
     first.close()
-    RunDirectory.open(Settings(output_dir=tmp_path)).close()
+    second.begin(settings, SOURCES)
+    second.close()
+
+
+@pytest.mark.parametrize("name", ["config.json", "sources.json"])
+def test_a_directory_whose_files_are_damaged_is_refused_with_a_sentence(tmp_path: Path, name: str) -> None:
+    settings = Settings(output_dir=tmp_path)
+    begin(settings)
+    (tmp_path / name).write_text("{")
+    with pytest.raises(SettingsError, match=f"{name} cannot be read .*; choose another output_dir"):
+        begin(settings)
+
+
+def test_a_reason_fits_into_the_room_set_aside_for_it(tmp_path: Path) -> None:
+    note = StopNote(tmp_path / "stopped.json")
+    note.set_aside()
+    size = (tmp_path / "stopped.json").stat().st_size
+    files = RunFiles(path=tmp_path)
+    assert files.stop_reason() == ""
+    for reason in ("the disk is full", "\U0001f4be" * 5000, "short"):
+        note.write(reason)
+        assert (tmp_path / "stopped.json").stat().st_size == size
+        assert files.stop_reason()
+        assert reason.startswith(files.stop_reason())
+    note.set_aside()
+    assert files.stop_reason() == ""
 
 
 def test_a_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

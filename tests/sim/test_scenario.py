@@ -7,8 +7,9 @@ import pytest
 
 from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
+from tailrace.core.admission import Admission
 from tailrace.core.journal import decode
-from tailrace.core.schedule import Admission, Leftovers
+from tailrace.core.schedule import Leftovers
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
 from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario

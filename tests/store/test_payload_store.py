@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.payload_store import DamagedStore, PayloadStore, StoreInUse
+from tailrace.store.payload_reader import DamagedStore, PayloadReader
+from tailrace.store.payload_store import PayloadStore, StoreInUse
 from tailrace.store.record import encode
 from tailrace.store.segment import Segment
 
@@ -53,6 +54,18 @@ def test_segments_come_back_joined(tmp_path: Path) -> None:
 def test_an_unknown_response_is_a_lookup_error(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path) as store, pytest.raises(LookupError, match="train:0:9:0:0"):
         store.response(trajectory(9))
+
+
+def test_a_reader_reads_beside_the_writer_and_repairs_nothing(tmp_path: Path) -> None:
+    with PayloadStore.open(tmp_path) as store:
+        store.append([segment(1, 0, 3)])
+        with (tmp_path / FILE_1).open("ab") as file:
+            file.write(b"TRS1 and no more")
+        size = (tmp_path / FILE_1).stat().st_size
+        with PayloadReader.open(tmp_path) as reader:
+            assert reader.held() == (trajectory(1),)
+            assert reader.response(trajectory(1)).tokens.tolist() == [1000, 1001, 1002]
+        assert (tmp_path / FILE_1).stat().st_size == size
 
 
 def test_what_was_appended_is_there_after_reopening(tmp_path: Path) -> None:

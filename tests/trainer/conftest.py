@@ -64,10 +64,11 @@ def make_trainer(model_path: Path) -> Callable[..., Trainer]:
         temperature: float = 1.0,
         path: Path = model_path,
         max_response_length: int | None = None,
+        lora_rank: int = 0,
     ) -> Trainer:
         return Trainer(
             path,
-            model=ModelSettings(path=str(path), device="cpu"),
+            model=ModelSettings(path=str(path), device="cpu", lora_rank=lora_rank),
             settings=settings or TrainerSettings(learning_rate=1e-3),
             algorithm=algorithm or AlgorithmSettings(),
             temperature=temperature,

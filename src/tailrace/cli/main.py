@@ -6,9 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import doctor, report, simulate, train, version
+from tailrace.cli import doctor, export, report, rollout, simulate, train, version
 
-_VERBS = {"train": train, "simulate": simulate, "report": report, "doctor": doctor, "version": version}
+_VERBS = {
+    "train": train,
+    "rollout": rollout,
+    "simulate": simulate,
+    "report": report,
+    "doctor": doctor,
+    "export": export,
+    "version": version,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,58 +6,27 @@ Exit status: 0 the run is complete, 1 it failed or was stopped (the same command
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tailrace.config.aliases import ALIASES
-from tailrace.config.load import SettingsError, leaves, load, refuse_unknown
+from tailrace.cli import recipe
+from tailrace.config.load import load
 from tailrace.config.settings import Settings
+
+if TYPE_CHECKING:
+    from tailrace.runtime.train import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
-    settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
-    for name, text in leaves(Settings):
-        # argparse expands % in help texts
-        settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
-    for alias in ALIASES:
-        spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
-        settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    recipe.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    names = [*(name for name, _ in leaves(Settings)), *ALIASES]
-    overrides = {name: vars(options)[name] for name in names if name in vars(options)}
-    try:
-        refuse_unknown(rest)
-        settings = load(options.recipe, overrides)
-        if options.dry_run:
-            print(settings.model_dump_json(indent=2))
-            return 0
-        # Heavy imports wait until the settings are known to be good.
-        from tailrace.runtime.train import train
-
-        result = train(settings)
-        _report(result.directory)
-        return result.exit_code
-    except SettingsError as error:
-        print(f"tailrace: {error}", file=sys.stderr)
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers", "safetensors", "tokenizers"):
-            raise
-        print(f"tailrace: training needs {error.name}: pip install 'tailrace[torch]'", file=sys.stderr)
-    return 2
+    return recipe.carry_out(options, rest, lambda: load(options.recipe, recipe.overrides(options)), _train)
 
 
-def _report(run: Path) -> None:
-    """A page about the run, where the package that draws it is installed. Never a reason for the run to fail."""
-    try:
-        from tailrace.dashboard.report import write_report
+def _train(settings: Settings) -> Result:
+    # Heavy imports wait until the settings are known to be good.
+    from tailrace.runtime.train import train
 
-        print(f"report:     {write_report(run)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
-    except (OSError, ValueError) as error:
-        print(f"report:     could not be written: {error}")
+    return train(settings)

@@ -8,6 +8,7 @@ and words their complaints.
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,18 +75,25 @@ def check(data: dict[str, Any]) -> Settings:
 
 def read_recipe(recipe: str) -> dict[str, Any]:
     path = Path(recipe)
-    if not path.exists() and path.suffix == "":
+    if not os.path.exists(path) and path.suffix == "":  # unlike Path.exists, no error where it may not look
         return _builtin(recipe)
     try:
         text = path.read_text()
         data = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
     except OSError as error:
-        raise SettingsError(f"cannot read the recipe {recipe}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"cannot parse the recipe {recipe}: {error}") from None
+        raise SettingsError(f"cannot read the recipe {recipe}: {error.strerror}; check the path") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot parse the recipe {recipe}: {_complaint(error)}; correct it there") from None
     if not isinstance(data, dict):
         raise SettingsError(f"the recipe {recipe} must be a table of settings, not {type(data).__name__}")
     return data
+
+
+def _complaint(error: Exception) -> str:
+    """In one line; YAML's own words fill several."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} (at line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+    return str(error).split("\n")[0]
 
 
 def _builtin(name: str) -> dict[str, Any]:

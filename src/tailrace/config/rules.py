@@ -9,6 +9,8 @@ from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"
 """The name of the training prompts among the sources; no evaluation set may use it."""
+ROLLOUT_ONLY = "rollout-only"
+"""The preset that generates and scores without training."""
 
 
 def broken_rules(settings: Settings) -> list[str]:
@@ -28,6 +30,8 @@ def _evaluation(settings: Settings) -> Iterator[str]:
 def _learning(settings: Settings) -> Iterator[str]:
     algorithm = settings.algorithm
     name = algorithm.advantage_estimator
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        return
     if settings.rollout.temperature == 0:
         yield "rollout.temperature is 0: greedy responses of a prompt are all the same and teach nothing"
     if settings.rollout.n_samples_per_prompt == 1 and ESTIMATORS[name].compares_siblings:
@@ -84,4 +88,17 @@ def _engine(settings: Settings) -> Iterator[str]:
         )
 
 
-_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _clipping, _engine)
+def _halves(settings: Settings) -> Iterator[str]:
+    is_rollout_only = settings.schedule.preset == ROLLOUT_ONLY
+    if is_rollout_only and settings.eval_interval:
+        yield "eval_interval is given but a run that does not train has nothing to evaluate; set it to null"
+    if settings.schedule.num_prompts is not None and not is_rollout_only:
+        yield "schedule.num_prompts is read by `tailrace rollout` only; for training set schedule.max_steps"
+    if settings.rollout.from_run is not None and settings.eval_interval:
+        yield (
+            "rollout.from_run takes saved responses, which say nothing about the weights being trained;"
+            " set eval_interval to null"
+        )
+
+
+_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _clipping, _engine, _halves)

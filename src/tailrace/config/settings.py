@@ -48,6 +48,12 @@ class ModelSettings(Section):
     """Precision of weights and activations in rollout and of activations in training."""
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, or `cuda:N`."""
+    lora_rank: NonNegativeInt = 0
+    """Train a low-rank adapter (LoRA) of this rank and leave the model's own weights as they are; 0: train them all."""
+    lora_alpha: PositiveInt = 32
+    """The adapter's output counts `lora_alpha / lora_rank` times."""
+    lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
+    """Layers that get an adapter, by the ends of their names (`q_proj`); `all-linear`: all but the output head."""
 
 
 LoggerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
@@ -125,6 +131,9 @@ class RolloutSettings(SamplingSettings):
     """Rollout engine replicas, each a process of its own."""
     engine: Literal["native"] = "native"
     """Rollout engine."""
+    from_run: Path | None = None
+    """Take responses from this run directory instead of generating them: one of `tailrace rollout`, or of a training
+    run with `keep_rollouts`."""
     max_running: PositiveInt = 128
     """Most responses an instance generates at the same time."""
     kv_tokens: PositiveInt | None = None
@@ -267,14 +276,16 @@ class TrainerSettings(Section):
 
 
 class ScheduleSettings(Section):
-    preset: Literal["sync"] = "sync"
-    """How rollout and training alternate."""
+    preset: Literal["sync", "rollout-only"] = "sync"
+    """How rollout and training alternate; `rollout-only` (what `tailrace rollout` runs) does not train."""
     rollout_batch_size: PositiveInt = 32
     """Prompts per step."""
     max_steps: PositiveInt | None = None
     """Optimizer steps; default: `num_epochs` passes over the prompts."""
     num_epochs: PositiveInt = 1
     """Passes over the training prompts, where `max_steps` is not given."""
+    num_prompts: PositiveInt | None = None
+    """`rollout-only`: generate for the first so many training prompts; default: all, once."""
 
 
 class LimitSettings(Section):

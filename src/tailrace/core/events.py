@@ -103,7 +103,7 @@ class RolloutReported(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
-    """A response that was given up with ``length`` tokens."""
+    """A response that was given up with ``length`` tokens, or 0 if it had ended, as an earlier report told."""
 
     trajectory: TrajectoryId
     length: int
@@ -111,10 +111,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesAborted(Event):
-    """The instance has forgotten these; it will not speak of them again. Answers ``Abort``.
-
-    A response that had ended before it could be aborted is in an earlier report and has its length here as well.
-    """
+    """The instance has forgotten these; it will not speak of them again. Answers ``Abort``."""
 
     instance: InstanceId
     aborted: tuple[Aborted, ...]

@@ -36,7 +36,7 @@ def release_surplus(state: State, schedule: Schedule, routing: RoutingPolicy, no
 
 
 def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    if not state.is_trainer_asked:
+    if schedule.trains and not state.is_trainer_asked:
         state.is_trainer_asked, state.trainer_heard_at = True, now
         yield do.StartTrainer()
 
@@ -189,7 +189,7 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         )
     is_saved = state.save_due is None and state.saving is None
     if state.verdict is None and state.version == schedule.max_steps and state.eval_done == state.version and is_saved:
-        state.verdict = f"{state.version} steps are done"
+        state.verdict = f"{state.version} steps are done" if schedule.trains else "every prompt is done"
         yield do.FinishRun(is_complete=True, reason=state.verdict)
 
 

@@ -120,9 +120,11 @@ class Schedule:
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "group_size", "max_steps", "num_instances", "max_in_flight"):
+        for name in ("batch_size", "group_size", "num_instances", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_steps < 0:
+            raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
         for sentence in unsound(self):
             raise ValueError(sentence)
 
@@ -164,6 +166,11 @@ class Schedule:
     @property
     def is_strict(self) -> bool:
         return self.admission is Admission.DEADLINE
+
+    @property
+    def trains(self) -> bool:
+        """Without steps nothing trains: the evaluation sets are generated and scored once, and the run is over."""
+        return self.max_steps > 0
 
     def is_eval_due(self, version: int) -> bool:
         return bool(self.eval_sets and self.eval_interval) and self._is_due(version, self.eval_interval)

@@ -9,6 +9,7 @@ from tailrace.core.groups import GroupPhase
 from tailrace.core.outcomes import Outcome
 from tailrace.core.trajectory import TrajectoryPhase
 from tailrace.dashboard.diagnosis import RUNNING, STOPPED, Finding, Patient
+from tailrace.observe.disk import says_disk_full
 from tailrace.observe.fates import ResponseNote
 
 Check = Callable[[Patient], Iterator[Finding]]
@@ -21,14 +22,12 @@ FEW_LEFT, STRAGGLER_S = 0.1, 5.0
 """A straggler: at most this share of a step is unfinished, and nothing else has ended for so long."""
 MANY_PREEMPTIONS = 0.1
 MIN_FREE_BYTES, MIN_FREE_MEMORY = 200 * 1024 * 1024, 0.05
-DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 def stopped(patient: Patient) -> Iterator[Finding]:
     if patient.life != STOPPED:
         return
-    finish = patient.account.finish
-    cause = finish.reason if finish else "its process ended without a word (it was killed, or the machine went down)"
+    cause = patient.stop_reason or "its process ended without a word (it was killed, or the machine went down)"
     yield Finding(
         subject="run",
         what=f"it stopped after {patient.account.version} steps: {cause}",
@@ -58,9 +57,8 @@ def disk(patient: Patient) -> Iterator[Finding]:
 def _disk_full_evidence(patient: Patient) -> str:
     if patient.life == RUNNING:
         return ""
-    finish = patient.account.finish
-    if finish and not finish.is_complete and any(words in finish.reason for words in DISK_FULL):
-        return finish.reason
+    if patient.life == STOPPED and says_disk_full(patient.stop_reason):
+        return patient.stop_reason
     if patient.life == STOPPED and patient.log_complaint:
         return patient.log_complaint
     if patient.has_torn_end and patient.machine.disk_free < MIN_FREE_BYTES:

@@ -44,6 +44,8 @@ class Patient:
     has_torn_end: bool
     log_complaint: str
     """A line of a worker's log that says the disk is full."""
+    stop_reason: str
+    """Why the run ended, in its own words; empty while it goes on, or if it was cut off."""
     reward_timeout_s: float | None
 
     @property

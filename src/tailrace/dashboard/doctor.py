@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.core.errors import CoreError
-from tailrace.dashboard import checkpoint_files, machine
-from tailrace.dashboard.checks import CHECKS, DISK_FULL
+from tailrace.dashboard import machine
+from tailrace.dashboard.checks import CHECKS
 from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis, Patient
 from tailrace.observe import journal_file
 from tailrace.observe.account import Account
+from tailrace.observe.disk import says_disk_full
 from tailrace.observe.progress import clock
 from tailrace.observe.recollection import Recollection, recollect
 from tailrace.observe.run_files import RunFiles
+from tailrace.store import checkpoint_files
 
 _LOG_END_BYTES = 65536
 
@@ -36,7 +38,9 @@ def _admit(files: RunFiles, wall: float) -> Patient:
     is_complete = bool(files.result().get("is_complete")) or bool(account.finish and account.finish.is_complete)
     life = RUNNING if is_alive else FINISHED if is_complete else STOPPED
     checkpoints = files.checkpoints()
-    damaged = [(path.name, what) for path in checkpoints if (what := checkpoint_files.damage(path))]
+    found = [(path, checkpoint_files.damage(path)) for path in checkpoints]
+    # One that is gone by now was not damaged: a run that goes on removes its oldest.
+    damaged = [(path.name, what) for path, what in found if what and path.exists()]
     timeout_s = files.config().get("reward", {}).get("timeout_s")
     return Patient(
         path=str(files.path),
@@ -51,6 +55,7 @@ def _admit(files: RunFiles, wall: float) -> Patient:
         num_whole_checkpoints=len(checkpoints) - len(damaged),
         has_torn_end=files.has_torn_end() and not is_alive,
         log_complaint=_log_complaint(files.logs),
+        stop_reason=_stop_reason(files, account),
         reward_timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else None,
     )
 
@@ -66,21 +71,25 @@ def _remember(files: RunFiles) -> tuple[Account, Recollection | None, str]:
         return account, None, f"{type(error).__name__}: {error}"
 
 
+def _stop_reason(files: RunFiles, account: Account) -> str:
+    """The run's last word: in its journal, or beside it where the journal could not take it any more."""
+    return account.finish.reason if account.finish else files.stop_reason()
+
+
 def _log_complaint(logs: Path) -> str:
     for path in sorted(logs.glob("*.log")):
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))
             lines = file.read().decode("utf-8", errors="replace").splitlines()
         for line in reversed(lines):
-            if any(words in line for words in DISK_FULL):
+            if says_disk_full(line):
                 return f"{path.name}: {line.strip()}"
     return ""
 
 
 def _headline(patient: Patient) -> str:
     account = patient.account
-    steps = account.schedule.max_steps if account.schedule else 0
-    where = f"{account.version} of {steps} steps, {clock(account.now - account.began)} of run time"
+    where = f"{account.so_far}, {clock(account.now - account.began)} of run time"
     if patient.life == FINISHED:
         return f"the run is finished: {where}"
     if patient.life == RUNNING:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.core.ids import TrajectoryId
 from tailrace.data.columns import Columns
+from tailrace.data.models import built_in_models, resolve_model
 from tailrace.data.rows import HUB_PREFIX, read_rows
-from tailrace.observe.fates import TRAINED, Fate, Fates
+from tailrace.observe.fates import EVALUATED, TRAINED, Fate, Fates
 from tailrace.observe.run_files import RunFiles
 from tailrace.store.record import DamagedRecord, decode
 
@@ -37,10 +39,14 @@ class Sample:
 
 
 def choose(fates: Fates) -> list[TrajectoryId]:
-    """The best and the worst response of the most divided group, for every trained step, newest step first."""
+    """The best and the worst response of the most divided group, for every trained step, newest step first.
+
+    A run that does not train has looked at its training prompts once, as step 0.
+    """
     steps: dict[int, list[Fate]] = {}
     for fate in fates.groups.values():
-        if fate.state == TRAINED and fate.step is not None:
+        is_shown = fate.state == TRAINED or (fate.state == EVALUATED and fate.group.source == TRAIN_SOURCE)
+        if is_shown and fate.step is not None:
             steps.setdefault(fate.step, []).append(fate)
     chosen: list[TrajectoryId] = []
     for step in sorted(steps, reverse=True):
@@ -51,7 +57,9 @@ def choose(fates: Fates) -> list[TrajectoryId]:
 
 
 def _by_score(fate: Fate) -> list[tuple[float, TrajectoryId]]:
-    return sorted((note.score, trajectory) for trajectory, note in fate.responses.items() if note.is_trained)
+    is_evaluated = fate.state == EVALUATED
+    notes = fate.responses.items()
+    return sorted((note.score, trajectory) for trajectory, note in notes if note.is_trained or is_evaluated)
 
 
 def load(files: RunFiles, fates: Fates) -> list[Sample]:
@@ -119,7 +127,8 @@ def _scan(path: Path, wanted: set[TrajectoryId], found: dict[TrajectoryId, list[
 
 def _decoder(files: RunFiles) -> Callable[[Sequence[int]], str]:
     """Tokens to text with the run's own tokenizer; their numbers where there is none to be had."""
-    places = [*reversed(files.checkpoints()), Path(str(files.config().get("model", {}).get("path", "")))]
+    model = str(files.config().get("model", {}).get("path", ""))
+    places = [*reversed(files.checkpoints()), resolve_model(model) if model in built_in_models() else Path(model)]
     for place in places:
         if (place / "tokenizer.json").is_file():
             try:

@@ -23,8 +23,7 @@ class Status:
 
 
 def status(account: Account, *, is_alive: bool) -> Status:
-    steps = account.schedule.max_steps if account.schedule else 0
-    so_far = f"{account.version} of {steps} steps in {clock(account.now - account.began)}"
+    so_far = f"{account.so_far} in {clock(account.now - account.began)}"
     if account.finish is not None and account.finish.is_complete:
         return Status(kind="finished", sentence=f"{so_far}: {account.finish.reason}.")
     if is_alive:
@@ -41,8 +40,9 @@ def tiles(account: Account) -> list[dict[str, str]]:
     for name in sorted({key for row in account.evaluations for key in row if "/avg@" in key}):
         values = [row[name] for row in account.evaluations if name in row]
         found.append(_tile(f"{values[0]:.3f}{_TO}{values[-1]:.3f}", name.removeprefix("eval/")))
-    offered = account.fates.totals(is_training=True)[OFFERED]
-    found.append(_tile(f"{offered.num_tokens:,}", "tokens generated for training"))
+    trains = account.schedule is None or account.schedule.trains
+    offered = account.fates.totals(is_training=trains)[OFFERED]
+    found.append(_tile(f"{offered.num_tokens:,}", "tokens generated" + (" for training" if trains else "")))
     lanes = account.timeline.lanes()
     rollout = [lane for lane in lanes if lane.name not in (REWARDS, TRAINER)]
     if rollout:

@@ -19,7 +19,10 @@ def resolve_model(name: str) -> Path:
     if Path(name).is_dir():
         return _checked(Path(name), name)
     if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
-        raise ValueError(f"model {name!r}: there is no such directory")
+        raise ValueError(
+            f"model {name!r}: there is no such directory; model.path is a directory with a model's files,"
+            f" a Hugging Face id or {_built_in_names()}"
+        )
     return _checked(_download(name), name)
 
 
@@ -32,8 +35,12 @@ def _assets() -> Path:
 
 
 def _checked(directory: Path, name: str) -> Path:
+    if (directory / "adapter_config.json").is_file():
+        raise ValueError(f"model {name!r} is an adapter; make a model of it with `tailrace export {name} DIRECTORY`")
     if not (directory / "config.json").is_file():
-        raise ValueError(f"model {name!r}: {directory} has no config.json")
+        raise ValueError(
+            f"model {name!r}: {directory} has no config.json; model.path is the directory that holds a model's files"
+        )
     return directory
 
 
@@ -46,8 +53,15 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES)))
     except (OSError, ValueError) as error:  # no network, no such repository, not allowed, or not an id at all
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{_not_found(name)}, and it cannot be had from Hugging Face: {reason}") from error
+        raise ValueError(
+            f"{_not_found(name)}, and it cannot be had from Hugging Face ({reason});"
+            " check the name, or give the directory of a model that is here"
+        ) from error
 
 
 def _not_found(name: str) -> str:
-    return f"model {name!r} is neither built in ({', '.join(built_in_models()) or 'none'}) nor a directory"
+    return f"model {name!r} is neither built in ({_built_in_names()}) nor a directory"
+
+
+def _built_in_names() -> str:
+    return ", ".join(built_in_models()) or "none"

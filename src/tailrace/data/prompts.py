@@ -82,7 +82,7 @@ class PromptSet:
         """Read at most the first `max_prompts` usable prompts; `rewards` go before those that rows name themselves."""
         read = list(read_rows(path))
         if not read:
-            raise ValueError(f"{path} holds no prompts")
+            raise ValueError(f"{path} holds no prompts; give a file with at least one row")
         columns = Columns.detect(
             path,
             [row for _, row in read],

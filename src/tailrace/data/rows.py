@@ -70,7 +70,7 @@ def _locate(path: str) -> Traversable:
             raise ValueError(f"there are no built-in prompts {path!r}; there are {', '.join(known) or 'none'}")
         return source
     if not Path(path).is_file():
-        raise ValueError(f"there is no prompt file {path!r}{_maybe_on_the_hub(path)}")
+        raise ValueError(f"there is no prompt file {path!r}{_maybe_on_the_hub(path) or '; correct the path'}")
     return Path(path)
 
 

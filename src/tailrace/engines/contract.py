@@ -12,6 +12,7 @@
   (seed, trajectory, token position): neither batch composition nor interruption changes what is sampled.
 * ``pull`` with live requests is an error. ``release`` gives the engine's memory back while it has no live
   requests; ``restore`` takes it again, after which weights must be pulled before the next ``submit``.
+* ``submit`` raises ``Unservable``, taking none of the requests, where no engine of this kind could ever serve one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from tailrace.store.segment import Segment, Tokens
 
 if TYPE_CHECKING:
     import torch
+
+
+class Unservable(Exception):
+    """A request that no restart would help; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,14 @@ class Account:
             if isinstance(command, do.FinishRun):
                 self.finish = command
 
+    @property
+    def so_far(self) -> str:
+        """How much of the run is done."""
+        if self.schedule is None or self.schedule.trains:
+            return f"{self.version} of {self.schedule.max_steps if self.schedule else 0} steps"
+        num_prompts = sum(eval_set.num_prompts for eval_set in self.schedule.eval_sets)
+        return f"{len(self.fates.settled())} of {num_prompts} prompts"
+
     def _event(self, event: ev.Event) -> None:
         match event:
             case ev.RunStarted(schedule=schedule):

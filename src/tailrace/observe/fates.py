@@ -119,6 +119,10 @@ class Fates:
         by_state = {state: _total([fate for fate in chosen if fate.state == state]) for state in states}
         return {OFFERED: _total(chosen), **by_state}
 
+    def settled(self) -> list[Fate]:
+        """Groups all of whose responses have their reward, in the order of their offers."""
+        return [fate for fate in self.groups.values() if self._is_settled(fate)]
+
     def _event(self, event: ev.Event, now: float) -> None:
         match event:
             case ev.RunStarted(schedule=schedule):

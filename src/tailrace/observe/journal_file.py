@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +37,7 @@ class JournalFile:
 
     def append(self, entry: Entry) -> None:
         line = encode(entry).encode() + b"\n"
-        self._file.write(line)
+        write_whole(self._file, line)
         self.size += len(line)
 
     def truncate(self, size: int) -> None:
@@ -64,6 +65,13 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
                 yield position, decode(line.decode())
             except (ValueError, KeyError, TypeError) as error:
                 raise DamagedJournal(f"{path}: the entry that ends at byte {position} is damaged: {error}") from error
+
+
+def write_whole(file: FileIO, data: bytes) -> None:
+    """All of it, or an error: a write is short where the disk fills up."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _complete_size(path: Path) -> int:

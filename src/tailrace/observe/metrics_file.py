@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from tailrace.observe.journal_file import write_whole
 from tailrace.observe.metrics import Row
 
 
@@ -18,7 +19,7 @@ class MetricsFile:
 
     def append(self, row: Row) -> None:
         line = json.dumps(row).encode() + b"\n"
-        self._file.write(line)
+        write_whole(self._file, line)
         self.size += len(line)
 
     def sync(self) -> None:

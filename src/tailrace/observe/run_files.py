@@ -62,9 +62,17 @@ class RunFiles:
         """The resolved settings; empty where they cannot be read."""
         return _read_json(self.path / "config.json")
 
+    def fingerprints(self) -> dict[str, Any]:
+        """Of the model and of each source's prompts; empty where they cannot be read."""
+        return _read_json(self.path / "sources.json")
+
     def result(self) -> dict[str, Any]:
         """Empty unless the run is complete."""
         return _read_json(self.path / "result.json")
+
+    def stop_reason(self) -> str:
+        """Why the run ended early; empty where it did not, or had no time to say so."""
+        return str(_read_json(self.path / "stopped.json").get("reason", ""))
 
     def has_torn_end(self) -> bool:
         """Whether the journal's last line was cut off while it was written."""

@@ -143,7 +143,8 @@ class Timeline:
                 for number in range(schedule.num_instances):
                     self._instance(InstanceId(number))
                 self._track(REWARDS)
-                self._track(TRAINER)
+                if schedule.trains:
+                    self._track(TRAINER)
             case ev.InstanceStarted(instance=instance) | ev.WeightsPulled(instance=instance):
                 self._instance(instance).switch(None, self._now)
             case ev.InstanceLost(instance=instance):

@@ -65,7 +65,7 @@ class RewardFunction:
             if parameter.default is Parameter.empty and parameter.name not in available:
                 raise ValueError(
                     f"reward function {spec!r} wants {parameter.name!r}, which is neither given nor a column of "
-                    f"every prompt; available: {', '.join(available)}"
+                    f"every prompt; rename it to one of {', '.join(available)}, or give it a default"
                 )
         takes_rest = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
         return cls(spec=spec, call=call, parameters=named, takes_rest=takes_rest, shape=shape)
@@ -101,11 +101,14 @@ def _find(spec: str) -> Callable[..., object]:
             "path/to/file.py:function or package.module:function"
         )
     if place.endswith(".py") and not Path(place).is_file():
-        raise ValueError(f"reward function {spec!r}: there is no file {os.path.abspath(place)}")
+        raise ValueError(f"reward function {spec!r}: there is no file {os.path.abspath(place)}; correct the path")
     try:
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     except Exception as error:  # a user's module may raise anything while it is imported
-        raise ValueError(f"reward function {spec!r}: importing it raised {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"reward function {spec!r}: importing it raised {type(error).__name__}: {error};"
+            f" repair {place} or what it needs"
+        ) from error
     found: Callable[..., object] | None = getattr(module, name, None)
     if not callable(found) or inspect.isclass(found):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]

@@ -57,7 +57,9 @@ def shape_of(names: Collection[str]) -> Shape:
         return Queries()
     if "completions" in names:
         return Texts() if "prompt" in names else Batched()
-    return Plain()
+    # TRL's penalties on length look at tokens alone.
+    has_only_ids = "completion_ids" in names and not {*RESPONSE_NAMES, "prompt"} & set(names)
+    return Batched() if has_only_ids else Plain()
 
 
 class Plain:

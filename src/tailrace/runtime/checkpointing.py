@@ -7,8 +7,8 @@ from typing import Any
 
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
+from tailrace.runtime.checkpoints import Checkpoints
 from tailrace.runtime.recorder import Recorder
-from tailrace.runtime.run_directory import Checkpoints
 from tailrace.store.payload_store import PayloadStore
 
 

@@ -23,17 +23,19 @@ from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.waits import Wait
-from tailrace.observe.display import open_display
+from tailrace.observe.display import Display, open_display
+from tailrace.observe.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
+from tailrace.runtime.checkpoints import Checkpoints
 from tailrace.runtime.driver import Driver
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
 from tailrace.runtime.rollouts import Rollouts
-from tailrace.runtime.run_directory import Checkpoints, RunDirectory
+from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training import Training
 from tailrace.store.payload_store import PayloadStore
@@ -49,9 +51,10 @@ class LocalRun:
 
     def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
         self._settings, self._directory, self._sources = settings, directory, sources
-        self._store = store
+        self._store, self._catalogue = store, sources.catalogue(store)
         checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
         checkpoints.repair()
+        checkpoints.refuse_damaged()
         self._past = recall(
             journal=directory.journal,
             checkpoint=checkpoints.latest(),
@@ -62,7 +65,7 @@ class LocalRun:
         self._coordinator = self._past.coordinator
         # A sink that cannot be had is the user's mistake: found before the display takes the screen.
         sinks = _open_sinks(settings, directory, say)
-        self._display = open_display(sources.schedule.max_steps, say)
+        self._display = self._open_display(say)
         self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
         self._driver = Driver(
             self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
@@ -77,6 +80,12 @@ class LocalRun:
         self._has_rewards = False
         self._make_workers()
 
+    def _open_display(self, say: Say) -> Display:
+        schedule = self._sources.schedule
+        if schedule.trains:
+            return open_display(schedule.max_steps, say)
+        return RolloutDisplay(schedule, say, past=self._past.tail)
+
     def _make_workers(self) -> None:
         settings, logs, post = self._settings, self._directory.logs, self._driver.post
         init = RolloutInit(
@@ -86,18 +95,17 @@ class LocalRun:
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
         )
-        catalogue = self._sources.catalogue
         self._training = Training(
-            samples=catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
+            samples=self._catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
         )
         self._rollouts = Rollouts(
-            init, request=catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
+            init, request=self._catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
         self._rewards = RewardPool(
             settings.reward,
             log_dir=logs,
             on_result=self._on_score,
-            uses=catalogue.rewards.uses,
+            uses=self._sources.rewards.uses,
             start_limit_s=REWARD_START_LIMIT_S,
         )
 
@@ -112,6 +120,7 @@ class LocalRun:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self._ask_to_stop)
+            self._directory.stop_note.set_aside()
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
@@ -159,7 +168,7 @@ class LocalRun:
     def _perform(self, command: do.Command) -> None:
         match command:
             case do.RequestPrompts():
-                self._driver.post(self._sources.catalogue.offer(command))
+                self._driver.post(self._catalogue.offer(command))
             case do.StartTrainer():
                 self._start_trainer()
             case do.StartInstance():
@@ -168,17 +177,25 @@ class LocalRun:
                 self._rollouts.kill(command)
             case do.Submit():
                 self._rollouts.submit(command)
+            case do.Interrupt():
+                self._rollouts.interrupt(command)
+            case do.Abort():
+                self._rollouts.abort(command)
+            case do.ReleaseMemory():
+                self._rollouts.release(command)
             case do.PullWeights():
                 self._rollouts.pull(command)
             case do.Score(trajectories=trajectories):
                 for trajectory in trajectories:
-                    self._rewards.submit(self._sources.catalogue.task(trajectory))
+                    self._rewards.submit(self._catalogue.task(trajectory))
+            case do.CancelScores(trajectories=trajectories):
+                self._rewards.cancel(trajectories)
             case do.TrainStep() | do.PublishWeights():
                 self._training.perform(command)
             case do.SaveCheckpoint():
                 self._save(command)
-            case do.CloseEvaluation():
-                pass  # its payload goes with the next checkpoint
+            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound():
+                pass  # said for whoever follows the run; payload that is not needed goes with the next checkpoint
             case _:
                 raise TypeError(f"unknown command {command!r}")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
-from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.rules import ROLLOUT_ONLY, TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.engines.contract import Sampling
@@ -54,10 +55,29 @@ def _synchronous(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule
     )
 
 
-_PRESETS = {"sync": _synchronous}
+def _rollout_only(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    """The training prompts become an evaluation set, looked at once by the model as it is; no source is trained on.
+
+    They keep their ids, so that a training run with the same prompts finds the responses under the same names.
+    """
+    count, available = settings.schedule.num_prompts, num_prompts[TRAIN_SOURCE]
+    if count is not None and count > available:
+        raise SettingsError(f"schedule.num_prompts is {count}, but there are only {available} prompts")
+    group_size = settings.rollout.n_samples_per_prompt
+    return replace(
+        _synchronous(settings, num_prompts),
+        train_source="",
+        eval_sets=(EvalSet(name=TRAIN_SOURCE, num_prompts=count or available, group_size=group_size),),
+        eval_interval=1,
+    )
+
+
+_PRESETS = {"sync": _synchronous, ROLLOUT_ONLY: _rollout_only}
 
 
 def max_steps(settings: Settings, num_prompts: int) -> int:
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        return 0
     if settings.schedule.max_steps is not None:
         return settings.schedule.max_steps
     steps = num_prompts * settings.schedule.num_epochs // settings.schedule.rollout_batch_size

@@ -101,12 +101,17 @@ class RewardPool:
         self._dispatch()
 
     def cancel(self, trajectories: Iterable[TrajectoryId]) -> None:
-        """Forget these without a result; a process that is scoring one of them is killed and replaced."""
+        """Call these off: each that has no result yet gets the outcome `cancelled` at once. A process that scores one
+        of them may finish within a moment; past it, it is killed and replaced."""
         doomed = set(trajectories)
+        called_off = [task.trajectory for task in self._queue if task.trajectory in doomed]
         self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
         for slot in self._slots:
             if slot.task is not None and slot.task.trajectory in doomed:
+                called_off.append(slot.task.trajectory)
                 slot.drop()
+        for trajectory in called_off:
+            self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0))
 
     async def stop(self) -> None:
         """End every process. No result is delivered any more."""

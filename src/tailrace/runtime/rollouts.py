@@ -15,7 +15,20 @@ from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.runtime.process import TAKE_TURNS, WorkerProcess
 from tailrace.store.payload_store import PayloadStore
-from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+from tailrace.workers.messages import (
+    Forget,
+    Forgotten,
+    Generate,
+    Pull,
+    Pulled,
+    Refused,
+    Release,
+    Released,
+    Report,
+    RolloutInit,
+    RolloutReady,
+    Stop,
+)
 
 Post = Callable[[ev.Event], None]
 
@@ -58,6 +71,15 @@ class Rollouts:
         requests = [self._request(dispatch.trajectory, dispatch.start) for dispatch in command.dispatches]
         self._send(command.instance, Generate(requests=tuple(requests)))
 
+    def interrupt(self, command: do.Interrupt) -> None:
+        self._send(command.instance, Stop(trajectories=command.trajectories))
+
+    def abort(self, command: do.Abort) -> None:
+        self._send(command.instance, Forget(trajectories=command.trajectories))
+
+    def release(self, command: do.ReleaseMemory) -> None:
+        self._send(command.instance, Release())
+
     def pull(self, command: do.PullWeights) -> None:
         self._send(command.instance, Pull(version=command.version, channel=self._channel()))
 
@@ -76,9 +98,16 @@ class Rollouts:
                 self._post(ev.InstanceStarted(instance=instance, version=version))
             case Pulled(version=version, seconds=seconds):
                 self._post(ev.WeightsPulled(instance=instance, version=version, seconds=seconds))
+            case Forgotten(lengths=lengths):
+                aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
+                self._post(ev.ResponsesAborted(instance=instance, aborted=aborted))
+            case Released(seconds=seconds):
+                self._post(ev.MemoryReleased(instance=instance, seconds=seconds))
             case Report():
                 self._store.append(output.segment for output in message.outputs if len(output.segment.tokens))
                 self._post(reported(instance, message))
+            case Refused(reason=reason):
+                self._post(ev.StopRequested(reason=reason))  # another instance could not serve it either
             case _:
                 raise TypeError(f"unknown message {message!r}")
 

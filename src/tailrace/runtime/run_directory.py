@@ -5,33 +5,46 @@
     journal.jsonl      every event and command
     payload/           tokens, log-probs, versions and masks of responses that are still needed
     metrics.jsonl      one row per step and per evaluation
-    checkpoints/step_N Hugging Face format, plus the trainer's state and the core's; `latest` points at the newest
+    checkpoints/step_N Hugging Face or PEFT format, the trainer's state, the core's; `latest` points at the newest
     logs/              output of each worker process
+    inputs/            prompts and functions that a program handed over as objects
+    stopped.json       why the run ended early
     result.json        written when the run is complete
+    lengths.json       of a run that only generates and scores: the lengths of all responses
 
 The same command again: a finished run shows its result, an unfinished one continues, other settings are refused.
+A command that ends before its first event leaves nothing behind that was not there before.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
+from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "project_name", "experiment_name",
 )  # fmt: skip
 """What may differ when a run is continued: none of it changes what is computed."""
+_OURS = (
+    "lock", "config.json", "sources.json", "journal.jsonl", "metrics.jsonl", "stopped.json", "payload", "checkpoints",
+    "logs", "inputs", "tensorboard", "wandb",
+)  # fmt: skip
+"""What may appear in the directory before the first event."""
 
 
 class RunDirectory:
-    """Owns the paths and the lock."""
+    """Owns the paths and the lock. ``open`` only looks; ``begin`` makes it the directory of this run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -43,22 +56,46 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
         self.result = self.path / "result.json"
+        self.stop_note = StopNote(self.path / "stopped.json")
+        self.lengths = self.path / "lengths.json"
         self._lock: int | None = None
+        self._missing: list[Path] = []
+        """What was not there when this command came, outermost first."""
 
     @classmethod
     def open(cls, settings: Settings) -> RunDirectory:
-        """Take the directory for this run, or raise ``SettingsError`` with the reason why not."""
+        """``SettingsError`` with the reason if this run may not use the directory. Nothing is written yet."""
         directory = cls(settings.output_dir)
         try:
-            for folder in (directory.path, directory.payload, directory.checkpoints, directory.logs):
-                folder.mkdir(parents=True, exist_ok=True)
-            directory._take_lock()
-            directory._claim(settings)
-        except OSError as error:
-            raise SettingsError(f"cannot use output_dir {settings.output_dir}: {error.strerror}") from None
+            with directory._explaining():
+                directory._look()
+                directory._compare(settings)
+        except BaseException:  # whatever it was, the lock must not stay taken
+            directory.close()
+            raise
         return directory
 
+    def add_inputs(self, inputs: Mapping[Path, bytes]) -> None:
+        """Keep what was handed over as objects; files of the same name hold the same."""
+        with self._explaining():
+            for path, content in inputs.items():
+                if not path.exists():
+                    self._missing.append(path)
+                    self._make_folders(path.parent)
+                    path.write_bytes(content)
+
+    def begin(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
+        """Make it the directory of this run, on these sources."""
+        with self._explaining():
+            self._compare_sources(fingerprints)
+            self._make_folders(self.payload, self.checkpoints, self.logs)
+            if not self.has_begun:
+                write_atomically(self.config, json.dumps(_as_json(settings), indent=2) + "\n")
+                write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
+
     def close(self) -> None:
+        if self._lock is not None and not self.has_begun:
+            self._withdraw()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -70,88 +107,85 @@ class RunDirectory:
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
-        return json.loads(self.result.read_text()) if self.result.exists() else None
+        return self._read(self.result) if self.result.exists() else None
 
-    def claim_sources(self, fingerprints: dict[str, str]) -> None:
-        """Refuse to continue a run with another model or other prompts than it began with."""
-        if self.has_begun and self.sources.exists():
-            theirs = json.loads(self.sources.read_text())
-            if changed := sorted(name for name in fingerprints if fingerprints[name] != theirs.get(name)):
-                what = " and the ".join(changed)
-                raise SettingsError(f"the {what} changed since the run in {self.path} began; choose another output_dir")
-        write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
+    def _look(self) -> None:
+        """Could everything be made that a run needs here?"""
+        place = self.path
+        while not place.exists():
+            self._missing.insert(0, place)
+            place = place.parent
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        self._missing += [path for name in _OURS if not (path := self.path / name).exists()]
+        if (self.path / "lock").exists():
+            self._take_lock()
+
+    def _make_folders(self, *folders: Path) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
 
     def _take_lock(self) -> None:
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise SettingsError(f"another process is running in {self.path}; wait for it, or end it") from None
+        path = self.path / "lock"
+        while self._lock is None:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise SettingsError(f"another process is running in {self.path}; wait for it, or end it") from None
+            # Between opening and locking, its owner may have withdrawn and removed it: then it locks nothing.
+            if path.exists() and path.stat().st_ino == os.fstat(lock).st_ino:
+                self._lock = lock
+            else:
+                os.close(lock)
 
-    def _claim(self, settings: Settings) -> None:
-        mine = json.loads(settings.model_dump_json())
+    def _withdraw(self) -> None:
+        for path in reversed(self._missing):
+            with suppress(OSError):  # somebody else put something there meanwhile: it stays
+                if path == self.path or path in self.path.parents:
+                    path.rmdir()
+                elif path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _compare(self, settings: Settings) -> None:
+        """Refuse to continue a run with other settings than it began with."""
         if not self.has_begun:
-            write_atomically(self.config, json.dumps(mine, indent=2) + "\n")
             return
         if settings.resume == "never":
             raise SettingsError(f"{self.path} already holds a run and resume is 'never'; choose another output_dir")
-        theirs = json.loads(self.config.read_text())
-        if different := sorted(_differences(mine, theirs)):
+        if different := sorted(_differences(_as_json(settings), self._read(self.config))):
             raise SettingsError(
                 f"{self.path} holds a run with other settings ({', '.join(different)});"
                 " choose another output_dir, or remove that one"
             )
 
+    def _compare_sources(self, fingerprints: Mapping[str, str]) -> None:
+        """Refuse to continue a run with another model or other prompts than it began with."""
+        theirs = self._read(self.sources) if self.has_begun else fingerprints
+        if changed := sorted(name for name in fingerprints if fingerprints[name] != theirs.get(name)):
+            what = " and the ".join(changed)
+            raise SettingsError(f"the {what} changed since the run in {self.path} began; choose another output_dir")
 
-class Checkpoints:
-    """Complete checkpoints by version. A directory appears under its name only when all of it is on disk."""
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            return dict(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{path} cannot be read ({error}); choose another output_dir") from None
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self._folder, self._keep = folder, keep
-
-    def begin(self, version: int) -> Path:
-        """An empty directory to write a checkpoint into."""
-        for leftover in self._folder.glob("*.partial"):
-            shutil.rmtree(leftover)
-        partial = self._folder / f"step_{version}.partial"
-        partial.mkdir()
-        return partial
-
-    def complete(self, version: int, state: dict[str, Any]) -> Path:
-        """Add the core's state and make the checkpoint appear."""
-        partial, final = self._folder / f"step_{version}.partial", self._folder / f"step_{version}"
-        write_atomically(partial / "run_state.json", json.dumps(state))
-        if final.exists():
-            final.rename(final.with_suffix(".old"))
-        partial.rename(final)
-        _point(self._folder / "latest", final.name)
-        sync_directory(self._folder)
-        self._tidy()
-        for old in self._versions()[: -self._keep]:
-            shutil.rmtree(self._folder / f"step_{old}")
-        return final
-
-    def repair(self) -> None:
-        """Finish what a death in the middle of ``complete`` left undone."""
-        for old in self._folder.glob("*.old"):
-            if not old.with_suffix("").exists():
-                old.rename(old.with_suffix(""))
-        self._tidy()
-        if (newest := self.latest()) is not None:
-            _point(self._folder / "latest", newest.name)
-
-    def _tidy(self) -> None:
-        for old in self._folder.glob("*.old"):
-            shutil.rmtree(old)
-
-    def latest(self) -> Path | None:
-        versions = self._versions()
-        return self._folder / f"step_{versions[-1]}" if versions else None
-
-    def _versions(self) -> list[int]:
-        names = [path.name.removeprefix("step_") for path in self._folder.glob("step_*")]
-        return sorted(int(name) for name in names if name.isdigit())
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SettingsError(f"cannot use output_dir {self.path}: {reason}; choose another output_dir") from None
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -173,11 +207,8 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _point(link: Path, target: str) -> None:
-    draft = link.with_name("latest.draft")
-    draft.unlink(missing_ok=True)
-    draft.symlink_to(target)
-    draft.replace(link)
+def _as_json(settings: Settings) -> dict[str, Any]:
+    return dict(json.loads(settings.model_dump_json()))
 
 
 def _differences(mine: Any, theirs: Any, name: str = "") -> list[str]:

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import EvalSetSettings, Settings
+from tailrace.core.ids import GroupId
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
+from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
 from tailrace.engines.native.architecture import read_architecture
+from tailrace.observe.run_files import RunFiles
 from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
+from tailrace.store.tensor_file import weights_damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     model: Path
-    catalogue: Catalogue
+    contents: Mapping[str, Source]
+    decode: Callable[..., str]
+    rewards: RewardPlan
     schedule: Schedule
     notes: tuple[str, ...]
     """What a person should know about them."""
@@ -35,27 +41,37 @@ class Sources:
     """Of the model and of each source's prompts: a run may only be continued with the same ones."""
 
     @classmethod
-    def load(cls, settings: Settings, store: PayloadStore) -> Self:
-        """Read everything, or raise ``SettingsError`` with the reason."""
+    def load(cls, settings: Settings) -> Self:
+        """Read everything, or raise ``SettingsError`` with the reason. Nothing is written."""
         try:
             _check_device(settings.model.device)
             model = resolve_model(settings.model.path)
-            read_architecture(model)  # refuses a model the engine cannot run
-            tokenizer = _tokenizer(model)
+            _check_model(settings, model)
+            tokenizer = load_tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
+            fingerprints = _fingerprints(model, sources)
+            if settings.rollout.from_run is not None:
+                _check_saved_prompts(settings.rollout.from_run, fingerprints)
         except (OSError, ValueError) as error:
             raise SettingsError(str(error)) from error
         counts = {name: len(source.prompts) for name, source in sources.items()}
         return cls(
             model=model,
-            catalogue=Catalogue(sources, store, tokenizer.decode, rewards),
+            contents=sources,
+            decode=tokenizer.decode,
+            rewards=rewards,
             schedule=plan.schedule(settings, counts),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
-            fingerprints={"model": _model_fingerprint(model)}
-            | {f"prompts of '{name}'": source.prompts.fingerprint() for name, source in sources.items()},
+            fingerprints=fingerprints,
         )
+
+    def prompt_length(self, group: GroupId) -> int:
+        return len(self.contents[group.source].prompts[group.prompt].tokens)
+
+    def catalogue(self, store: PayloadStore) -> Catalogue:
+        return Catalogue(self.contents, store, self.decode, self.rewards)
 
 
 class _Loader:
@@ -92,16 +108,37 @@ class _Loader:
         )
 
 
-def _tokenizer(model: Path) -> Any:
-    # Imported here: it takes seconds, and settings should be refused before that.
-    from transformers import AutoTokenizer
+def _check_model(settings: Settings, model: Path) -> None:
+    """What a worker would die of later is found here, from the files' headers."""
+    longest = settings.data.max_prompt_length + settings.rollout.max_response_length
+    read_architecture(model).check_length(longest)
+    if problem := weights_damage(model):
+        raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
+    if settings.model.lora_rank:
+        from tailrace.trainer import lora  # needs torch, which other controllers do without
 
-    return AutoTokenizer.from_pretrained(model)
+        lora.check(settings.model, model)
 
 
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
     left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
     return (f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}", *prompts.notes)
+
+
+def _fingerprints(model: Path, sources: Mapping[str, Source]) -> dict[str, str]:
+    prompts = {_prompts_of(name): source.prompts.fingerprint() for name, source in sources.items()}
+    return {"model": _model_fingerprint(model)} | prompts
+
+
+def _prompts_of(source: str) -> str:
+    return f"prompts of '{source}'"
+
+
+def _check_saved_prompts(run: Path, fingerprints: Mapping[str, str]) -> None:
+    """Responses are found by the index of their prompt: with other prompts they would be answers to other questions."""
+    name = _prompts_of(TRAIN_SOURCE)
+    if RunFiles.find(run).fingerprints().get(name) != fingerprints[name]:
+        raise ValueError(f"rollout.from_run: the responses in {run} are to other prompts than this run's")
 
 
 def _model_fingerprint(model: Path) -> str:
@@ -111,9 +148,16 @@ def _model_fingerprint(model: Path) -> str:
 
 
 def _check_device(name: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    if name in ("auto", "cpu"):
+        return
+    # Imported for a named device only: the controller itself computes nothing, and torch takes seconds to import.
+    import torch
+
     try:
-        device = torch.device("cpu" if name == "auto" else name)
+        device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"model.device: {name!r} is not a device; write auto, cpu or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"model.device is {name!r}, but torch finds no CUDA device here")
+        raise ValueError(f"model.device is {name!r}, but torch finds no CUDA device here; set it to cpu")

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.load import SettingsError
+from tailrace.config.rules import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.errors import ReplayMismatch
+from tailrace.observe.disk import says_disk_full
 from tailrace.observe.journal_file import DamagedJournal
 from tailrace.observe.metrics import Row
+from tailrace.observe.sinks import check_loggers
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
-from tailrace.store.payload_store import DamagedStore, PayloadStore
+from tailrace.store.payload_reader import DamagedStore
+from tailrace.store.payload_store import PayloadStore
 
 Say = Callable[[str], None]
+Conclude = Callable[[RunDirectory, Sources], Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,7 @@ class Result:
 
     @property
     def checkpoint(self) -> Path:
-        """The newest checkpoint, in Hugging Face format."""
+        """The newest checkpoint, in Hugging Face format; with LoRA, an adapter in PEFT format."""
         return self.directory / "checkpoints" / "latest"
 
     @property
@@ -50,27 +56,63 @@ def say_at_once(line: str) -> None:
     print(line, flush=True)
 
 
-def train(settings: Settings, say: Say = say_at_once) -> Result:
-    """Run to the end, or go on with what is in ``output_dir``; ``SettingsError`` if it cannot begin."""
+def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> Result:
+    """Run to the end, or go on with what is in ``output_dir``; ``SettingsError`` if it cannot begin.
+
+    ``inputs``: files in ``output_dir`` that the settings name and that are not there yet.
+    """
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
+    return carry_out(settings, say, closing_lines=_closing_lines, inputs=inputs)
+
+
+def carry_out(
+    settings: Settings,
+    say: Say,
+    *,
+    closing_lines: Callable[[Result], list[str]],
+    conclude: Conclude | None = None,
+    inputs: Mapping[Path, bytes] | None = None,
+) -> Result:
+    """A run of any schedule. ``conclude`` writes what a complete run leaves besides, and returns further metrics."""
     directory = RunDirectory.open(settings)
     try:
         if (stored := directory.finished()) is not None:
             say(f"this run is finished: {stored['reason']}")
         else:
-            stored = _run(settings, directory, say)
-        if stored["is_complete"]:
-            write_atomically(directory.result, json.dumps(stored, indent=2) + "\n")
+            directory.add_inputs(inputs or {})
+            sources = _prepare(settings)
+            directory.begin(settings, sources.fingerprints)
+            stored = _run(settings, directory, sources, say, conclude)
+            _keep_outcome(stored, directory)
         result = Result(directory=directory.path, metrics=stored.pop("metrics", {}), **stored)
-        for line in _closing_lines(result):
+        for line in closing_lines(result) if result.is_complete else _early_lines(result):
             say(line)
         return result
     finally:
         directory.close()
 
 
-def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
+def _prepare(settings: Settings) -> Sources:
+    """Everything that can be found wrong before the run directory is touched."""
     try:
-        return _run_with_store(settings, directory, say)
+        check_loggers(settings.logger)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return Sources.load(settings)
+
+
+def _keep_outcome(stored: Row, directory: RunDirectory) -> None:
+    if stored["is_complete"]:
+        write_atomically(directory.result, json.dumps(stored, indent=2) + "\n")
+        directory.stop_note.remove()
+    else:
+        directory.stop_note.write(stored["reason"])
+
+
+def _run(settings: Settings, directory: RunDirectory, sources: Sources, say: Say, conclude: Conclude | None) -> Row:
+    try:
+        return _run_with_store(settings, directory, sources, say, conclude)
     except ReplayMismatch as error:
         # Settings are equal, so the code is not: an older or newer version wrote this journal.
         reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
@@ -81,13 +123,17 @@ def _run(settings: Settings, directory: RunDirectory, say: Callable[[str], None]
     return {"is_complete": False, "reason": reason}
 
 
-def _run_with_store(settings: Settings, directory: RunDirectory, say: Callable[[str], None]) -> Row:
+def _run_with_store(
+    settings: Settings, directory: RunDirectory, sources: Sources, say: Say, conclude: Conclude | None
+) -> Row:
     with PayloadStore.open(directory.payload) as store:
-        sources = Sources.load(settings, store)
-        directory.claim_sources(sources.fingerprints)
         for line in sources.notes:
             say(line)
-        return _finish(_drive(settings, directory, sources, store, say))
+        stored = _finish(_drive(settings, directory, sources, store, say))
+        if conclude is not None and stored["is_complete"]:
+            store.sync()
+            stored["metrics"] |= conclude(directory, sources)
+        return stored
 
 
 async def _drive(settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say) -> Row:
@@ -118,13 +164,18 @@ def _finish(coroutine: Coroutine[Any, Any, Row]) -> Row:
     return outcome[0]
 
 
+def _early_lines(result: Result) -> list[str]:
+    is_full = says_disk_full(result.reason)
+    return [
+        f"the run ended early: {result.reason}",
+        f"worker logs: {result.directory / 'logs'}",
+        f"free some space on the disk of {result.directory}, then the same command continues it from here"
+        if is_full
+        else "the same command continues it from here",
+    ]
+
+
 def _closing_lines(result: Result) -> list[str]:
-    if not result.is_complete:
-        return [
-            f"the run ended early: {result.reason}",
-            f"worker logs: {result.directory / 'logs'}",
-            "the same command continues it from here",
-        ]
     metrics = result.metrics
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
     return [

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tailrace.core.schedule import Admission, EvalSet, Leftovers, Limits, Schedule
+from tailrace.core.admission import Admission
+from tailrace.core.schedule import EvalSet, Leftovers, Limits, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError, VariantSection
 
 TRAIN_SOURCE = "train"

@@ -19,49 +19,31 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.store.record import DamagedRecord, Record, RecordHeader, decode, encode
-from tailrace.store.segment import Response, Segment, join
+from tailrace.store.payload_reader import PayloadReader, Place
+from tailrace.store.record import encode
+from tailrace.store.segment import Segment
 
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
 LOCK_NAME = "payload.lock"
-
-
-class DamagedStore(Exception):
-    """A record that was once whole cannot be read back."""
 
 
 class StoreInUse(Exception):
     """Another opening of the same store is alive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a segment lies, and how many of its tokens still count."""
-
-    file: int
-    offset: int
-    num_bytes: int
-    start: int
-    num_tokens: int
-
-
-class PayloadStore:
-    """Owns a directory of payload files and the index of what they hold."""
+class PayloadStore(PayloadReader):
+    """The one writer of a directory of payload files, and a reader of them."""
 
     def __init__(self, directory: Path, *, file_bytes: int) -> None:
         if file_bytes < 1:
             raise ValueError(f"file_bytes must be at least 1, got {file_bytes}")
-        self.directory = directory
+        super().__init__(directory)
         self.repaired_bytes = 0
         self._file_bytes = file_bytes
-        self._places: dict[TrajectoryId, list[Place]] = {}
-        self._descriptors: dict[int, int] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = _take_lock(directory / LOCK_NAME)
 
@@ -98,21 +80,6 @@ class PayloadStore:
             self._place(segment.trajectory, place)
             self._size += len(record)
 
-    def length(self, trajectory: TrajectoryId) -> int:
-        """Tokens held of this response; 0 for an unknown one."""
-        places = self._places.get(trajectory)
-        return places[-1].start + places[-1].num_tokens if places else 0
-
-    def held(self) -> tuple[TrajectoryId, ...]:
-        """Every response of which something is held, in order of its first segment."""
-        return tuple(self._places)
-
-    def response(self, trajectory: TrajectoryId) -> Response:
-        places = self._places.get(trajectory)
-        if places is None:
-            raise LookupError(f"the payload store {self.directory} holds nothing of {trajectory}")
-        return join(trajectory, [self._read(place) for place in places])
-
     def forget(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             self._places.pop(trajectory, None)
@@ -132,59 +99,23 @@ class PayloadStore:
 
     def close(self) -> None:
         """Release the files and the lock. A closed store takes no more calls."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        super().close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _scan(self) -> None:
-        numbers = sorted(int(path.stem.removeprefix("payload-")) for path in self.directory.glob("payload-*.bin"))
-        for number in numbers:
-            self._open_file(number)
-            self._scan_file(number, is_last=number == numbers[-1])
-        if not numbers:
+        super()._scan()
+        if not self._descriptors:
             self._open_file(1)
 
-    def _scan_file(self, number: int, *, is_last: bool) -> None:
-        offset, buffer = 0, memoryview(self._path(number).read_bytes())
-        while offset < len(buffer):
-            try:
-                record = decode(buffer, offset)
-            except DamagedRecord as damage:
-                if not is_last:
-                    raise DamagedStore(f"{self._path(number)}, byte {offset}: {damage}") from damage
-                os.ftruncate(self._descriptors[number], offset)
-                self.repaired_bytes += len(buffer) - offset
-                break
-            self._index(record.header, number, offset, record.num_bytes)
-            offset += record.num_bytes
-        self._size = offset
-
-    def _index(self, header: RecordHeader, number: int, offset: int, num_bytes: int) -> None:
-        if header.start > self.length(header.trajectory):
-            # What lay between was compacted away: either the response was forgotten, or this record was replaced
-            # by a later one that starts further left and follows in the scan.
-            return
-        place = Place(file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens)
-        self._place(header.trajectory, place)
-
-    def _place(self, trajectory: TrajectoryId, place: Place) -> None:
-        places = self._places.setdefault(trajectory, [])
-        while places and places[-1].start >= place.start:
-            places.pop()
-        if places and places[-1].start + places[-1].num_tokens > place.start:
-            places[-1] = replace(places[-1], num_tokens=place.start - places[-1].start)
-        places.append(place)
+    def _scan_file(self, number: int, *, is_last: bool) -> tuple[int, int]:
+        whole, size = super()._scan_file(number, is_last=is_last)
+        if whole < size:
+            os.ftruncate(self._descriptors[number], whole)
+            self.repaired_bytes += size - whole
+        self._size = whole
+        return whole, size
 
     def _check_starts(self, segments: list[Segment]) -> None:
         lengths: dict[TrajectoryId, int] = {}
@@ -193,14 +124,6 @@ class PayloadStore:
             if not 0 <= segment.start <= length:
                 raise ValueError(f"{segment.trajectory}: a segment starts at {segment.start}, {length} tokens are held")
             lengths[segment.trajectory] = segment.end
-
-    def _read(self, place: Place) -> Segment:
-        data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
-        try:
-            record: Record = decode(memoryview(data))
-        except DamagedRecord as damage:
-            raise DamagedStore(f"{self._path(place.file)}, byte {place.offset}: {damage}") from damage
-        return _shorten(record.segment(), place.num_tokens)
 
     def _write(self, data: bytes) -> None:
         descriptor, rest = self._descriptors[self._current], memoryview(data)
@@ -219,22 +142,6 @@ class PayloadStore:
         self._descriptors[number] = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._current, self._size = number, 0
         _sync_directory(self.directory)
-
-    def _path(self, number: int) -> Path:
-        return self.directory / f"payload-{number:06d}.bin"
-
-
-def _shorten(segment: Segment, num_tokens: int) -> Segment:
-    if num_tokens == len(segment.tokens):
-        return segment
-    full = segment.full_logprobs
-    return replace(
-        segment,
-        tokens=segment.tokens[:num_tokens],
-        logprobs=segment.logprobs[:num_tokens],
-        full_logprobs=None if full is None else full[:num_tokens],
-        mask=segment.mask[:num_tokens],
-    )
 
 
 def _take_lock(path: Path) -> int:

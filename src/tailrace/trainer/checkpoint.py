@@ -1,9 +1,11 @@
-"""A checkpoint is a Hugging Face model directory plus what it takes to go on exactly.
+"""A checkpoint is a Hugging Face model directory, or a PEFT adapter directory, plus what it takes to go on exactly.
 
     config.json, model*.safetensors, tokenizer and generation files   loads with ``from_pretrained`` (fp32)
+    adapter_config.json, adapter_model.safetensors                    with LoRA, instead of config.json and model*
     trainer_state.safetensors                                         AdamW's moments by parameter name
     critic.safetensors, critic_state.safetensors                      the same two for the critic, where there is one
     trainer_state.json                                                format, version, the settings it was made with
+    checksums.json                                                    of every file above
 
 Nothing is pickled. Every file is flushed to disk; the caller renames the directory into place. Loading with other
 settings than those it was made with is an error that names them: the continuation would not be the same run.
@@ -15,7 +17,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import JsonValue
@@ -25,7 +27,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
+from tailrace.store.checksums import write_checksums
 from tailrace.trainer.critic import Critic
+
+if TYPE_CHECKING:
+    from tailrace.trainer.lora_adapter import Adapter
 
 FORMAT = 1
 MOMENTS_FILE = "trainer_state.safetensors"
@@ -52,7 +58,7 @@ def identity(
 ) -> Identity:
     """What must be equal for a continuation to be the same run. Where it runs (device, threads) may differ."""
     return {
-        **{f"model.{key}": value for key, value in model.model_dump(mode="json", include={"dtype"}).items()},
+        **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path", "device"}).items()},
         **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json", exclude={"threads"}).items()},
         **{f"algorithm.{key}": value for key, value in algorithm.model_dump(mode="json").items()},
         "rollout.temperature": temperature,
@@ -65,6 +71,7 @@ def save(
     directory: Path,
     *,
     model: PreTrainedModel,
+    adapter: Adapter | None,
     optimizer: torch.optim.Optimizer,
     critic: Critic | None,
     version: Version,
@@ -72,18 +79,19 @@ def save(
     source: Path,
 ) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)
-    for pattern in COMPANION_PATTERNS:
-        for file in sorted(source.glob(pattern)):
-            if file.is_file():
-                shutil.copyfile(file, directory / file.name)
+    if adapter is None:
+        model.save_pretrained(directory)
+    else:
+        adapter.save(directory)
+    copy_companions(source, directory)
     save_file(_moments(model, optimizer), directory / MOMENTS_FILE)
     if critic is not None:
-        weights = {name: value.detach().cpu().contiguous() for name, value in critic.model.named_parameters()}
+        weights = {name: value.detach().cpu().contiguous() for name, value in _learning(critic.model)}
         save_file(weights, directory / CRITIC_FILE)
         save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
     state = {"format": FORMAT, "version": version, "settings": identity}
     (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_checksums(directory)
     _flush(directory)
 
 
@@ -91,6 +99,7 @@ def load(
     directory: Path,
     *,
     model: PreTrainedModel,
+    adapter: Adapter | None,
     optimizer: torch.optim.Optimizer,
     critic: Critic | None,
     identity: Identity,
@@ -100,13 +109,23 @@ def load(
     if state["format"] != FORMAT:
         raise ValueError(f"{directory} has checkpoint format {state['format']}, this program reads {FORMAT}")
     _check_identity(directory, state["settings"], identity)
-    stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-    model.load_state_dict(stored.state_dict())
+    if adapter is None:
+        stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+        model.load_state_dict(stored.state_dict())
+    else:
+        adapter.load(directory)
     _restore_moments(model, optimizer, load_file(directory / MOMENTS_FILE))
     if critic is not None:
         _restore_weights(critic.model, load_file(directory / CRITIC_FILE))
         _restore_moments(critic.model, critic.optimizer, load_file(directory / CRITIC_MOMENTS_FILE))
     return Version(state["version"])
+
+
+def copy_companions(source: Path, directory: Path) -> None:
+    for pattern in COMPANION_PATTERNS:
+        for file in sorted(source.glob(pattern)):
+            if file.is_file():
+                shutil.copyfile(file, directory / file.name)
 
 
 def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
@@ -127,9 +146,13 @@ def _moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
+def _learning(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def _restore_weights(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in _learning(model):
             parameter.copy_(weights[name])
 
 

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from tailrace.algorithms import aggregation
 from tailrace.algorithms.values import clipped_value_loss, gae
-from tailrace.config.settings import AlgorithmSettings, TrainerSettings
-from tailrace.trainer import optimizer
+from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.trainer import lora, optimizer
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import load_model
 from tailrace.trainer.objective import total
@@ -61,11 +61,13 @@ class Critic:
         model_path: Path,
         *,
         device: torch.device,
+        model: ModelSettings,
         settings: TrainerSettings,
         algorithm: AlgorithmSettings,
         autocast: torch.dtype | None,
     ) -> None:
         body = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        lora.attach(body, model, model_path)  # where the policy learns by an adapter, so does the critic
         self.model = ValueModel(body)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
         self._algorithm, self._device, self._autocast = algorithm, device, autocast

@@ -11,7 +11,7 @@ as before. On CPU the same inputs on the same number of threads give the same we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tailrace.algorithms import packing
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS
 from tailrace.core.ids import Version
-from tailrace.trainer import checkpoint, dispatch, optimizer
+from tailrace.trainer import checkpoint, dispatch, lora, optimizer
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.dispatch import Judged
@@ -73,17 +73,20 @@ class Trainer:
         self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
         self._rollout_dtype = getattr(torch, model.dtype)
         self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        self.adapter = lora.attach(self.model, model, model_path)
         self._network = Network(self.model, temperature=temperature, autocast=autocast)
         self.reference_model = None
         self._reference = None
-        if algorithm.kl_loss_coef > 0:
+        if algorithm.kl_loss_coef > 0 and self.adapter is None:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
             self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self._estimator = ESTIMATORS[algorithm.advantage_estimator]
         self.critic = None
         if self._estimator.needs_critic:
-            self.critic = Critic(model_path, device=device, settings=settings, algorithm=algorithm, autocast=autocast)
+            self.critic = Critic(
+                model_path, device=device, model=model, settings=settings, algorithm=algorithm, autocast=autocast
+            )
         self._overlong = Overlong(algorithm.overlong, max_response_length=max_response_length)
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._totals = Totals()
@@ -132,13 +135,13 @@ class Trainer:
         return StepResult(version=self.version, metrics=totals.metrics() | applied)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order."""
-        seen: set[tuple[int, torch.Size]] = set()
-        for name, tensor in self.model.state_dict().items():
-            key = (tensor.data_ptr(), tensor.shape)
-            if key not in seen:
-                seen.add(key)
-                yield name, tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor
+        """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order.
+
+        With an adapter, those of the adapted model.
+        """
+        weights = _untied(self.model.state_dict())
+        for name, tensor in weights if self.adapter is None else self.adapter.merged(weights):
+            yield name, tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint between two steps; the caller makes the directory appear atomically."""
@@ -147,6 +150,7 @@ class Trainer:
         checkpoint.save(
             directory,
             model=self.model,
+            adapter=self.adapter,
             optimizer=self._optimizer,
             critic=self.critic,
             version=self.version,
@@ -157,7 +161,12 @@ class Trainer:
     def load(self, directory: Path) -> None:
         """Continue from a checkpoint exactly where it was written."""
         self.version = checkpoint.load(
-            directory, model=self.model, optimizer=self._optimizer, critic=self.critic, identity=self._identity
+            directory,
+            model=self.model,
+            adapter=self.adapter,
+            optimizer=self._optimizer,
+            critic=self.critic,
+            identity=self._identity,
         )
         self._totals = Totals()
 
@@ -186,13 +195,10 @@ class Trainer:
         """Without advantage, KL term and critic a response has none: it is scored for the metrics only."""
         if self._overlong.drops(sample):
             return False
-        return advantage != 0.0 or self._reference is not None or self.critic is not None
+        return advantage != 0.0 or self._algorithm.kl_loss_coef > 0 or self.critic is not None
 
     def _accumulate_one(self, micro: MicroBatch, *, learn: bool) -> None:
-        reference_BT = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference_BT = micro.spread(self._reference.score(micro).logprobs_N)
+        reference_BT = self._score_reference(micro) if self._algorithm.kl_loss_coef > 0 else None
         with torch.set_grad_enabled(learn):
             advantages_BT = self._criticize(micro, learn=learn) if self.critic else micro.advantages_B[:, None]
             scores = self._network.score(micro)
@@ -201,6 +207,15 @@ class Trainer:
         if learn:
             found.loss.backward()
         self._totals.add(micro, found, logprobs_BT)
+
+    @torch.no_grad()
+    def _score_reference(self, micro: MicroBatch) -> Tensor:
+        """By the starting model: a copy of its own, or the trained model with its adapter off."""
+        if self.adapter is None:
+            assert self._reference is not None
+            return micro.spread(self._reference.score(micro).logprobs_N)
+        with self.adapter.off():
+            return micro.spread(self._network.score(micro).logprobs_N)
 
     def _criticize(self, micro: MicroBatch, *, learn: bool) -> Tensor:
         """Advantages by token; the critic's gradients are added on the way."""
@@ -233,3 +248,13 @@ class Trainer:
             for _, its_optimizer, its_rate in learners.values():
                 optimizer.step(its_optimizer, learning_rate=its_rate)
         return found
+
+
+def _untied(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor once, under its first name."""
+    seen: set[tuple[int, torch.Size]] = set()
+    for name, tensor in weights.items():
+        key = (tensor.data_ptr(), tensor.shape)
+        if key not in seen:
+            seen.add(key)
+            yield name, tensor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, RolloutSettings, TrainerSettings
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.trainer.batch import Sample
 
@@ -33,7 +33,7 @@ class RolloutReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Answered by ``Report``s until each request has finished."""
+    """Answered by ``Report``s until each request has finished, or by ``Refused``."""
 
     requests: tuple[Request, ...]
 
@@ -43,6 +43,36 @@ class Report:
     version: Version
     outputs: tuple[Output, ...]
     num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Answered by a ``Report`` with the last tokens of those that were still running."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Answered by ``Forgotten``."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    lengths: tuple[tuple[TrajectoryId, int], ...]
+    """Of each; 0 if an earlier report told of its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Answered by ``Released``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +163,6 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The training worker cannot do what it was asked to, and says why."""
+    """The worker cannot do what it was asked to, and says why."""
 
     reason: str

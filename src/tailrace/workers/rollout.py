@@ -12,13 +12,29 @@ from pathlib import Path
 
 import torch
 
-from tailrace.core.ids import Version
-from tailrace.engines.contract import Engine, Output
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.data.tokenizer import load_tokenizer
+from tailrace.engines.contract import Engine, Output, Request, Unservable
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.replay.engine import ReplayEngine
+from tailrace.engines.replay.saved_rollouts import SavedRollouts
 from tailrace.weights.shared_memory import WeightReader
 from tailrace.workers.link import Link, connect
-from tailrace.workers.messages import Generate, Pull, Pulled, Report, RolloutInit, RolloutReady
+from tailrace.workers.messages import (
+    Forget,
+    Forgotten,
+    Generate,
+    Pull,
+    Pulled,
+    Refused,
+    Release,
+    Released,
+    Report,
+    RolloutInit,
+    RolloutReady,
+    Stop,
+)
 
 _FINISHED_INTERVAL_S = 0.05
 """Small beside a reward's run time, large beside a decode step of a small model."""
@@ -32,6 +48,7 @@ class RolloutWorker:
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
         self._num_live = 0
+        self._is_released = False
 
     def run(self) -> None:
         while True:
@@ -44,12 +61,28 @@ class RolloutWorker:
     def _handle(self, message: object) -> None:
         match message:
             case Generate(requests=requests):
-                self._engine.submit(requests)
-                self._num_live += len(requests)
+                self._submit(requests)
+            case Stop(trajectories=trajectories):
+                self._stop(trajectories)
+            case Forget(trajectories=trajectories):
+                self._forget(trajectories)
+            case Release():
+                start = time.monotonic()
+                self._engine.release()
+                self._is_released = True
+                self._link.send(Released(seconds=time.monotonic() - start))
             case Pull():
                 self._pull(message)
             case _:
                 raise TypeError(f"unknown message {message!r}")
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        try:
+            self._engine.submit(requests)
+        except Unservable as error:
+            self._link.send(Refused(reason=str(error)))
+        else:
+            self._num_live += len(requests)
 
     def _step(self) -> None:
         if not self._num_live:
@@ -71,8 +104,30 @@ class RolloutWorker:
         self._link.send(report)
         self._unsent, self._sent_at = [], now
 
+    def _stop(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        stopped = self._engine.interrupt(trajectories)
+        self._num_live -= len(stopped)
+        self._unsent += stopped
+        self._send(time.monotonic())
+
+    def _forget(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        """What they have generated is of no use any more; how much it was is worth knowing."""
+        forgotten = self._engine.interrupt(trajectories)
+        self._num_live -= len(forgotten)
+        lengths = dict.fromkeys(trajectories, 0)
+        lengths |= {
+            output.segment.trajectory: output.segment.end
+            for output in (*self._unsent, *forgotten)
+            if output.segment.trajectory in lengths
+        }
+        self._unsent = [output for output in self._unsent if output.segment.trajectory not in lengths]
+        self._link.send(Forgotten(lengths=tuple(lengths.items())))
+
     def _pull(self, message: Pull) -> None:
         start = time.monotonic()
+        if self._is_released:
+            self._engine.restore()
+            self._is_released = False
         if self._reader is None:
             self._reader = WeightReader.open(message.channel)
         pulled = self._reader.pull(message.version)
@@ -102,7 +157,17 @@ def native_engine(init: RolloutInit) -> Engine:
     )
 
 
+def replay_engine(init: RolloutInit) -> Engine:
+    assert init.rollout.from_run is not None
+    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.max_running)
+
+
 _ENGINES = {"native": native_engine}
+
+
+def make_engine(init: RolloutInit) -> Engine:
+    make = _ENGINES[init.rollout.engine] if init.rollout.from_run is None else replay_engine
+    return make(init)
 
 
 def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
@@ -111,9 +176,7 @@ def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
 
     def decode(tokens: Sequence[int]) -> str:
         if not tokenizers:
-            from transformers import AutoTokenizer
-
-            tokenizers.append(AutoTokenizer.from_pretrained(checkpoint))
+            tokenizers.append(load_tokenizer(checkpoint))
         return str(tokenizers[0].decode(tokens))  # type: ignore[attr-defined]
 
     return decode
@@ -123,7 +186,7 @@ def main() -> None:
     link = connect()
     init = link.receive(None)
     assert isinstance(init, RolloutInit)
-    worker = RolloutWorker(link, init, _ENGINES[init.rollout.engine](init))
+    worker = RolloutWorker(link, init, make_engine(init))
     link.send(RolloutReady(version=Version(0)))
     worker.run()
 

@@ -66,7 +66,11 @@ def read_architecture(checkpoint: Path) -> Architecture:
     path = checkpoint / "config.json"
     if not path.is_file():
         raise ValueError(f"{checkpoint} is not a Hugging Face checkpoint: it has no config.json")
-    return parse_architecture(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return parse_architecture(json.loads(path.read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is not a model's configuration ({what}); fetch the model again") from error
 
 
 def parse_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -102,7 +106,7 @@ def _family(config: Mapping[str, Any]) -> str:
         return FAMILIES[name]
     if not names and name in FAMILIES.values():
         return name
-    raise ValueError(f"the native engine does not support {name}; it supports {', '.join(FAMILIES)}")
+    raise ValueError(f"the native engine does not support {name}; choose a model of {', '.join(FAMILIES)}")
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:

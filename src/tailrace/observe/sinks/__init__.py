@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,9 @@ class Experiment:
     project: str
     name: str
     config: Mapping[str, Any]
+
+
+Opener = Callable[[Experiment], Sink]
 
 
 class Sinks:
@@ -68,11 +72,27 @@ def open_sinks(names: Sequence[str], experiment: Experiment, say: Callable[[str]
     return Sinks(opened, say)
 
 
+def check_loggers(names: Sequence[str]) -> None:
+    """``ValueError`` with a sentence if one does not exist or its package is missing; opens and writes nothing."""
+    for name in names:
+        _opener(name)
+
+
 def _open(name: str, experiment: Experiment) -> Sink:
-    if name not in _OPENERS:
-        raise ValueError(f"there is no logger {name!r}; there are {', '.join(_OPENERS)}")
+    open_sink = _opener(name)
     try:
-        return _OPENERS[name](experiment)
+        return open_sink(experiment)
+    except Exception as error:  # somebody else's package: not logged in, no network, whatever it is
+        raise ValueError(
+            f"logger {name!r} cannot be opened: {error}; repair that, or leave it out of logger"
+        ) from error
+
+
+def _opener(name: str) -> Opener:
+    if name not in _ADAPTERS:
+        raise ValueError(f"there is no logger {name!r}; there are {', '.join(_ADAPTERS)}")
+    try:
+        return _ADAPTERS[name]()
     except ModuleNotFoundError as error:
         package = name.removesuffix("-offline")
         if error.name is None or error.name.split(".")[0] != package:
@@ -80,31 +100,31 @@ def _open(name: str, experiment: Experiment) -> Sink:
         raise ValueError(f"logger {name!r} needs the package {package}: pip install 'tailrace[{package}]'") from error
 
 
-def _tensorboard(experiment: Experiment) -> Sink:
+def _tensorboard() -> Opener:
     from tailrace.observe.sinks.tensorboard import TensorBoard
 
-    return TensorBoard(experiment)
+    return TensorBoard
 
 
-def _wandb(experiment: Experiment) -> Sink:
+def _wandb() -> Opener:
     from tailrace.observe.sinks.wandb import WeightsAndBiases
 
-    return WeightsAndBiases(experiment)
+    return WeightsAndBiases
 
 
-def _wandb_offline(experiment: Experiment) -> Sink:
+def _wandb_offline() -> Opener:
     from tailrace.observe.sinks.wandb import WeightsAndBiases
 
-    return WeightsAndBiases(experiment, is_offline=True)
+    return partial(WeightsAndBiases, is_offline=True)
 
 
-def _trackio(experiment: Experiment) -> Sink:
+def _trackio() -> Opener:
     from tailrace.observe.sinks.trackio import Trackio
 
-    return Trackio(experiment)
+    return Trackio
 
 
-_OPENERS: dict[str, Callable[[Experiment], Sink]] = {
+_ADAPTERS: dict[str, Callable[[], Opener]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
     "wandb-offline": _wandb_offline,

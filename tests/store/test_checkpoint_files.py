@@ -11,7 +11,7 @@ import pytest
 from core.world import World
 from observe.runs import write_checkpoint, write_journal
 from tailrace.core.schedule import Schedule
-from tailrace.dashboard.checkpoint_files import damage
+from tailrace.store.checkpoint_files import damage
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1)
 
@@ -32,6 +32,16 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
 
 
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def pad(path: Path) -> None:
+    path.write_text(path.read_text() + " ")
+
+
 def scribble(path: Path) -> None:
     path.write_bytes(b"\xff" * 40)
 
@@ -41,6 +51,9 @@ def scribble(path: Path) -> None:
     [
         ("model.safetensors", cut, "its header promises"),
         ("model.safetensors", scribble, "does not begin like a safetensors file"),
+        ("model.safetensors", flip, "is not what was written: its checksum differs"),
+        ("run_state.json", pad, "is not what was written: its checksum differs"),
+        ("checksums.json", scribble, "cannot be read"),
         ("model.safetensors", lambda path: path.write_bytes(b"ab"), "damaged header"),
         ("model.safetensors", Path.unlink, "has no weights"),
         ("trainer_state.safetensors", cut, "trainer_state.safetensors"),

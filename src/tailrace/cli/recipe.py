@@ -1,0 +1,70 @@
+"""What the verbs that run a recipe share: their arguments, their exit status, and the report at the end.
+
+Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.config.aliases import ALIASES
+from tailrace.config.load import SettingsError, leaves, refuse_unknown
+from tailrace.config.settings import Settings
+
+if TYPE_CHECKING:
+    from tailrace.runtime.train import Result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
+    settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
+    for name, text in leaves(Settings):
+        # argparse expands % in help texts
+        settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
+    for alias in ALIASES:
+        spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
+        settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def overrides(options: argparse.Namespace) -> dict[str, str]:
+    """The settings given on the command line."""
+    names = [*(name for name, _ in leaves(Settings)), *ALIASES]
+    return {name: vars(options)[name] for name in names if name in vars(options)}
+
+
+def carry_out(
+    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Settings], run: Callable[[Settings], Result]
+) -> int:
+    try:
+        refuse_unknown(rest)
+        settings = load()
+        if options.dry_run:
+            print(settings.model_dump_json(indent=2))
+            return 0
+        result = run(settings)
+        _report(result.directory)
+        return result.exit_code
+    except SettingsError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "safetensors", "tokenizers"):
+            raise
+        print(f"tailrace: this needs {error.name}: pip install 'tailrace[torch]'", file=sys.stderr)
+    return 2
+
+
+def _report(run: Path) -> None:
+    """A page about the run, where the package that draws it is installed. Never a reason for the run to fail."""
+    try:
+        from tailrace.dashboard.report import write_report
+
+        print(f"report:     {write_report(run)}", flush=True)
+    except ModuleNotFoundError as error:
+        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
+    except (OSError, ValueError) as error:
+        print(f"report:     could not be written: {error}")

@@ -1,0 +1,53 @@
+"""Generate and score without training: `tailrace rollout RECIPE [--num-prompts N] [--section.key value ...]`.
+
+The run directory (default: the recipe's, with `-rollout` behind its name) holds the responses for
+`tailrace train ... --rollout.from_run`, and `lengths.json`. Exit status as of `tailrace train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.cli import recipe
+from tailrace.config.load import load
+from tailrace.config.rules import ROLLOUT_ONLY
+from tailrace.config.settings import Settings
+
+if TYPE_CHECKING:
+    from tailrace.runtime.train import Result
+
+_WITHOUT_TRAINING = {"schedule.preset": ROLLOUT_ONLY, "eval": "[]", "eval_interval": "null"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--num-prompts",
+        dest="schedule.num_prompts",
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="generate for the first N training prompts (default: all, once)",
+    )
+    recipe.add_arguments(parser)
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    return recipe.carry_out(options, rest, lambda: _load(options), _rollout)
+
+
+def _load(options: argparse.Namespace) -> Settings:
+    given = recipe.overrides(options)
+    settings = load(options.recipe, given | _WITHOUT_TRAINING)
+    if "output_dir" in given:
+        return settings
+    # The recipe's own directory is for training with it.
+    folder = settings.output_dir
+    return settings.model_copy(update={"output_dir": folder.with_name(f"{folder.name}-rollout")})
+
+
+def _rollout(settings: Settings) -> Result:
+    # Heavy imports wait until the settings are known to be good.
+    from tailrace.runtime.rollout import rollout
+
+    return rollout(settings)

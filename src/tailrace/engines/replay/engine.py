@@ -1,0 +1,138 @@
+"""The replay engine: the engine contract without a model.
+
+Each request is answered with the saved tokens and log-probs of its trajectory, one token a step, so that progress,
+interruption and resumption work as they do where something is generated. The answer counts as the work of the version
+last pulled, whichever version wrote it: a replay stands in for an engine of the version that asks. A budget below the
+saved length cuts the response there; stops and sampling of a request change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Output, Request, Stats, Unservable
+from tailrace.engines.replay.saved_rollouts import SavedResponse
+from tailrace.store.segment import Response, Segment
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True, kw_only=True)
+class _Playback:
+    response: Response
+    is_truncated: bool
+    """Whether top-p, top-k or min-p cut the distribution the tokens were sampled from."""
+    end: int
+    """Tokens of the response in all."""
+    finish: Finish
+    position: int
+    """Tokens played so far."""
+    returned: int
+    """Tokens the caller has, those of its prefix included."""
+
+
+class ReplayEngine:
+    def __init__(self, find: Callable[[TrajectoryId], SavedResponse], *, max_running: int) -> None:
+        self._find, self._max_running = find, max_running
+        self._waiting: dict[TrajectoryId, _Playback] = {}
+        self._running: dict[TrajectoryId, _Playback] = {}
+        self._version = Version(0)
+        self._is_released = self._needs_weights = False
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if self._is_released or self._needs_weights:
+            raise RuntimeError("the engine was released: restore it and pull weights before submitting")
+        for request in requests:
+            if request.trajectory in self._waiting or request.trajectory in self._running:
+                raise ValueError(f"{request.trajectory} is live already")
+        self._waiting |= {request.trajectory: _play(request, self._find(request.trajectory)) for request in requests}
+
+    def step(self) -> list[Output]:
+        self._admit()
+        finished = []
+        for playback in self._running.values():
+            playback.position = min(playback.position + 1, playback.end)
+            if playback.position == playback.end:
+                finished.append(self._output(playback, playback.finish))
+        for output in finished:
+            del self._running[output.segment.trajectory]
+        return finished
+
+    def progress(self) -> list[Output]:
+        return [self._output(p, None) for p in self._running.values() if p.position > p.returned]
+
+    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
+        ended = (self._forget(trajectory) for trajectory in trajectories)
+        return [self._output(playback, Finish.INTERRUPTED) for playback in ended if playback is not None]
+
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        for trajectory in trajectories:
+            self._forget(trajectory)
+
+    def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
+        self._refuse_live("pull weights")
+        self._version, self._needs_weights = version, False
+
+    def stats(self) -> Stats:
+        return Stats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            kv_tokens_used=0,
+            kv_tokens_budget=0,
+            num_preemptions=0,
+            version=self._version,
+        )
+
+    def release(self) -> None:
+        self._refuse_live("release memory")
+        self._is_released = self._needs_weights = True
+
+    def restore(self) -> None:
+        self._is_released = False
+
+    def _admit(self) -> None:
+        for trajectory in list(islice(self._waiting, self._max_running - len(self._running))):
+            self._running[trajectory] = self._waiting.pop(trajectory)
+
+    def _forget(self, trajectory: TrajectoryId) -> _Playback | None:
+        return self._waiting.pop(trajectory, None) or self._running.pop(trajectory, None)
+
+    def _refuse_live(self, what: str) -> None:
+        if live := len(self._waiting) + len(self._running):
+            raise RuntimeError(f"cannot {what} with {live} live requests")
+
+    def _output(self, playback: _Playback, finish: Finish | None) -> Output:
+        response, part = playback.response, slice(playback.returned, playback.position)
+        playback.returned = playback.position
+        segment = Segment(
+            trajectory=response.trajectory,
+            start=part.start,
+            version=self._version,
+            tokens=response.tokens[part],
+            logprobs=response.logprobs[part],
+            full_logprobs=response.full_logprobs[part] if playback.is_truncated else None,
+            mask=response.mask[part],
+        )
+        return Output(segment=segment, finish=finish)
+
+
+def _play(request: Request, saved: SavedResponse) -> _Playback:
+    trajectory, tokens, start = request.trajectory, saved.response.tokens, len(request.prefix)
+    if not np.array_equal(tokens[:start], request.prefix):
+        raise Unservable(f"the saved response {trajectory} does not begin with the {start} tokens to go on from")
+    if request.forced_length is not None and request.forced_length > len(tokens):
+        raise Unservable(f"the saved response {trajectory} has {len(tokens)} tokens, not {request.forced_length}")
+    end = min(len(tokens), request.budget if request.forced_length is None else request.forced_length)
+    finish = saved.finish if end == len(tokens) else Finish.LENGTH
+    is_truncated = not np.array_equal(saved.response.full_logprobs, saved.response.logprobs)
+    return _Playback(
+        response=saved.response, is_truncated=is_truncated, end=end, finish=finish, position=start, returned=start
+    )

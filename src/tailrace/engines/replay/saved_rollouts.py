@@ -1,0 +1,50 @@
+"""Finished responses of another run, by trajectory: tokens from its payload store, endings from its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tailrace.core.events import Finished, RolloutReported
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.trajectory import Finish
+from tailrace.engines.contract import Unservable
+from tailrace.observe import journal_file
+from tailrace.observe.run_files import RunFiles
+from tailrace.store.payload_reader import PayloadReader
+from tailrace.store.segment import Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedResponse:
+    response: Response
+    finish: Finish
+
+
+class SavedRollouts:
+    """Reads a run directory and changes nothing in it."""
+
+    def __init__(self, run: Path, endings: dict[TrajectoryId, Finished], payload: PayloadReader) -> None:
+        self._run, self._endings, self._payload = run, endings, payload
+
+    @classmethod
+    def open(cls, run: Path) -> Self:
+        """``ValueError`` where there is no run."""
+        files = RunFiles.find(run)
+        events = (entry.event for _, entry in journal_file.read(files.journal))
+        reports = (event for event in events if isinstance(event, RolloutReported))
+        endings = {ending.trajectory: ending for report in reports for ending in report.finished}
+        return cls(run, endings, PayloadReader.open(files.payload))
+
+    def find(self, trajectory: TrajectoryId) -> SavedResponse:
+        """``Unservable`` where the run has not finished this response, or has not kept it."""
+        ending = self._endings.get(trajectory)
+        if ending is None:
+            raise Unservable(f"the run {self._run} has no finished response {trajectory}")
+        if self._payload.length(trajectory) != ending.length:
+            raise Unservable(
+                f"the run {self._run} has not kept response {trajectory}; a training run keeps its responses"
+                " with keep_rollouts = true"
+            )
+        return SavedResponse(response=self._payload.response(trajectory), finish=ending.finish)
