@@ -10,6 +10,7 @@ import pytest
 
 from sim.worlds import response
 from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.observe import length_trace
 from tailrace.sim.lengths import DrawnLengths, TraceLengths, read_trace, uniform
 
 
@@ -55,7 +56,8 @@ def test_another_attempt_is_another_draw_and_another_epoch_keeps_the_difficulty(
 
 
 def test_draws_are_the_same_in_every_process() -> None:
-    script = "from tailrace.sim.lengths import uniform; print(uniform(1, 'a', 2))"
+    script = "from tailrace.observe import length_trace
+from tailrace.sim.lengths import uniform; print(uniform(1, 'a', 2))"
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(other.stdout) == uniform(1, "a", 2)
 
@@ -68,15 +70,21 @@ def test_censored_lengths_of_a_trace_are_counted_and_go_on_past_its_cap(tmp_path
     assert [trace.draw(response(0, m), 0) for m in (0, 1)] == [10, 20]
     assert trace.draw(response(1, 0), 0) > 50
     assert trace.draw(response(2, 4), 0) == 20  # rows and entries repeat
-    path.write_text(json.dumps({"prompts": [{"lengths": [1, 2]}]}))
-    assert read_trace(path, cap=5, seed=0).num_censored == 0
 
 
-@pytest.mark.parametrize("text", ["{}", "3", "[[1], []]", "not json"])
+def test_a_file_of_the_rollout_command_says_its_cap(tmp_path: Path) -> None:
+    row = length_trace.PromptLengths(source="train", epoch=0, index=0, prompt_length=9, lengths=(10, 20))
+    trace = length_trace.LengthTrace(model="tiny", cap=64, group_size=2, prompts=(row,))
+    length_trace.write(tmp_path / "lengths.json", trace)
+    read = read_trace(tmp_path / "lengths.json", cap=None, seed=0)
+    assert (read.cap, read.num_censored, read.draw(response(0, 1), 0)) == (64, 0, 20)
+
+
+@pytest.mark.parametrize("text", ["{}", "3", "[[1], []]", "not JSON"])
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="trace"):
+    with pytest.raises(ValueError, match="trace|JSON"):
         read_trace(path, cap=None, seed=0)
 
 

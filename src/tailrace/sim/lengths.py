@@ -12,7 +12,6 @@ budget cuts it (and the response then ends with LENGTH).
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from statistics import NormalDist
 from typing import Literal, Protocol
 
 from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.observe import length_trace
 
 _NORMAL = NormalDist()
 _SCALE = 1 << 53
@@ -148,10 +148,6 @@ class RecordedLengths:
 
 
 def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:
-    """A JSON list of lists of lengths, or ``{"prompts": [{"lengths": [...]}, ...]}``."""
-    try:
-        data = json.loads(path.read_text())
-        rows = [item["lengths"] for item in data["prompts"]] if isinstance(data, dict) else data
-        return TraceLengths([[int(length) for length in row] for row in rows], cap=cap, seed=seed)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no trace of lengths: {error!r}") from None
+    """A file of ``tailrace rollout``, or a bare JSON list of lists of lengths; ``cap`` where the file has none."""
+    trace = length_trace.read(path)
+    return TraceLengths([prompt.lengths for prompt in trace.prompts], cap=cap or trace.cap, seed=seed)

@@ -141,9 +141,9 @@ class LengthsSection(DistributionSection):
     max_response_length: PositiveInt
     num_prompts: PositiveInt = 100_000
     trace: Path | None = None
-    """A JSON file of recorded lengths, relative to the scenario file."""
+    """A length trace as `tailrace rollout` writes it, relative to the scenario file."""
     trace_cap: PositiveInt | None = None
-    """Lengths from here on are censored in the trace; default: its longest."""
+    """Lengths from here on are censored in the trace; default: what the trace says, or its longest."""
 
 
 class GridEntry(DistributionSection):
