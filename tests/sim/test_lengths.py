@@ -56,8 +56,7 @@ def test_another_attempt_is_another_draw_and_another_epoch_keeps_the_difficulty(
 
 
 def test_draws_are_the_same_in_every_process() -> None:
-    script = "from tailrace.observe import length_trace
-from tailrace.sim.lengths import uniform; print(uniform(1, 'a', 2))"
+    script = "from tailrace.sim.lengths import uniform; print(uniform(1, 'a', 2))"
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(other.stdout) == uniform(1, "a", 2)
 
