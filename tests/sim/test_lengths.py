@@ -83,7 +83,7 @@ def test_a_file_of_the_rollout_command_says_its_cap(tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="trace|JSON"):
+    with pytest.raises(ValueError, match=r"trace|JSON"):
         read_trace(path, cap=None, seed=0)
 
 
