@@ -1,0 +1,82 @@
+"""Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE] [--journals DIR]`.
+
+Exit status: 0 every schedule came to its end, 1 one of them failed, 2 the scenario cannot be simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailrace.core.journal import encode
+from tailrace.sim.result import Result, simulate, table
+from tailrace.sim.scenario import Scenario, load_scenario
+from tailrace.sim.schedules import schedule_of
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", type=Path, help="a TOML file, such as scenarios/rollpacker_7b_8k.toml")
+    parser.add_argument("--schedules", metavar="A,B,C", help="default: those the scenario compares")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps, instead of the scenario's")
+    parser.add_argument("--seed", type=int, metavar="N", help="of lengths and rewards, instead of the scenario's")
+    parser.add_argument("--journals", type=Path, metavar="DIR", help="keep DIR/SCHEDULE/journal.jsonl of each run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    try:
+        if rest:
+            raise ValueError(f"unexpected argument {rest[0]!r}")
+        scenario = _scenario(options)
+        names = options.schedules.split(",") if options.schedules else scenario.schedule.compare
+        for name in names:
+            schedule_of(scenario, name)  # a wrong name is refused before any work
+        results = [_simulate(scenario, name, options.journals) for name in names]
+        _print(results)
+        if options.json is not None:
+            options.json.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
+    except ValueError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"tailrace: the results cannot be written: {error}", file=sys.stderr)
+        return 2
+    return 0 if all(result.is_complete for result in results) else 1
+
+
+def _scenario(options: argparse.Namespace) -> Scenario:
+    scenario = load_scenario(options.scenario)
+    if options.steps is not None:
+        if options.steps < 1:
+            raise ValueError(f"--steps must be at least 1, got {options.steps}")
+        scenario = scenario.with_steps(options.steps)
+    return scenario if options.seed is None else scenario.with_seed(options.seed)
+
+
+def _simulate(scenario: Scenario, name: str, journals: Path | None) -> Result:
+    began = time.monotonic()
+    print(f"simulating {name} ...", end=" ", file=sys.stderr, flush=True)
+    if journals is None:
+        result = simulate(scenario, name)
+    else:
+        folder = journals / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "journal.jsonl").open("w") as file:
+            result = simulate(scenario, name, record=lambda entry: print(encode(entry), file=file))
+    seconds, steps = time.monotonic() - began, result.figures.num_steps
+    print(f"{steps} steps, {result.num_events} events in {seconds:.1f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def _print(results: Sequence[Result]) -> None:
+    print("\n".join(table(results)))
+    for result in results:
+        if not result.is_complete:
+            print(f"{result.schedule} did not come to its end: {result.reason}")
+    first = results[0]
+    if first.num_censored:
+        print(f"{first.num_censored} of {first.num_recorded} recorded lengths are censored: how they go on is drawn")

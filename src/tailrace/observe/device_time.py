@@ -1,0 +1,133 @@
+"""How long devices worked and how long they had nothing to do: a pure fold over the journal that keeps only sums.
+
+Counted from the first ``Submit`` to the last optimizer step, so neither the start of processes nor what follows the
+last step is part of it. A device of an instance works while the instance generates, loads weights, releases its
+memory or starts again; a training device works while the trainer trains, publishes or saves. Where rollout and training
+share their devices, the trainer's work is work of all of them. The rest is the bubble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.journal import Entry
+from tailrace.core.schedule import Placement, Schedule
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceSums:
+    """Seconds since the first ``Submit``."""
+
+    elapsed_s: float = 0.0
+    generating_s: float = 0.0
+    """At least one instance generated."""
+    instance_s: float = 0.0
+    """Instance-seconds of generating."""
+    training_s: float = 0.0
+    """The trainer took optimizer steps."""
+    working_s: float = 0.0
+    """Device-seconds of any work."""
+
+
+class DeviceTime:
+    """Feed it a journal from its first entry. ``at_step`` holds the sums as of the last optimizer step."""
+
+    def __init__(self, *, devices_per_instance: float = 1.0, training_devices: float = 1.0) -> None:
+        """``training_devices`` counts only where rollout and training do not share their devices."""
+        self._per_instance, self._training = devices_per_instance, training_devices
+        self._schedule: Schedule | None = None
+        self._running: dict[InstanceId, set[TrajectoryId]] = {}
+        """Of instances that generate; never an empty set."""
+        self._occupied: dict[InstanceId, None] = {}
+        """Instances that start, load weights or release memory."""
+        self._orders: list[type[do.Command]] = []
+        """What the trainer was asked to do and has not done."""
+        self._now: float | None = None
+        """None until the first ``Submit``."""
+        self._sums = DeviceSums()
+        self.at_step = DeviceSums()
+
+    @property
+    def num_devices(self) -> float:
+        assert self._schedule is not None, "the journal has not begun"
+        shared = self._schedule.num_instances * self._per_instance
+        return shared + (self._training if self._schedule.placement is Placement.DISAGGREGATED else 0.0)
+
+    @property
+    def num_instances(self) -> int:
+        return self._schedule.num_instances if self._schedule is not None else 0
+
+    def feed(self, entry: Entry) -> None:
+        if isinstance(entry.event, ev.RunResumed):
+            self._running, self._occupied, self._orders = {}, {}, []
+        elif self._now is not None:
+            self._add(entry.now - self._now)
+        if self._now is not None:
+            self._now = entry.now
+        self._event(entry.event)
+        for command in entry.commands:
+            self._command(command, entry.now)
+
+    def _add(self, seconds: float) -> None:
+        sums = self._sums
+        num_generating = len(self._running)
+        num_working = num_generating + sum(instance not in self._running for instance in self._occupied)
+        sums.elapsed_s += seconds
+        sums.generating_s += seconds * bool(num_generating)
+        sums.instance_s += seconds * num_generating
+        sums.training_s += seconds * (do.TrainStep in self._orders[:1])
+        assert self._schedule is not None
+        if self._schedule.placement is Placement.DISAGGREGATED:
+            sums.working_s += seconds * (num_working * self._per_instance + self._training * bool(self._orders))
+        else:
+            num_working = self._schedule.num_instances if self._orders else num_working
+            sums.working_s += seconds * num_working * self._per_instance
+
+    def _event(self, event: ev.Event) -> None:
+        match event:
+            case ev.RunStarted(schedule=schedule):
+                self._schedule = schedule
+            case ev.RolloutReported(instance=instance, finished=finished) if finished:
+                self._end(instance, {part.trajectory for part in finished})
+            case ev.ResponsesAborted(instance=instance, aborted=aborted):
+                self._end(instance, {part.trajectory for part in aborted})
+            case ev.InstanceLost(instance=instance):
+                self._running.pop(instance, None)
+                self._occupied.pop(instance, None)
+            case (
+                ev.InstanceStarted(instance=instance)
+                | ev.WeightsPulled(instance=instance)
+                | ev.MemoryReleased(instance=instance)
+            ):
+                self._occupied.pop(instance, None)
+            case ev.StepTrained():
+                self._orders.remove(do.TrainStep)
+                self.at_step = replace(self._sums)
+            case ev.WeightsPublished():
+                self._orders.remove(do.PublishWeights)
+            case ev.CheckpointSaved() | ev.CheckpointFailed():
+                self._orders.remove(do.SaveCheckpoint)
+            case ev.TrainingFailed():
+                self._orders.clear()
+
+    def _end(self, instance: InstanceId, trajectories: set[TrajectoryId]) -> None:
+        running = self._running.pop(instance, set()) - trajectories
+        if running:
+            self._running[instance] = running
+
+    def _command(self, command: do.Command, now: float) -> None:
+        match command:
+            case do.Submit(instance=instance, dispatches=dispatches):
+                self._now = now if self._now is None else self._now
+                self._running.setdefault(instance, set()).update(part.trajectory for part in dispatches)
+            case (
+                do.StartInstance(instance=instance)
+                | do.PullWeights(instance=instance)
+                | do.ReleaseMemory(instance=instance)
+            ):
+                self._occupied[instance] = None
+            case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
+                self._orders.append(type(command))

@@ -1,0 +1,247 @@
+"""One rollout instance in virtual time: continuous batching, a KV budget, preemption. Closed form between changes.
+
+Every running response advances one token per engine step. A step over ``n`` responses that hold ``kv`` tokens takes
+
+    T = k1 * kv + max(k2, k3 * n) + k4          and afterwards  kv grows by n,
+
+so the time of ``s`` steps is quadratic in ``s``, and nothing is computed between two changes of the running set: a
+heap holds at which step each response ends. What happens at the boundary between two steps, in this order:
+
+1. responses that have all their tokens end;
+2. if the next step would overflow the KV budget, the youngest is preempted until it does not; it goes to the front of
+   the queue and is computed again (its tokens are prefilled) when there is room;
+3. waiting responses are admitted in order while they fit; their tokens are prefilled before the next step, which waits
+   for it (prefill is separate from decoding; prompts are not shared between the members of a group).
+
+A request that arrives during a step or a prefill takes effect at the next boundary, as in a real engine. So lengths
+are whole tokens, and the answer to an interrupt comes up to one step later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Id = TypeVar("Id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCosts:
+    k1: float
+    """Seconds per step and token held in the KV cache."""
+    k2: float
+    """Least seconds per step for reading the weights."""
+    k3: float
+    """Seconds per step and running response, where computing outweighs reading the weights."""
+    k4: float
+    """Seconds per step, always."""
+    prefill_s: float
+    """Seconds per prefilled token."""
+    kv_capacity: int
+    """Tokens the KV cache holds."""
+    max_running: int = 256
+    """Responses generated at the same time."""
+
+    def step(self, kv: int, n: int) -> float:
+        return self.k1 * kv + max(self.k2, self.k3 * n) + self.k4
+
+    def steps(self, kv: int, n: int, count: int) -> float:
+        """Seconds of ``count`` steps in a row."""
+        return count * self.step(kv, n) + self.k1 * n * (count * (count - 1) // 2)
+
+
+@dataclass(slots=True)
+class Request(Generic[Id]):
+    id: Id
+    prompt: int
+    """Tokens of the prompt."""
+    length: int
+    """Tokens generated when it joined the running set."""
+    target: int
+    """Tokens at which it ends."""
+    joined: int = -1
+    """The step at which it joined; -1: it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[Id]):
+    at: float
+    id: Id
+    length: int
+
+
+class EngineModel(Generic[Id]):
+    """Owns the requests of one instance. Times never go back; ``boundary`` may be ahead of the time last asked for."""
+
+    def __init__(self, costs: EngineCosts) -> None:
+        self._costs = costs
+        self._running: dict[Id, Request[Id]] = {}
+        """In the order of admission: the youngest is last."""
+        self._waiting: deque[Request[Id]] = deque()
+        self._ends: list[tuple[int, int, int, Request[Id]]] = []
+        """(step, tie break, step of joining, request); void when the request has left or joined again since."""
+        self._ended: deque[Ended[Id]] = deque()
+        self._step = 0
+        self._boundary = 0.0
+        """When step ``_step`` begins or began."""
+        self._kv = 0
+        self._slowdown = 1.0
+        self._planned: tuple[int, float] | None = None
+        """The next change, if it has been worked out since the last one."""
+        self._num_pushed = 0
+        self.num_preemptions = 0
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    def next_time(self) -> float | None:
+        """When something changes by itself: a response ends, or one is preempted."""
+        if self._ended:
+            return self._ended[0].at
+        return self._next_change()[1] if self._running else None
+
+    def ended(self, now: float) -> list[Ended[Id]]:
+        """Responses that ended by themselves up to ``now``, each returned once."""
+        self._advance(now)
+        found = []
+        while self._ended and self._ended[0].at <= now:
+            found.append(self._ended.popleft())
+        return found
+
+    def submit(self, requests: Iterable[Request[Id]], now: float) -> None:
+        self._settle(now)
+        for request in requests:
+            if request.prompt + request.target > self._costs.kv_capacity:
+                raise ValueError(f"{request.target} tokens never fit into a KV cache of {self._costs.kv_capacity}")
+            assert request.length < request.target, f"{request.id} has nothing left to generate"
+            self._waiting.append(request)
+        self._admit()
+
+    def remove(self, ids: Iterable[Id], now: float) -> tuple[float, dict[Id, int]]:
+        """Stop these; return when that is done and the tokens of each that had not ended by itself."""
+        self._settle(now)
+        wanted = dict.fromkeys(ids)
+        lengths = {request.id: request.length for request in self._waiting if request.id in wanted}
+        self._waiting = deque(request for request in self._waiting if request.id not in wanted)
+        for each in wanted:
+            if each in self._running:
+                lengths[each] = self._leave(each).length
+        done = self._boundary
+        self._admit()
+        return done, lengths
+
+    def lengths(self, at: float) -> dict[Id, int]:
+        """Tokens of every unfinished response after the last step that ended by ``at``.
+
+        A time before the last change is answered to within two tokens: what the steps since then added is taken off.
+        """
+        self._advance(at)
+        found = {request.id: request.length for request in self._waiting}
+        if not self._running:
+            return found
+        if self._boundary <= at:
+            steps = self._steps_by(at)
+        else:
+            n = len(self._running)
+            steps = -math.ceil((self._boundary - at) / (self._slowdown * self._costs.step(self._kv - n, n)))
+        running = self._running.items()
+        return found | {each: max(request.length, self._length(request) + steps) for each, request in running}
+
+    def slow_down(self, factor: float, now: float) -> None:
+        """From the next boundary on everything takes ``factor`` times as long as on a healthy instance."""
+        self._settle(now)
+        self._slowdown, self._planned = factor, None
+
+    def _length(self, request: Request[Id]) -> int:
+        return request.length + self._step - request.joined
+
+    def _seconds(self, count: int) -> float:
+        return self._slowdown * self._costs.steps(self._kv, len(self._running), count)
+
+    def _advance(self, now: float) -> None:
+        """Pass every change up to ``now``."""
+        while self._running:
+            count, at = self._next_change()
+            if at > now:
+                return
+            self._take(count)
+
+    def _settle(self, now: float) -> None:
+        """Go to the first boundary at or after ``now``."""
+        self._advance(now)
+        if not self._running:
+            self._boundary = max(self._boundary, now)
+        elif self._boundary < now:
+            count = self._steps_by(now)
+            self._take(count if self._boundary + self._seconds(count) >= now else count + 1)
+
+    def _steps_by(self, now: float) -> int:
+        """The most steps that end by ``now``."""
+        seconds = now - self._boundary
+        slope = self._slowdown * self._costs.k1 * len(self._running) / 2
+        flat = self._seconds(1) - slope  # seconds(s) == slope * s * s + (flat) * s
+        root = math.sqrt(flat * flat + 4 * slope * seconds)
+        count = int(2 * seconds / (flat + root)) if flat + root > 0 else 0
+        while self._seconds(count + 1) <= seconds:
+            count += 1
+        while count > 0 and self._seconds(count) > seconds:
+            count -= 1
+        return count
+
+    def _next_change(self) -> tuple[int, float]:
+        """Steps until something changes by itself, and when that is."""
+        if self._planned is None:
+            count = self._steps_to_change()
+            self._planned = (count, self._boundary + self._seconds(count))
+        return self._planned
+
+    def _steps_to_change(self) -> int:
+        while self._ends[0][3].joined != self._ends[0][2]:
+            heapq.heappop(self._ends)
+        until_full = (self._costs.kv_capacity - self._kv) // len(self._running)
+        return min(self._ends[0][0] - self._step, until_full)
+
+    def _take(self, count: int) -> None:
+        """Take steps, none of which but the last leads to a change; then do what is due at the boundary."""
+        self._boundary += self._seconds(count)
+        self._step += count
+        self._kv += count * len(self._running)
+        while self._ends and self._ends[0][0] <= self._step:
+            _, _, joined, request = heapq.heappop(self._ends)
+            if request.joined == joined:
+                self._leave(request.id)
+                self._ended.append(Ended(self._boundary, request.id, request.length))
+        while self._running and self._kv + len(self._running) > self._costs.kv_capacity:
+            self._waiting.appendleft(self._leave(next(reversed(self._running))))
+            self.num_preemptions += 1
+        self._admit()
+
+    def _leave(self, each: Id) -> Request[Id]:
+        request = self._running.pop(each)
+        request.length = self._length(request)
+        request.joined = -1
+        self._kv -= request.prompt + request.length
+        return request
+
+    def _admit(self) -> None:
+        """Ends every change of the running set."""
+        prefilled, self._planned = 0, None
+        while self._waiting and len(self._running) < self._costs.max_running:
+            request = self._waiting[0]
+            held = request.prompt + request.length
+            if self._kv + held + len(self._running) + 1 > self._costs.kv_capacity:
+                break
+            self._waiting.popleft()
+            request.joined = self._step
+            self._running[request.id] = request
+            self._num_pushed += 1
+            end = self._step + request.target - request.length
+            heapq.heappush(self._ends, (end, self._num_pushed, self._step, request))
+            self._kv += held
+            prefilled += held
+        self._boundary += self._slowdown * self._costs.prefill_s * prefilled

@@ -1,0 +1,153 @@
+"""How long responses are: a pure function of (seed, group, member, attempt), the same under every schedule.
+
+So schedules are compared on the same draws, whatever order they launch them in. A draw is the natural length; a
+budget cuts it (and the response then ends with LENGTH).
+
+    lognormal   ln L ~ N(mu_prompt, within),  mu_prompt ~ N(ln median, between)
+    mixture     a share of the prompts ("long") has another median: bimodal or long-tailed
+    normal, uniform, constant   distributions without a tail
+    trace       the lengths of a recorded run; prompt i takes row i modulo the rows, member j entry j modulo the entries
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal, Protocol
+
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.observe import length_trace
+
+_NORMAL = NormalDist()
+_SCALE = 1 << 53
+
+
+def uniforms(count: int, *key: object) -> list[float]:
+    """Up to eight numbers strictly between 0 and 1 that depend on nothing but the key; the same in every process."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * count).digest()
+    return [((int.from_bytes(digest[8 * i : 8 * i + 8], "big") >> 11) + 0.5) / _SCALE for i in range(count)]
+
+
+def uniform(*key: object) -> float:
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 11) + 0.5) / _SCALE
+
+
+def to_normal(position: float) -> float:
+    """The standard normal number that has this share of all below it."""
+    return _NORMAL.inv_cdf(position)
+
+
+class Lengths(Protocol):
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        """Natural length in tokens, at least 1, of a response that begins under ``version``."""
+        ...
+
+
+Kind = Literal["lognormal", "normal", "uniform", "constant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLengths:
+    seed: int
+    kind: Kind = "lognormal"
+    median: float
+    """For ``normal`` the mean; for ``uniform`` the middle of the range."""
+    between: float = 0.0
+    """Spread between prompts. Lognormal: of ln L. Normal and uniform: a share of the median."""
+    within: float = 0.0
+    """Spread between the responses of one prompt, in the same unit."""
+    long_share: float = 0.0
+    """Share of the prompts whose median is ``long_median``."""
+    long_median: float = 0.0
+    drift: float = 0.0
+    """Growth of all lengths per version: 0.01 is one percent per optimizer step."""
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        group = trajectory.group
+        length = self._spread(self._median(group), group, trajectory) * (1.0 + self.drift) ** version
+        return max(1, round(length))
+
+    def _median(self, group: GroupId) -> float:
+        is_long = self.long_share > 0 and uniform(self.seed, "long", group.source, group.prompt) < self.long_share
+        return self.long_median if is_long else self.median
+
+    def _spread(self, median: float, group: GroupId, trajectory: TrajectoryId) -> float:
+        # The prompt's own draw leaves the epoch out: a hard prompt is hard every time it comes.
+        prompt = (self.seed, "prompt", group.source, group.prompt)
+        response = (self.seed, "response", *trajectory.group, trajectory.member, trajectory.attempt)
+        match self.kind:
+            case "constant":
+                return median
+            case "uniform":
+                shift = self.between * (2 * uniform(*prompt) - 1) + self.within * (2 * uniform(*response) - 1)
+                return median * (1 + shift)
+            case "normal":
+                return median * (
+                    1 + self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
+                )
+            case "lognormal":
+                return median * math.exp(
+                    self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
+                )
+
+
+class TraceLengths:
+    """Recorded lengths. Those that reached the recording's own cap are censored: the response would have gone on.
+
+    Where a simulation's budget is longer, what a censored response would have added is drawn: exponential with mean
+    ``cap``, an assumption that no trace can support. ``num_censored`` of ``num_recorded`` says how much rests on it.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[int]], *, cap: int | None, seed: int) -> None:
+        if not rows or not all(rows):
+            raise ValueError("a trace needs at least one prompt, and every prompt at least one length")
+        self._rows, self._seed = [list(row) for row in rows], seed
+        self.cap = max(max(row) for row in rows) if cap is None else cap
+        self.num_recorded = sum(len(row) for row in rows)
+        self.num_censored = sum(length >= self.cap for row in rows for length in row)
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        row = self._rows[trajectory.group.prompt % len(self._rows)]
+        # A new attempt is another sample of the same prompt, so it takes another entry of the same row.
+        length = row[(trajectory.member + trajectory.attempt) % len(row)]
+        if length < self.cap:
+            return max(1, length)
+        key = (self._seed, "censored", *trajectory.group, trajectory.member, trajectory.attempt)
+        return self.cap + math.ceil(-self.cap * math.log(uniform(*key)))
+
+
+class RecordedLengths:
+    """The lengths of a journal, response by response; another one, of the same prompt if possible, where it has none.
+
+    Responses that their budget ended go on past it where the simulation's budget is longer, as in a trace.
+    """
+
+    def __init__(self, ended: Mapping[TrajectoryId, tuple[int, bool]], *, seed: int) -> None:
+        """``ended``: length of each response, and whether its budget ended it."""
+        if not ended:
+            raise ValueError("no response of the journal ended by itself")
+        self._ended, self._seed = dict(ended), seed
+        self._by_prompt: dict[tuple[str, int], list[TrajectoryId]] = {}
+        for each in self._ended:
+            self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(each)
+        self._all = list(self._ended)
+        self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
+
+    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+        key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
+        if (found := self._ended.get(trajectory)) is None:
+            candidates = self._by_prompt.get((trajectory.group.source, trajectory.group.prompt), self._all)
+            found = self._ended[candidates[int(uniform(*key) * len(candidates))]]
+        length, is_cut = found
+        return max(1, length) if not is_cut else length + math.ceil(-length * math.log(uniform(*key, "censored")))
+
+
+def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:
+    """A file of ``tailrace rollout``, or a bare JSON list of lists of lengths; ``cap`` where the file has none."""
+    trace = length_trace.read(path)
+    return TraceLengths([prompt.lengths for prompt in trace.prompts], cap=cap or trace.cap, seed=seed)

@@ -1,0 +1,179 @@
+"""What a journal says about costs: a fold that turns it into samples for ``calibrate``.
+
+An engine's token clock is never reported, but it can be read off: a response that had ``a`` tokens at one report and
+has ``b`` at a later one has seen ``b - a`` steps in between, and so has everything that ran beside it. From the clock
+follows how many tokens the others held, reported or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.trajectory import Finish
+
+_MIN_STEPS = 16
+"""Reports are joined until they span this many steps: a report comes up to a step after what it tells."""
+
+
+@dataclass(slots=True)
+class EngineSample:
+    """Some engine steps in a row on one instance."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    prefilled: int = 0
+    """Tokens submitted meanwhile: of prompts, and of responses that go on."""
+    parts: list[tuple[int, float, int]] = field(default_factory=list)
+    """(steps, tokens held, responses running)."""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The token clock of one instance, as far as it can be known."""
+
+    time: float = 0.0
+    steps: int = 0
+    points: dict[TrajectoryId, tuple[int, int]] = field(default_factory=dict)
+    """Of each running response: (clock, length) when it was last heard of."""
+    waiting: dict[TrajectoryId, int] = field(default_factory=dict)
+    """Length of each response beyond those that can run, in order."""
+    open: EngineSample = field(default_factory=EngineSample)
+
+
+@dataclass(slots=True)
+class Observations:
+    """Feed it a journal from its first entry."""
+
+    prompt_length: int
+    """Mean tokens of a prompt; journals do not tell."""
+    max_running: int = 1 << 30
+    """Responses an instance generates at the same time; the others wait for one of them to end."""
+    engine: list[EngineSample] = field(default_factory=list)
+    training: list[tuple[int, float]] = field(default_factory=list)
+    """(tokens, seconds) of each optimizer step."""
+    publish_s: list[float] = field(default_factory=list)
+    pull_s: list[float] = field(default_factory=list)
+    release_s: list[float] = field(default_factory=list)
+    save_s: list[float] = field(default_factory=list)
+    reward_s: list[float] = field(default_factory=list)
+    """Of rewards that were computed."""
+    num_timeouts: int = 0
+    lengths: dict[TrajectoryId, tuple[int, bool]] = field(default_factory=dict)
+    """Of responses that ended by themselves; whether their budget ended them."""
+    offered: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, prompt index) of the training prompts, in order."""
+    _train_source: str = ""
+    _clocks: dict[InstanceId, _Clock] = field(default_factory=dict)
+    _step: do.TrainStep | None = None
+    _asked: dict[object, float] = field(default_factory=dict)
+    """When each kind of trainer order, and each instance's pull or release, was asked for."""
+    _trainer_free_at: float = 0.0
+
+    def feed(self, entry: Entry) -> None:
+        self._event(entry.event, entry.now)
+        for command in entry.commands:
+            match command:
+                case do.Submit(instance=instance, dispatches=dispatches):
+                    self._submit(instance, dispatches, entry.now)
+                case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
+                    self._asked[type(command)] = entry.now
+                    self._step = command if isinstance(command, do.TrainStep) else self._step
+                case do.PullWeights(instance=instance) | do.ReleaseMemory(instance=instance):
+                    self._asked[instance] = entry.now
+
+    def _event(self, event: ev.Event, now: float) -> None:
+        match event:
+            case ev.RunStarted(schedule=schedule):
+                self._train_source, self._trainer_free_at = schedule.train_source, 0.0
+                self._clocks.clear()
+            case ev.RunResumed():
+                self._clocks.clear()
+            case ev.PromptsOffered(source=source, prompts=prompts) if source == self._train_source:
+                self.offered += prompts
+            case ev.InstanceLost(instance=instance):
+                self._clocks.pop(instance, None)
+            case ev.RolloutReported():
+                self._reported(event, now)
+            case ev.ResponsesAborted(instance=instance, aborted=aborted):
+                self._drop(instance, [part.trajectory for part in aborted])
+            case ev.ResponsesScored(scores=scores):
+                self.reward_s += [scored.seconds for scored in scores if scored.outcome is Outcome.OK]
+                self.num_timeouts += sum(scored.outcome is Outcome.TIMEOUT for scored in scores)
+            case ev.StepTrained() if self._step is not None:
+                lengths = [self.lengths[t][0] for t in self._step.trajectories]
+                tokens = sum(lengths) + self.prompt_length * len(lengths)
+                self.training.append((tokens, self._trainer_took(do.TrainStep, now)))
+            case ev.WeightsPublished():
+                self.publish_s.append(self._trainer_took(do.PublishWeights, now))
+            case ev.CheckpointSaved():
+                self.save_s.append(self._trainer_took(do.SaveCheckpoint, now))
+            case ev.WeightsPulled(instance=instance):
+                self.pull_s.append(now - self._asked[instance])
+            case ev.MemoryReleased(instance=instance):
+                self.release_s.append(now - self._asked[instance])
+
+    def _trainer_took(self, kind: type[do.Command], now: float) -> float:
+        """From the order, or from when the trainer could begin with it, to the news: what a run waits for."""
+        began = max(self._asked[kind], self._trainer_free_at)
+        self._trainer_free_at = now
+        return now - began
+
+    def _submit(self, instance: InstanceId, dispatches: tuple[do.Dispatch, ...], now: float) -> None:
+        clock = self._clocks.setdefault(instance, _Clock())
+        if not clock.points:
+            clock.time, clock.open = now, EngineSample()
+        clock.waiting.update({dispatch.trajectory: dispatch.start for dispatch in dispatches})
+        self._admit(clock)
+
+    def _reported(self, event: ev.RolloutReported, now: float) -> None:
+        for end in event.finished:
+            if end.finish is not Finish.INTERRUPTED:
+                self.lengths[end.trajectory] = (end.length, end.finish is Finish.LENGTH)
+        clock = self._clocks.get(event.instance)
+        news = {part.trajectory: part.length for part in event.progressed}
+        news |= {end.trajectory: end.length for end in event.finished}
+        known = [(*clock.points[t], length) for t, length in news.items() if t in clock.points] if clock else []
+        if clock is None or not known:
+            return
+        steps = max(at + length - before for at, before, length in known) - clock.steps
+        if steps > 0:
+            self._advance(clock, steps, now)
+        clock.points.update({t: (clock.steps, length) for t, length in news.items() if t in clock.points})
+        self._drop(event.instance, [end.trajectory for end in event.finished])
+
+    def _advance(self, clock: _Clock, steps: int, now: float) -> None:
+        middle = clock.steps + steps / 2
+        held = sum(before + middle - at + self.prompt_length for at, before in clock.points.values())
+        sample = clock.open
+        sample.parts.append((steps, held, len(clock.points)))
+        sample.steps += steps
+        sample.seconds += now - clock.time
+        clock.steps, clock.time = clock.steps + steps, now
+        if sample.steps >= _MIN_STEPS:
+            self._close(clock)
+
+    def _drop(self, instance: InstanceId, trajectories: list[TrajectoryId]) -> None:
+        if (clock := self._clocks.get(instance)) is not None:
+            for trajectory in trajectories:
+                clock.points.pop(trajectory, None)
+                clock.waiting.pop(trajectory, None)
+            self._admit(clock)
+            if not clock.points:
+                self._close(clock)
+
+    def _admit(self, clock: _Clock) -> None:
+        while clock.waiting and len(clock.points) < self.max_running:
+            trajectory = next(iter(clock.waiting))
+            start = clock.waiting.pop(trajectory)
+            clock.points[trajectory] = (clock.steps, start)
+            clock.open.prefilled += self.prompt_length + start
+
+    def _close(self, clock: _Clock) -> None:
+        if clock.open.steps:
+            self.engine.append(clock.open)
+        clock.open = EngineSample()

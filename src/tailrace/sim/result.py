@@ -1,0 +1,114 @@
+"""Run one schedule of a scenario, and show several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from tailrace.core.commands import FinishRun
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.events import RunStarted
+from tailrace.core.journal import Entry
+from tailrace.core.schedule import Schedule
+from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
+from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.sim.driver import Agenda, Driver
+from tailrace.sim.faults import Fault
+from tailrace.sim.lengths import Lengths, TraceLengths
+from tailrace.sim.scenario import Scenario
+from tailrace.sim.schedules import schedule_of
+from tailrace.sim.world import World, WorldCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    scenario: str
+    schedule: str
+    seed: int
+    figures: ScheduleFigures
+    num_events: int
+    is_complete: bool
+    reason: str
+    """The run's own last word."""
+    num_censored: int = 0
+    """Recorded lengths of a trace that reached its cap; what they would have become is drawn."""
+    num_recorded: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def run_schedule(
+    schedule: Schedule,
+    costs: WorldCosts,
+    lengths: Lengths,
+    *,
+    faults: Sequence[Fault] = (),
+    order: Sequence[tuple[int, int]] = (),
+    record: Callable[[Entry], None],
+) -> tuple[FinishRun, int]:
+    """Run a schedule in virtual time; returned are the run's last word and the number of events."""
+    agenda = Agenda()
+    coordinator = Coordinator(schedule, routing=LeastLoaded())
+    world = World(schedule, costs, lengths, agenda, live=coordinator.live, faults=faults, order=order)
+    driver = Driver(coordinator, world, agenda, record=record)
+    return driver.run(RunStarted(schedule=schedule)), driver.num_events
+
+
+def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> Result:
+    """Run the schedule called ``name``. Nothing of the journal is kept unless ``record`` keeps it."""
+    lengths = scenario.make_lengths()
+    account = ScheduleAccount(
+        devices_per_instance=scenario.engine.devices_per_instance, training_devices=scenario.trainer.devices
+    )
+
+    def note(entry: Entry) -> None:
+        account.feed(entry)
+        if record is not None:
+            record(entry)
+
+    faults = [section.fault() for section in scenario.faults]
+    schedule = schedule_of(scenario, name)
+    finish, num_events = run_schedule(schedule, scenario.world_costs(), lengths, faults=faults, record=note)
+    return Result(
+        scenario=scenario.name,
+        schedule=name,
+        seed=scenario.seed,
+        figures=account.figures(),
+        num_events=num_events,
+        is_complete=finish.is_complete,
+        reason=finish.reason,
+        num_censored=lengths.num_censored if isinstance(lengths, TraceLengths) else 0,
+        num_recorded=lengths.num_recorded if isinstance(lengths, TraceLengths) else 0,
+    )
+
+
+_COLUMNS: tuple[tuple[str, Callable[[ScheduleFigures], str]], ...] = (
+    ("s/step", lambda f: f"{f.seconds_per_step:.1f}"),
+    ("wall s", lambda f: f"{f.wall_s:.0f}"),
+    ("generated", lambda f: _tokens(f.tokens_generated)),
+    ("trained", lambda f: _tokens(f.tokens_trained)),
+    ("wasted", lambda f: f"{f.tokens_wasted / max(f.tokens_generated, 1):.1%}"),
+    ("bubble", lambda f: f"{f.bubble_share:.1%}"),
+    ("tok/s", lambda f: f"{f.rollout_tokens_per_s:.0f}"),
+    ("stale mean/max/viol", lambda f: f"{f.staleness_mean:.2f}/{f.staleness_max}/{f.staleness_violations}"),
+    ("rounds short/long", lambda f: f"{f.rounds_short}/{f.rounds_long}"),
+    ("versions max", lambda f: f"{f.versions_max}"),
+    ("carried", lambda f: f"{f.carried_share:.1%}"),
+)
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """One row per schedule; speed-up over the first."""
+    first = results[0].figures.seconds_per_step
+    rows = [["schedule", "speed-up", *(name for name, _ in _COLUMNS)]]
+    for result in results:
+        figures = result.figures
+        speed_up = first / figures.seconds_per_step if figures.seconds_per_step else float("nan")
+        rows.append([result.schedule, f"{speed_up:.2f}x", *(show(figures) for _, show in _COLUMNS)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _tokens(count: int) -> str:
+    return f"{count / 1e6:.2f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"

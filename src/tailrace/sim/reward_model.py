@@ -1,0 +1,120 @@
+"""Reward workers in virtual time: a pool, first come first served, whose work can be cancelled.
+
+Duration and score of a response are keyed by its id, like its length. A score is 1 or 0: each prompt has a solve rate
+of its own (some prompts are never solved, some always), which is what dynamic sampling filters by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from tailrace.core.events import ResponsesScored, Scored
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.outcomes import Outcome
+from tailrace.sim.driver import Agenda
+from tailrace.sim.lengths import to_normal, uniforms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardKind:
+    """How long the rewards of one sort of prompt take."""
+
+    share: float = 1.0
+    """Of the prompts, relative to the other kinds."""
+    median_s: float = 0.0
+    spread: float = 0.0
+    """Standard deviation of the logarithm of the seconds."""
+    timeout_share: float = 0.0
+    """Of the responses that run into the time limit."""
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCosts:
+    seed: int
+    num_workers: int
+    kinds: tuple[RewardKind, ...] = (RewardKind(),)
+    never_solved: float = 0.0
+    """Share of the prompts whose responses all score 0."""
+    always_solved: float = 0.0
+
+    def judge(self, trajectory: TrajectoryId) -> Scored:
+        group = trajectory.group
+        which, difficulty = uniforms(2, self.seed, "task", group.source, group.prompt)
+        chance, duration, luck = uniforms(3, self.seed, "reward", *group, trajectory.member, trajectory.attempt)
+        kind = self._kind(which)
+        seconds = kind.median_s
+        if seconds and kind.spread:
+            seconds *= math.exp(kind.spread * to_normal(duration))
+        if chance < kind.timeout_share or seconds >= kind.timeout_s:
+            return Scored(trajectory=trajectory, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
+        score = float(luck < self._solve_rate(difficulty))
+        return Scored(trajectory=trajectory, outcome=Outcome.OK, score=score, seconds=seconds)
+
+    def _kind(self, position: float) -> RewardKind:
+        position *= sum(kind.share for kind in self.kinds)
+        for kind in self.kinds:
+            position -= kind.share
+            if position < 0:
+                return kind
+        return self.kinds[-1]
+
+    def _solve_rate(self, position: float) -> float:
+        if position < self.never_solved:
+            return 0.0
+        if position >= 1.0 - self.always_solved:
+            return 1.0
+        return (position - self.never_solved) / (1.0 - self.never_solved - self.always_solved)
+
+
+class RewardPool:
+    def __init__(self, costs: RewardCosts, agenda: Agenda) -> None:
+        self._costs, self._agenda = costs, agenda
+        self._queue: deque[TrajectoryId] = deque()
+        self._running: dict[TrajectoryId, Scored] = {}
+        self._cancelled: set[TrajectoryId] = set()
+        """In the queue still, but answered already."""
+
+    def score(self, trajectories: Iterable[TrajectoryId]) -> None:
+        self._queue.extend(trajectories)
+        self._start()
+
+    def cancel(self, trajectories: Iterable[TrajectoryId]) -> None:
+        """Each that is not scored yet is answered now; its worker is free at once."""
+        scores = []
+        queued = set(self._queue) - self._cancelled
+        for trajectory in trajectories:
+            if self._running.pop(trajectory, None) is None:
+                if trajectory not in queued:
+                    continue  # scored before
+                self._cancelled.add(trajectory)
+            scores.append(Scored(trajectory=trajectory, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0))
+        if scores:
+            self._agenda.post(ResponsesScored(scores=tuple(scores)))
+        self._start()
+
+    def _start(self) -> None:
+        instant = []
+        while self._queue and len(self._running) < self._costs.num_workers:
+            trajectory = self._queue.popleft()
+            if trajectory in self._cancelled:
+                self._cancelled.remove(trajectory)
+                continue
+            scored = self._costs.judge(trajectory)
+            if scored.seconds == 0:
+                instant.append(scored)
+            else:
+                self._running[trajectory] = scored
+                self._agenda.after(scored.seconds, partial(self._end, scored))
+        if instant:
+            self._agenda.post(ResponsesScored(scores=tuple(instant)))
+
+    def _end(self, scored: Scored) -> None:
+        if self._running.get(scored.trajectory) is scored:
+            del self._running[scored.trajectory]
+            self._agenda.post(ResponsesScored(scores=(scored,)))
+            self._start()

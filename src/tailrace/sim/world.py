@@ -1,0 +1,199 @@
+"""Everything around the coordinator, in virtual time: it answers every command with what would really have happened.
+
+Devices: ``colocated`` and ``shared`` put rollout and training on the same ones. Colocated they take turns, which the
+coordinator sees to; shared they may overlap, and while they do each takes ``overlap_slowdown`` times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.schedule import Placement, Schedule
+from tailrace.sim.driver import Agenda
+from tailrace.sim.engine_model import EngineCosts, Request
+from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
+from tailrace.sim.instance import Instance, InstanceTimes
+from tailrace.sim.lengths import Lengths
+from tailrace.sim.reward_model import RewardCosts, RewardPool
+from tailrace.sim.trainer_model import TrainerCosts, TrainerModel
+
+_PRUNE_AT = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldCosts:
+    engine: EngineCosts
+    instance: InstanceTimes
+    trainer: TrainerCosts
+    reward: RewardCosts
+    num_prompts: int
+    prompt_length: int
+    max_response_length: int
+    overlap_slowdown: float = 2.0
+    prompts_s: float = 0.0
+    """Seconds until prompts are offered."""
+
+
+class World:
+    def __init__(
+        self,
+        schedule: Schedule,
+        costs: WorldCosts,
+        lengths: Lengths,
+        agenda: Agenda,
+        *,
+        live: Callable[[], set[TrajectoryId]],
+        faults: Iterable[Fault] = (),
+        order: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """``live``: the responses the run still needs; what is remembered of others is forgotten now and then.
+
+        ``order``: (epoch, prompt index) of the training prompts to begin with, where a recorded run is followed.
+        """
+        self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
+        self._live, self._order = live, order
+        self._instances: dict[InstanceId, Instance] = {}
+        self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
+        """Tokens at which each response ends, and whether its budget ends it there."""
+        self._prune_at = _PRUNE_AT
+        self._rewards = RewardPool(costs.reward, agenda)
+        self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._share_devices)
+        self._sharing = 1.0
+        """How many times as long rollout takes because training runs on the same devices."""
+        self._slow: dict[InstanceId, float] = {}
+        self._repaired_at: dict[InstanceId, float] = {}
+        """When a failed instance can be started again."""
+        for fault in faults:
+            agenda.at(fault.at, partial(self._strike, fault))
+
+    def perform(self, command: do.Command) -> None:
+        match command:
+            case do.RequestPrompts():
+                self._agenda.after(self._costs.prompts_s, self._offer(command))
+            case do.Score(trajectories=trajectories):
+                self._rewards.score(trajectories)
+            case do.CancelScores(trajectories=trajectories):
+                self._rewards.cancel(trajectories)
+            case do.StartTrainer():
+                self._trainer.start(Version(0))  # a simulation is never resumed
+            case do.TrainStep(version=version, trajectories=trajectories):
+                prompts = self._costs.prompt_length * len(trajectories)
+                self._trainer.train(version, prompts + sum(self._targets[t][0] for t in trajectories))
+            case do.PublishWeights(version=version):
+                self._trainer.publish(version)
+            case do.SaveCheckpoint(version=version):
+                self._trainer.save(version)
+            case do.OpenRound() | do.CloseRound() | do.CloseEvaluation():
+                pass  # notes: no event follows
+            case do.StartInstance(instance=number):
+                self._start(number)
+            case do.KillInstance(instance=number, reason=reason):
+                self._lose(number, reason)
+            case _:
+                self._perform_on_instance(command)
+
+    def _perform_on_instance(self, command: do.Command) -> None:
+        number = getattr(command, "instance", None)
+        if number is None:
+            raise TypeError(f"unknown command {command!r}")
+        if (instance := self._instances.get(number)) is None:
+            return  # it was lost, and the news of that ends the command
+        match command:
+            case do.Submit(dispatches=dispatches):
+                instance.submit([self._request(dispatch, instance.version) for dispatch in dispatches])
+            case do.Interrupt(trajectories=trajectories):
+                instance.interrupt(trajectories)
+            case do.Abort(trajectories=trajectories):
+                instance.abort(trajectories, {t: self._targets[t][0] for t in trajectories})
+            case do.ReleaseMemory():
+                instance.release()
+            case do.PullWeights(version=version):
+                instance.pull(version)
+            case _:
+                raise TypeError(f"unknown command {command!r}")
+
+    def _offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
+        size = self._costs.num_prompts
+        if command.source == self._schedule.train_source:
+            first = command.epoch * size + command.offset
+            prompts = tuple(self._prompt(first + i) for i in range(command.count))
+            epoch, offset = divmod(first + command.count, size)
+        else:
+            prompts = tuple((command.epoch, index) for index in range(command.offset, command.offset + command.count))
+            epoch, offset = command.epoch, command.offset + command.count
+        return ev.PromptsOffered(source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset)
+
+    def _prompt(self, position: int) -> tuple[int, int]:
+        if position < len(self._order):
+            return self._order[position]
+        epoch, prompt = divmod(position - len(self._order), self._costs.num_prompts)
+        return (epoch + 1 + max((epoch for epoch, _ in self._order), default=-1), prompt)
+
+    def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[Request[TrajectoryId], bool]:
+        trajectory, budget = dispatch.trajectory, self._costs.max_response_length
+        if trajectory not in self._targets:
+            natural = self._lengths.draw(trajectory, version)
+            self._targets[trajectory] = (min(natural, budget), natural > budget)
+            if len(self._targets) == self._prune_at:
+                self._agenda.at(self._agenda.now, self._prune)
+        target, is_cut = self._targets[trajectory]
+        request = Request(trajectory, prompt=self._costs.prompt_length, length=dispatch.start, target=target)
+        return request, is_cut
+
+    def _prune(self) -> None:
+        live = self._live().union(*(instance.held() for instance in self._instances.values()))
+        self._targets = {t: target for t, target in self._targets.items() if t in live}
+        self._prune_at = max(_PRUNE_AT, 2 * len(self._targets))
+
+    def _start(self, number: InstanceId) -> None:
+        times = self._costs.instance
+        # A report at least twice within the limit after which the coordinator gives an instance up.
+        keepalive_s = self._schedule.limits.progress_s / 2
+        instance = Instance(number, costs=self._costs.engine, times=times, keepalive_s=keepalive_s, agenda=self._agenda)
+        self._instances[number] = instance
+        instance.slow_down(self._slowdown(number))
+        instance.start(max(self._agenda.now + times.start_s, self._repaired_at.get(number, 0.0)))
+
+    def _lose(self, number: InstanceId, reason: str) -> None:
+        if (instance := self._instances.pop(number, None)) is not None:
+            for event in instance.vanish():
+                self._agenda.post(event)
+            self._agenda.post(ev.InstanceLost(instance=number, reason=reason))
+
+    def _strike(self, fault: Fault) -> None:
+        match fault:
+            case InstanceFails(instance=number, down_s=down_s):
+                self._repaired_at[number] = self._agenda.now + down_s
+                self._lose(number, "a simulated failure")
+            case InstanceSlows(instance=number, until=until, factor=factor):
+                self._slow[number] = factor
+                self._set_speed(number)
+                self._agenda.at(until, lambda: self._recover(number))
+            case MessageLost(instance=number, repeat_s=repeat_s):
+                if (instance := self._instances.get(number)) is not None:
+                    instance.lose_next_message(repeat_s)
+
+    def _recover(self, number: InstanceId) -> None:
+        self._slow.pop(number, None)
+        self._set_speed(number)
+
+    def _share_devices(self, is_training: bool) -> float:
+        if self._schedule.placement is not Placement.SHARED:
+            return 1.0
+        self._sharing = self._costs.overlap_slowdown if is_training else 1.0
+        is_overlapping = any(instance.is_busy for instance in self._instances.values())
+        for number in self._instances:
+            self._set_speed(number)
+        return self._sharing if is_overlapping else 1.0
+
+    def _set_speed(self, number: InstanceId) -> None:
+        if (instance := self._instances.get(number)) is not None:
+            instance.slow_down(self._slowdown(number))
+
+    def _slowdown(self, number: InstanceId) -> float:
+        return self._sharing * self._slow.get(number, 1.0)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.admission import Admission
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import Leftovers, Placement, Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.observe.schedule_account import ScheduleAccount
+
+I0, I1 = InstanceId(0), InstanceId(1)
+OLD, NEW = Version(0), Version(1)
+
+
+def response(prompt: int, member: int = 0) -> TrajectoryId:
+    return TrajectoryId(GroupId("train", 0, prompt), member)
+
+
+def submit(*trajectories: TrajectoryId, instance: InstanceId = I0) -> do.Submit:
+    dispatches = tuple(do.Dispatch(trajectory=trajectory, start=0) for trajectory in trajectories)
+    return do.Submit(instance=instance, dispatches=dispatches)
+
+
+def ended(version: Version, *ends: tuple[TrajectoryId, int], finish: Finish = Finish.STOP) -> ev.RolloutReported:
+    finished = tuple(ev.Finished(trajectory=t, length=length, finish=finish) for t, length in ends)
+    return ev.RolloutReported(instance=I0, version=version, finished=finished)
+
+
+def train(version: Version, *trajectories: TrajectoryId) -> do.TrainStep:
+    return do.TrainStep(version=version, trajectories=trajectories, scores=(1.0,) * len(trajectories))
+
+
+def trained(version: int) -> ev.StepTrained:
+    return ev.StepTrained(version=Version(version), seconds=1.0, metrics=())
+
+
+def account(
+    schedule: Schedule, *entries: tuple[float, ev.Event, tuple[do.Command, ...]], training_devices: float = 1.0
+) -> ScheduleAccount:
+    made = ScheduleAccount(training_devices=training_devices)
+    made.feed(Entry(now=0.0, event=ev.RunStarted(schedule=schedule), commands=()))
+    for now, event, commands in entries:
+        made.feed(Entry(now=now, event=event, commands=commands))
+    return made
+
+
+SYNC = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=2)
+PARTIAL = Schedule(
+    train_source="train",
+    batch_size=1,
+    group_size=1,
+    max_steps=2,
+    launch_prompts=2,
+    leftovers=Leftovers.RESUME,
+    max_staleness=None,
+    admission=Admission.UNBOUNDED,
+)
+FIRED = ev.TimerFired()
+
+
+def test_aborted_deferred_and_surplus_tokens_are_wasted() -> None:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=1,
+        group_size=1,
+        max_steps=1,
+        launch_prompts=2,
+        launch_responses=2,
+        leftovers=Leftovers.DEFER,
+    )
+    a, surplus, running, done = response(0), response(0, 1), response(1), response(1, 1)
+    close = do.CloseRound(round=0, is_long=False, accepted=(a.group,), deferred=(running.group,))
+    lost = (ev.Aborted(trajectory=surplus, length=7), ev.Aborted(trajectory=running, length=40))
+    made = account(
+        schedule,
+        (1.0, FIRED, (submit(a, surplus, running, done),)),
+        (2.0, ended(OLD, (a, 10), (done, 4)), (close, train(OLD, a))),
+        (3.0, ev.ResponsesAborted(instance=I0, aborted=lost), ()),
+        (4.0, trained(1), ()),
+    )
+    figures = made.figures()
+    assert (figures.tokens_generated, figures.tokens_trained, figures.tokens_wasted) == (61, 10, 51)
+    assert made.tokens_held == 0
+    assert (figures.rounds_short, figures.rounds_long) == (1, 0)
+
+
+def test_interrupted_tokens_are_held_carried_and_stale() -> None:
+    a, b = response(0), response(1)
+    made = account(
+        PARTIAL,
+        (1.0, FIRED, (submit(a, b),)),
+        (2.0, ended(OLD, (a, 10)), ()),
+        (2.5, ended(OLD, (b, 6), finish=Finish.INTERRUPTED), (train(OLD, a),)),
+        (3.0, trained(1), (submit(b),)),
+    )
+    assert made.tokens_held == 6
+    for now, event, commands in ((4.0, ended(NEW, (b, 16)), (train(NEW, b),)), (5.0, trained(2), ())):
+        made.feed(Entry(now=now, event=event, commands=commands))
+    figures = made.figures()
+    assert (figures.tokens_trained, figures.tokens_wasted, made.tokens_held) == (26, 0, 0)
+    assert figures.carried_share == pytest.approx(6 / 26)
+    assert (figures.staleness_mean, figures.staleness_max, figures.staleness_violations) == (0.5, 1, 0)
+    assert (figures.versions_mean, figures.versions_max) == (1.5, 2)
+
+
+def test_a_stale_sample_under_a_bound_is_a_violation() -> None:
+    a = response(0)
+    made = account(SYNC, (1.0, FIRED, (submit(a),)), (2.0, ended(OLD, (a, 5)), (train(NEW, a),)), (3.0, trained(2), ()))
+    assert made.figures().staleness_violations == 1
+
+
+def test_a_filtered_group_is_wasted() -> None:
+    schedule = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1, filters_equal_scores=True)
+    a, b = response(0), response(0, 1)
+    scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (a, b))
+    made = account(
+        schedule,
+        (1.0, FIRED, (submit(a, b),)),
+        (2.0, ended(OLD, (a, 5), (b, 6)), (do.Score(trajectories=(a, b)),)),
+        (3.0, ev.ResponsesScored(scores=scores), ()),
+    )
+    assert (made.figures().tokens_wasted, made.tokens_held) == (11, 0)
+
+
+def test_bubbles_are_device_seconds_without_work() -> None:
+    two = Schedule(train_source="train", batch_size=2, group_size=1, max_steps=1, num_instances=2)
+    apart = Schedule(
+        train_source="train",
+        batch_size=2,
+        group_size=1,
+        max_steps=1,
+        num_instances=2,
+        placement=Placement.DISAGGREGATED,
+    )
+    a, b = response(0), response(1)
+    history = (
+        (10.0, FIRED, (submit(a), submit(b, instance=I1))),  # what came before is not counted
+        (14.0, ended(OLD, (a, 5)), ()),
+        (
+            18.0,
+            ev.RolloutReported(instance=I1, version=OLD, finished=(ended(OLD, (b, 9)).finished)),
+            (train(OLD, a, b),),
+        ),
+        (20.0, trained(1), ()),
+        (30.0, FIRED, ()),  # nor what follows the last step
+    )
+    shared = account(two, *history).figures()
+    assert shared.seconds_per_step == 10.0
+    assert shared.bubble_share == pytest.approx(1 - (4 + 8 + 2 * 2) / 20)
+    assert shared.rollout_idle_share == pytest.approx(1 - 12 / 20)
+    assert shared.trainer_idle_share == pytest.approx(1 - 2 / 10)
+    assert shared.rollout_tokens_per_s == pytest.approx(14 / 8)
+    assert shared.wall_s == 30.0
+    separate = account(apart, *history, training_devices=3.0).figures()
+    assert separate.bubble_share == pytest.approx(1 - (4 + 8 + 3 * 2) / 50)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tokens_add_up_over_random_histories_with_crashes(seed: int) -> None:
+    schedule = Schedule(
+        train_source="train", batch_size=3, group_size=2, max_steps=4, num_instances=2, filters_equal_scores=True
+    )
+    world = World(schedule, random.Random(seed), trouble=0.03)
+    world.run()
+    made = ScheduleAccount()
+    for entry in world.entries:
+        made.feed(entry)
+        sums = made.figures()
+        assert sums.tokens_generated == sums.tokens_trained + sums.tokens_wasted + made.tokens_held
+        assert -1e-9 <= sums.bubble_share <= 1
+    assert made.figures().num_steps == 4
+    assert made.figures().staleness_max == 0

@@ -1,0 +1,72 @@
+"""The engine model without its closed form: one step after the other, everything recomputed. The reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace.sim.engine_model import EngineCosts
+
+
+@dataclass
+class Row:
+    id: int
+    prompt: int
+    length: int
+    target: int
+
+
+@dataclass
+class NaiveEngine:
+    costs: EngineCosts
+    time: float = 0.0
+    slowdown: float = 1.0
+    running: list[Row] = field(default_factory=list)
+    waiting: list[Row] = field(default_factory=list)
+    ended: list[tuple[float, int, int]] = field(default_factory=list)
+    num_preemptions: int = 0
+
+    @property
+    def kv(self) -> int:
+        return sum(row.prompt + row.length for row in self.running)
+
+    def reach(self, now: float) -> None:
+        """Take steps up to the first boundary at or after ``now``."""
+        while self.time < now and self.running:
+            self.step()
+        self.time = max(self.time, now)
+
+    def step(self) -> None:
+        self.time += self.slowdown * self.costs.step(self.kv, len(self.running))
+        for row in self.running:
+            row.length += 1
+        for row in [row for row in self.running if row.length == row.target]:
+            self.running.remove(row)
+            self.ended.append((self.time, row.id, row.length))
+        while self.kv + len(self.running) > self.costs.kv_capacity:
+            self.waiting.insert(0, self.running.pop())
+            self.num_preemptions += 1
+        self.admit()
+
+    def admit(self) -> None:
+        prefilled = 0
+        while self.waiting and len(self.running) < self.costs.max_running:
+            held = self.waiting[0].prompt + self.waiting[0].length
+            if self.kv + held + len(self.running) + 1 > self.costs.kv_capacity:
+                break
+            self.running.append(self.waiting.pop(0))
+            prefilled += held
+        self.time += self.slowdown * self.costs.prefill_s * prefilled
+
+    def submit(self, row: Row, now: float) -> None:
+        self.reach(now)
+        self.waiting.append(row)
+        self.admit()
+
+    def remove(self, ids: set[int], now: float) -> tuple[float, dict[int, int]]:
+        self.reach(now)
+        gone = {row.id: row.length for row in [*self.running, *self.waiting] if row.id in ids}
+        self.running = [row for row in self.running if row.id not in ids]
+        self.waiting = [row for row in self.waiting if row.id not in ids]
+        done = self.time
+        self.admit()
+        return done, gone

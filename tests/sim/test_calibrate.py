@@ -1,0 +1,71 @@
+"""Costs are found again in the journals they produced, and predict a run they were not fitted to."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.worlds import small_scenario
+from tailrace.core.journal import Entry
+from tailrace.sim.calibrate import Calibration, Machine, calibrate, error, predict, step_seconds
+from tailrace.sim.result import simulate
+from tailrace.sim.scenario import Scenario
+from tailrace.sim.schedules import schedule_of
+
+MACHINE = Machine(
+    prompt_length=20,
+    max_response_length=500,
+    kv_capacity=5000,
+    max_running=8,
+    num_prompts=100_000,
+    num_reward_workers=3,
+)
+
+
+def scenario(**changes: object) -> Scenario:
+    known = {"engine__k1": 2e-5, "engine__k2": 6e-3, "engine__k3": 2e-3, "engine__k4": 4e-3, "engine__prefill_s": 5e-4}
+    return small_scenario(schedule__num_steps=12, engine__max_running=8, **(known | changes))
+
+
+@pytest.fixture(scope="module")
+def journal() -> list[Entry]:
+    entries: list[Entry] = []
+    simulate(scenario(), "sync", record=entries.append)
+    return entries
+
+
+@pytest.fixture(scope="module")
+def calibration(journal: list[Entry]) -> Calibration:
+    return calibrate([journal], MACHINE)
+
+
+def test_the_costs_of_engine_and_trainer_are_found_again(calibration: Calibration) -> None:
+    engine, trainer = calibration.costs.engine, calibration.costs.trainer
+    for n, kv in ((1, 100), (3, 500), (8, 2000)):
+        true = 2e-5 * kv + max(6e-3, 2e-3 * n) + 4e-3
+        assert engine.step(kv, n) == pytest.approx(true, rel=0.05)
+    assert engine.prefill_s == pytest.approx(5e-4, rel=0.2)
+    assert (trainer.fixed_s, trainer.token_s) == (pytest.approx(1.0, rel=0.01), pytest.approx(1e-3, rel=0.01))
+    assert calibration.costs.instance.pull_s == pytest.approx(0.5)
+    assert calibration.engine_error < 0.05
+    assert calibration.num_steps == 12
+
+
+def test_the_run_it_was_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:
+    assert error(predict(journal, calibration), step_seconds(journal)) < 0.03
+
+
+def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:
+    other = scenario(engine__num_instances=1)
+    entries: list[Entry] = []
+    simulate(other, "sync", record=entries.append)
+    predicted = predict(journal, calibration, schedule_of(other, "sync"))
+    assert sum(predicted) == pytest.approx(sum(step_seconds(entries)), rel=0.05)
+
+
+def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:
+    with pytest.raises(ValueError, match="too few"):
+        calibrate([journal[:20]], MACHINE)
+
+
+def test_error_is_a_mean_share() -> None:
+    assert error([1.1, 1.8], [1.0, 2.0]) == pytest.approx(0.1)

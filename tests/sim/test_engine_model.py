@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.naive_engine import NaiveEngine, Row
+from tailrace.sim.engine_model import EngineCosts, EngineModel, Request
+
+COSTS = EngineCosts(k1=2**-10, k2=2**-4, k3=2**-6, k4=2**-5, prefill_s=2**-8, kv_capacity=10_000, max_running=8)
+"""Powers of two, and times that are multiples of them: no sum is rounded, so equal means equal."""
+
+WHEN = st.integers(0, 2**14).map(lambda tick: tick / 2**6)
+ACTIONS = st.lists(
+    st.tuples(
+        WHEN,
+        st.one_of(
+            st.tuples(st.just("submit"), st.integers(0, 12), st.integers(0, 5), st.integers(1, 40)),
+            st.tuples(st.just("remove"), st.sets(st.integers(0, 11), min_size=1, max_size=4)),
+            st.tuples(st.just("slow"), st.sampled_from([1.0, 2.0, 4.0])),
+        ),
+    ),
+    min_size=1,
+    max_size=12,
+).map(lambda actions: sorted(actions, key=lambda action: action[0]))
+
+
+def drain(engine: EngineModel[int]) -> list[tuple[float, int, int]]:
+    found = []
+    while (time := engine.next_time()) is not None:
+        found += [(end.at, end.id, end.length) for end in engine.ended(time)]
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS, st.integers(60, 200), st.integers(1, 8))
+def test_the_closed_form_equals_a_loop_over_steps(actions: list, capacity: int, max_running: int) -> None:
+    costs = replace(COSTS, kv_capacity=capacity, max_running=max_running)
+    engine: EngineModel[int] = EngineModel(costs)
+    naive = NaiveEngine(costs)
+    ended: list[tuple[float, int, int]] = []
+    number = 0
+    for when, action in actions:
+        ended += [(end.at, end.id, end.length) for end in engine.ended(when)]
+        match action:
+            case ("submit", prompt, start, more):
+                engine.submit([Request(number, prompt, start, start + more)], when)
+                naive.submit(Row(number, prompt, start, start + more), when)
+                number += 1
+            case ("remove", ids):
+                assert engine.remove(sorted(ids), when) == naive.remove(ids, when)
+            case ("slow", factor):
+                engine.slow_down(factor, when)
+                naive.reach(when)
+                naive.slowdown = factor
+    ended += drain(engine)
+    while naive.running:
+        naive.step()
+    assert sorted(ended) == sorted(naive.ended)
+    assert engine.num_preemptions == naive.num_preemptions
+    assert engine.num_requests == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), WHEN)
+def test_lengths_are_those_of_the_steps_that_ended(targets: list[int], when: float) -> None:
+    engine: EngineModel[int] = EngineModel(COSTS)
+    naive = NaiveEngine(COSTS)
+    engine.submit([Request(i, 3, 0, target) for i, target in enumerate(targets)], 0.0)
+    naive.waiting = [Row(i, 3, 0, target) for i, target in enumerate(targets)]
+    naive.admit()
+    expected = {row.id: row.length for row in naive.running}
+    while naive.running:
+        naive.step()
+        if naive.time <= when:
+            expected = {row.id: row.length for row in naive.running}
+    assert engine.lengths(when) == expected
+
+
+def test_a_time_before_the_last_change_is_answered_to_within_two_tokens() -> None:
+    engine: EngineModel[str] = EngineModel(COSTS)
+    engine.submit([Request("short", 0, 0, 20), Request("long", 0, 0, 200)], 0.0)
+    earlier = engine.lengths(2.0)["long"]
+    while not (ended := engine.ended(engine.next_time() or 0.0)):
+        pass
+    assert ended[0].at > 2.0
+    assert engine.lengths(2.0)["long"] == pytest.approx(earlier, abs=2)
+
+
+def test_the_youngest_is_preempted_and_computed_again() -> None:
+    engine: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=30))
+    engine.submit([Request("old", 5, 0, 20), Request("young", 5, 0, 20)], 0.0)
+    ends = drain_by_id(engine)
+    assert engine.num_preemptions == 1
+    assert ends["old"] < ends["young"]
+    alone: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=60))
+    alone.submit([Request("old", 5, 0, 20), Request("young", 5, 0, 20)], 0.0)
+    assert drain_by_id(alone)["young"] < ends["young"]
+
+
+def drain_by_id(engine: EngineModel[str]) -> dict[str, float]:
+    found = {}
+    while (time := engine.next_time()) is not None:
+        found |= {end.id: end.at for end in engine.ended(time)}
+    return found
+
+
+def test_a_response_that_can_never_fit_is_refused() -> None:
+    engine: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=30))
+    with pytest.raises(ValueError, match="never fit"):
+        engine.submit([Request("big", 10, 0, 25)], 0.0)
+
+
+def test_a_removed_response_ends_with_the_step_that_was_running() -> None:
+    engine: EngineModel[str] = EngineModel(replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0))
+    engine.submit([Request("one", 5, 7, 100)], 0.0)
+    assert engine.remove(["one"], 2.5) == (3.0, {"one": 10})
+    assert engine.next_time() is None
+
+
+def test_more_requests_than_may_run_wait_in_order() -> None:
+    engine: EngineModel[int] = EngineModel(replace(COSTS, max_running=2))
+    engine.submit([Request(i, 1, 0, 10) for i in range(5)], 0.0)
+    ends = [(at, each) for at, each, _ in drain(engine)]
+    assert [each for _, each in ends] == [0, 1, 2, 3, 4]
+    assert ends[1][0] < ends[2][0] < ends[4][0]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.worlds import response, small_scenario
+from tailrace.cli.main import main
+from tailrace.core.admission import Admission
+from tailrace.core.journal import decode
+from tailrace.core.schedule import Leftovers
+from tailrace.observe.account import Account
+from tailrace.sim.lengths import DrawnLengths
+from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
+from tailrace.sim.schedules import schedule_of
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+FILES = sorted(path for path in SCENARIOS.glob("*.toml") if path.name != "length_grid.toml")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_scenario_file_is_sound_and_names_its_sources(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    for name in [*scenario.schedule.compare, *scenario.schedule.variants]:
+        schedule_of(scenario, name)
+    sections = (scenario, scenario.schedule, scenario.engine, scenario.trainer, scenario.reward, scenario.lengths)
+    assert all(section.source for section in sections)
+
+
+def test_entries_of_one_paper_share_their_assumptions() -> None:
+    def shared(path: Path) -> tuple[object, ...]:
+        s = load_scenario(path)
+        kinds = tuple(s.reward.kinds)
+        lengths = (s.lengths.kind, s.lengths.median, s.lengths.between, s.lengths.within)
+        return s.engine.k4, s.engine.prompt_length, s.trainer.fixed_s, s.trainer.publish_s, kinds, lengths
+
+    assert len({shared(path) for path in FILES if path.stem.startswith("rollpacker")}) == 1
+
+
+def test_a_scenario_takes_the_distributions_of_the_grid() -> None:
+    grid = load_length_grid(SCENARIOS / "length_grid.toml")
+    scenario = load_scenario(FILES[0])
+    for entry in [*grid.long_tailed, *grid.not_long_tailed]:
+        for cap in grid.caps:
+            other = scenario.with_lengths(entry, cap)
+            assert isinstance(other.make_lengths(), DrawnLengths)
+            assert other.world_costs().max_response_length == cap
+    assert scenario.with_seed(7).make_lengths() != scenario.make_lengths()
+
+
+def spread(entry: GridEntry, cap: int) -> float:
+    """The longest of a batch over the median."""
+    lengths = DrawnLengths(seed=0, **entry.model_dump(exclude={"source", "name"}))
+    ids = [response(prompt, member) for prompt in range(64) for member in range(8)]
+    drawn = sorted(min(cap, lengths.draw(each, 0)) for each in ids)
+    return drawn[-1] / drawn[len(drawn) // 2]
+
+
+def test_the_grid_calls_long_tailed_what_is() -> None:
+    grid = load_length_grid(SCENARIOS / "length_grid.toml")
+    longest_cap = max(grid.caps)
+    assert all(spread(entry, longest_cap) > 5 for entry in grid.long_tailed)
+    assert all(spread(entry, longest_cap) < 2 for entry in grid.not_long_tailed)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"engine__kv_capasity": 3}, "unknown key engine.kv_capasity; did you mean engine.kv_capacity?"),
+        ({"trainer__kv_capacity": 3}, "unknown key trainer.kv_capacity; did you mean engine.kv_capacity?"),
+        ({"engine__k1": -1.0}, "engine.k1: input should be greater than or equal to 0, got -1.0"),
+        ({"engine__source": ""}, "engine.source"),
+        ({"engine__kv_capacity": 300}, "a response of 520 tokens with its prompt never fits into 300"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_with_a_sentence(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small_scenario(**change)
+    assert sentence in str(caught.value)
+
+
+def test_presets_and_variants_become_schedules() -> None:
+    variants = {
+        "spec": {"preset": "tail-batching", "over_provision_prompts": 1.5, "max_staleness": 1, "rounds_ahead": 1},
+        "free": {"preset": "sync", "leftovers": "resume", "max_staleness": "unbounded"},
+    }
+    scenario = small_scenario(schedule__variants=variants, engine__placement="disaggregated")
+    tail = schedule_of(scenario, "tail-batching")
+    assert (tail.num_launched, tail.num_members, tail.leftovers) == (7, 5, Leftovers.DEFER)
+    spec = schedule_of(scenario, "spec")
+    assert (spec.num_launched, spec.num_members, spec.max_staleness, spec.rounds_ahead) == (9, 5, 1, 1)
+    assert schedule_of(scenario, "free").admission is Admission.UNBOUNDED
+    assert schedule_of(scenario, "async-cap").admission is Admission.COUNT
+
+
+def test_an_unknown_or_unsound_schedule_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="no schedule 'synch'; there are sync"):
+        schedule_of(small_scenario(), "synch")
+    with pytest.raises(ScenarioError, match="schedule 'one-step': colocated"):
+        schedule_of(small_scenario(), "one-step")
+
+
+def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, scenario = tmp_path / "figures.json", SCENARIOS / "smollm2_trace.toml"
+    options = ["--schedules", "sync", "--steps", "2", "--json", str(file), "--journals", str(tmp_path)]
+    assert main(["simulate", str(scenario), *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].startswith("sync  ")
+    assert "396 of 2048 recorded lengths are censored" in printed.out
+    assert "simulating sync" in printed.err
+    [result] = json.loads(file.read_text())
+    assert result["figures"]["num_steps"] == 2
+    account = Account.of(decode(line) for line in (tmp_path / "sync" / "journal.jsonl").read_text().splitlines())
+    assert [row["step"] for row in account.steps] == [1, 2]
+    assert result["figures"]["tokens_generated"] == result["figures"]["tokens_trained"] > 0
+
+
+def test_the_command_refuses_what_it_cannot_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(tmp_path / "absent.toml")]) == 2
+    assert main(["simulate", str(FILES[0]), "--schedules", "sinc"]) == 2
+    assert main(["simulate", str(FILES[0]), "--fast"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("tailrace: ") for line in lines] == [True] * 3
