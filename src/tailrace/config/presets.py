@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from tailrace.core.admission import Admission
 from tailrace.core.schedule import Leftovers
-
-if TYPE_CHECKING:
-    from tailrace.config.settings import ScheduleSettings
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "rollout-only"]
 
@@ -26,6 +23,7 @@ class Preset:
     is_counted: bool = False
     """The bound is a cap on what is in flight, not a promise about each response."""
 
+    @property
     def admission(self) -> Admission:
         if self.max_staleness is None:
             return Admission.UNBOUNDED
@@ -42,18 +40,35 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def resolved(settings: ScheduleSettings) -> Preset:
-    """The preset with what the settings say instead of it."""
+class Wishes(Protocol):
+    """Where settings or a scenario may differ from a preset; None: as the preset has it."""
+
+    @property
+    def preset(self) -> str: ...
+    @property
+    def over_provision_prompts(self) -> float | None: ...
+    @property
+    def over_provision_responses(self) -> float | None: ...
+    @property
+    def leftovers(self) -> Leftovers | str | None: ...
+    @property
+    def max_staleness(self) -> int | str | None: ...
+    @property
+    def rounds_ahead(self) -> int | None: ...
+
+
+def resolved(wishes: Wishes) -> Preset:
+    """The preset with what is asked for instead of it."""
     given: dict[str, Any] = {
-        name: getattr(settings, name)
+        name: getattr(wishes, name)
         for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
-        if getattr(settings, name) is not None
+        if getattr(wishes, name) is not None
     }
-    if settings.leftovers is not None:
-        given["leftovers"] = Leftovers(settings.leftovers)
-    if settings.max_staleness is not None:
-        given["max_staleness"] = None if settings.max_staleness == "unbounded" else settings.max_staleness
-    return replace(PRESETS[settings.preset], **given)
+    if wishes.leftovers is not None:
+        given["leftovers"] = Leftovers(wishes.leftovers)
+    if wishes.max_staleness is not None:
+        given["max_staleness"] = None if wishes.max_staleness == "unbounded" else int(wishes.max_staleness)
+    return replace(PRESETS[wishes.preset], **given)
 
 
 def launch_sizes(preset: Preset, *, batch_size: int, group_size: int) -> tuple[int, int]:

@@ -283,9 +283,9 @@ class TrainerSettings(Section):
 
 class ScheduleSettings(Section):
     preset: PresetName = "sync"
-    """How rollout and training share the time: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL), `one-step`,
-    `async-cap`; or `rollout-only`, which generates and scores without training. Settings below that have no value of
-    their own are as the preset has them."""
+    """How rollout and training share the time: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL),
+    `one-step`, `async-cap`; or `rollout-only`, which generates and scores without training. Settings below that have
+    no value of their own are as the preset has them."""
     rollout_batch_size: PositiveInt = 32
     """Prompts per step."""
     over_provision_prompts: Annotated[float, Field(ge=1)] | None = None

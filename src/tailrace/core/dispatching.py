@@ -17,8 +17,10 @@ from tailrace.core.trajectory import TrajectoryPhase
 
 def dispatch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     """Evaluations first, then what was begun before, oldest version first, then what is new."""
+    if not state.pending:
+        return
     able = [i for i in state.instances.values() if i.accepts_work and len(i.running) < schedule.max_in_flight]
-    if not able or not state.pending:
+    if not able:
         return
     batches: dict[InstanceId, list[do.Dispatch]] = {}
     for group in _in_order(state, schedule):

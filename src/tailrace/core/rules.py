@@ -85,7 +85,7 @@ def interrupt(state: State, schedule: Schedule, routing: RoutingPolicy, now: flo
 
 def pull(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     for instance in state.instances.values():
-        is_behind = instance.is_idle and instance.version < state.published
+        is_behind = instance.version < state.published and instance.is_idle
         if is_behind or (instance.phase is InstancePhase.RELEASED and _is_room_free(state)):
             instance.move(InstancePhase.PULLING, now=now)
             yield do.PullWeights(instance=instance.id, version=state.published)
@@ -200,6 +200,9 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
 
 def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
     """Act on waits past their limit, and be woken when the next one may be."""
+    shortest_s = state.limits.shortest_s
+    if state.timer_at is not None and now < state.timer_at <= now + shortest_s:
+        return  # it was set by the waits of that time, and none that began since can end before it
     current = waits(state, schedule)
     for wait in current:
         if wait.until > now:
@@ -211,10 +214,10 @@ def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         state.instances[wait.instance].is_condemned = True
         state.instances[wait.instance].heard_at = now
         yield do.KillInstance(instance=wait.instance, reason=age)
-    deadline = min((wait.until for wait in waits(state, schedule)), default=None)
-    if deadline is not None and (state.timer_at is None or deadline < state.timer_at):
-        state.timer_at = deadline
-        yield do.SetTimer(at=deadline)
+    ends = [wait.until for wait in waits(state, schedule)]
+    if ends:
+        state.timer_at = min(*ends, now + shortest_s)
+        yield do.SetTimer(at=state.timer_at)
 
 
 RULES: tuple[Rule, ...] = (

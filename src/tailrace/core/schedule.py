@@ -73,6 +73,18 @@ class Limits:
     checkpoint_s: float = 1800.0
     max_restarts: int = 3
 
+    @property
+    def shortest_s(self) -> float:
+        return min(
+            self.start_s,
+            self.progress_s,
+            self.reward_s,
+            self.prompts_s,
+            self.train_s,
+            self.weights_s,
+            self.checkpoint_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:

@@ -44,7 +44,7 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
         launch_responses=launch_responses,
         leftovers=preset.leftovers,
         max_staleness=preset.max_staleness,
-        admission=preset.admission(),
+        admission=preset.admission,
         rounds_ahead=preset.rounds_ahead,
         placement=Placement(asked.placement),
         keeps_deferred_tokens=asked.keep_deferred_tokens,
