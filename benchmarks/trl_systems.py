@@ -48,9 +48,9 @@ class Report:
         per_step = plan.num_samples / plan.steps
         return {
             "end_to_end": round(self.samples_trained / self.wall_s, 2),
-            "per_step": round(per_step * (plan.steps - 1) / steady_s, 2) if plan.steps > 1 else 0.0,
+            "per_step": round(per_step * (plan.steps - 1) / steady_s, 2),
             "wall_s": round(self.wall_s, 2),
-            "step_s": round(steady_s / max(1, plan.steps - 1), 2),
+            "step_s": round(steady_s / (plan.steps - 1), 2),
             "outside_steady_steps_s": round(self.wall_s - steady_s, 2),
             "samples_trained": self.samples_trained,
             "samples_without_advantage": self.samples_without_advantage,
