@@ -1,67 +1,65 @@
 "use strict";
 (function () {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const WIDTH = 1000, HEIGHT = 100;  // of the plane every chart is drawn in
+  const tips = JSON.parse(document.getElementById("tip-data").textContent);
+  const bubble = document.getElementById("tip");
 
-  // Charts are canvases: they cannot follow the style sheet by themselves.
-  function look(kind) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const text = colour("--text"), quiet = colour("--quiet"), line = colour("--line"), card = colour("--card");
-    if (kind === "Figure") {
-      return { background_fill_color: card, border_fill_color: card, outline_line_color: line };
-    }
-    if (kind.endsWith("Axis")) {
-      return {
-        axis_label_text_color: quiet, major_label_text_color: quiet, axis_line_color: line,
-        major_tick_line_color: line, minor_tick_line_color: null, axis_label_text_font_style: "normal",
-        axis_label_text_font_size: "13px", major_label_text_font_size: "12px",
-      };
-    }
-    if (kind === "Grid") return { grid_line_color: line, grid_line_alpha: 0.7 };
-    if (kind === "Title") return { text_color: text, text_font_size: "14px" };
-    if (kind === "Legend") {
-      return {
-        label_text_color: text, background_fill_color: card, background_fill_alpha: 0.75, border_line_color: null,
-        label_text_font_size: "12px",
-      };
-    }
-    return null;
+  // The part of its plane that a chart shows, from left to right.
+  const shown = (svg) => [svg.viewBox.baseVal.x, svg.viewBox.baseVal.width];
+
+  function place(svg, event) {
+    const box = svg.getBoundingClientRect();
+    const [left, width] = shown(svg);
+    return [left + width * (event.clientX - box.left) / box.width, HEIGHT * (event.clientY - box.top) / box.height];
   }
 
-  // Before a chart is drawn its description is painted, so that it is drawn once.
-  function paintDescription(node) {
-    if (node === null || typeof node !== "object") return;
-    const colours = typeof node.name === "string" && node.type === "object" ? look(node.name) : null;
-    if (colours) node.attributes = Object.assign(node.attributes || {}, colours);
-    for (const value of Object.values(node)) paintDescription(value);
+  function explain(chart) {
+    const svg = chart.querySelector("svg"), known = tips[chart.id.replace("chart-", "")];
+    svg.addEventListener("pointermove", (event) => {
+      const [x, y] = place(svg, event);
+      const tip = known.find(([left, right, top, bottom]) => left <= x && x < right && top <= y && y < bottom);
+      bubble.hidden = !tip;
+      if (!tip) return;
+      bubble.textContent = tip[4];
+      bubble.style.left = Math.min(event.clientX + 14, innerWidth - bubble.offsetWidth - 8) + "px";
+      bubble.style.top = Math.min(event.clientY + 14, innerHeight - bubble.offsetHeight - 8) + "px";
+    });
+    svg.addEventListener("pointerleave", () => { bubble.hidden = true; });
   }
 
-  function repaint() {
-    for (const doc of Bokeh.documents) {
-      for (const root of doc.roots()) {
-        for (const model of root.references()) {
-          const colours = look(model.type);
-          if (colours) model.setv(colours);
-        }
-      }
-    }
+  // Round numbers for a shorter piece of the axis, as the page was made with for the whole.
+  function ticks(low, high) {
+    const rough = (high - low) / 10, scale = 10 ** Math.floor(Math.log10(rough));
+    const step = scale * [1, 2, 5, 10].find((factor) => scale * factor >= rough * 0.999);
+    const first = Math.ceil(low / step), count = Math.floor(high / step) - first + 1;
+    return Array.from({ length: count }, (_, number) => Number(((first + number) * step).toPrecision(10)));
   }
 
-  // Charts on the screen are drawn first, the others one by one right after: the first look costs little.
-  async function draw() {
-    const items = JSON.parse(document.getElementById("chart-data").textContent);
-    items.forEach(paintDescription);
-    const top = (item) => document.getElementById(item.target_id).getBoundingClientRect().top;
-    const inView = items.filter((item) => top(item) < innerHeight);
-    const below = items.filter((item) => !inView.includes(item));
-    await Promise.all(inView.map((item) => Bokeh.embed.embed_item(item)));
-    document.body.dataset.renderedMs = Math.round(performance.now());
-    for (const item of below) {
-      await new Promise((resume) => setTimeout(resume, 20));
-      await Bokeh.embed.embed_item(item);
-    }
-    document.body.dataset.completeMs = Math.round(performance.now());
-    dark.addEventListener("change", repaint);
+  function look(chart, left, width) {
+    const [low, high] = chart.dataset.zoom.split(" ").map(Number);
+    const value = (x) => low + (high - low) * x / WIDTH, x = (second) => WIDTH * (second - low) / (high - low);
+    const marks = ticks(value(left), value(left + width));
+    chart.querySelector("svg").setAttribute("viewBox", `${left} 0 ${width} ${HEIGHT}`);
+    chart.querySelector(".grid").setAttribute("d", marks.map((mark) => `M${x(mark)} 0V${HEIGHT}`).join(""));
+    chart.querySelector(".x-labels").replaceChildren(...marks.map((mark) => {
+      const label = document.createElement("span");
+      label.textContent = mark.toLocaleString("en");
+      label.style.left = 100 * (x(mark) - left) / width + "%";
+      return label;
+    }));
+  }
+
+  function zoom(chart) {
+    const svg = chart.querySelector("svg"), smallest = WIDTH / 2000;
+    let from = null;
+    svg.addEventListener("pointerdown", (event) => { from = place(svg, event)[0]; svg.setPointerCapture(event.pointerId); });
+    svg.addEventListener("pointerup", (event) => {
+      if (from === null) return;
+      const [left, right] = [from, place(svg, event)[0]].sort((a, b) => a - b).map((x) => Math.min(Math.max(x, 0), WIDTH));
+      from = null;
+      if (right - left > Math.max(smallest, shown(svg)[1] / 200)) look(chart, left, right - left);
+    });
+    svg.addEventListener("dblclick", () => look(chart, 0, WIDTH));
   }
 
   function fates() {
@@ -98,6 +96,8 @@
     show();
   }
 
+  document.querySelectorAll(".chart").forEach(explain);
+  document.querySelectorAll("[data-zoom]").forEach(zoom);
   fates();
-  draw();
+  document.body.dataset.completeMs = Math.round(performance.now());
 })();

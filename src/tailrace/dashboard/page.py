@@ -12,12 +12,11 @@ from importlib.metadata import version
 from importlib.resources import files as package_files
 from typing import Any
 
-from bokeh.embed import json_item
-from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
 from tailrace.dashboard import charts, tables
+from tailrace.dashboard.plane import Chart
 from tailrace.dashboard.samples import Sample
 from tailrace.observe.account import Account
 
@@ -58,16 +57,16 @@ def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample]
         config=json.dumps(config, indent=2),
         version=version("tailrace"),
         num_entries=f"{account.num_entries:,}",
-        chart_json=_embed([json_item(chart, f"chart-{key}") for key, chart in drawings.items()]),
+        tip_json=_embed({name: chart.tips for name, chart in drawings.items()}),
         fate_json=_embed(fates),
-        bokeh=Markup(Resources(mode="inline", components=["bokeh"], log_level="warn").render_js()),
         css=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
     )
 
 
-def _drawings(account: Account) -> dict[str, Any]:
-    found: dict[str, Any] = {"timeline": charts.timeline(account.timeline.lanes())}
+def _drawings(account: Account) -> dict[str, Chart]:
+    window = account.began, account.now
+    found = {"timeline": charts.timeline(account.timeline.lanes(), title="What each part did", window=window)}
     if account.steps:
         found["rewards"] = charts.rewards(account.steps)
         found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
