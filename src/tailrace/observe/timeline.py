@@ -9,8 +9,8 @@ holds for every lane, finished run or not. What is still open when the journal e
 * An instance is `starting` until it has weights, `generating` while it holds at least one unfinished response,
   `loading weights` during a pull, `ending` from the order to end it until the news of its end.
 * Rewards are `scoring` while at least one score is asked for and not back.
-* The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash cost
-  it. Then it does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
+* The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
+  cost it. Then it does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
 * Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
 """
 
