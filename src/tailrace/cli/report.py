@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
         path = write_report(options.run, options.output)
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "markupsafe"):
+        if error.name not in ("bokeh", "jinja2", "markupsafe"):
             raise
         print(f"tailrace: a report needs {error.name}: pip install 'tailrace[report]'", file=sys.stderr)
     except ValueError as error:

@@ -1,18 +1,27 @@
-"""The charts of the report. Each takes numbers that are already counted and returns one chart."""
+"""The charts of the report, drawn by bokeh. Each takes numbers that are already counted and returns one chart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from statistics import fmean
 
-from tailrace.dashboard.plane import Box, Chart, Label, Mark, Plane, Range, ticks
+import numpy as np
+from bokeh.models import ColumnDataSource, FixedTicker, LinearColorMapper
+from bokeh.transform import factor_cmap
+from numpy.typing import NDArray
+
+from tailrace.dashboard.figures import Chart, Mark, Range, blank, explain, over_steps, roomy
 from tailrace.dashboard.thinning import buckets, drawn
 from tailrace.observe.fates import StepLengths
 from tailrace.observe.metrics import Row
 from tailrace.observe.timeline import Lane
 
-MAX_POINTS, MAX_BARS, MAX_SPANS, LENGTH_BINS = 500, 120, 1500, 40
-LANE_PX = 48
+Numbers = NDArray[np.float64]
+
+MAX_POINTS, MAX_BARS, MAX_SPANS, LENGTH_BINS = 500, 120, 1000, 40
+LANE_PX, LANE_NAME_PX = 48, 104
+TREND_PARTS = 25
 
 SPAN_COLOURS = {
     "generating": "#2a9d8f",
@@ -38,24 +47,33 @@ PHASES = {
 OTHER = ("other", "#8a94a6")
 LINES = ("#2a9d8f", "#d1603d", "#4c78c8", "#c9a227", "#8a6fc0", "#b0649b", "#5a9e4b", "#8a94a6")
 _LENGTH_SHADES = 12
+_LENGTH_PALETTE = tuple(f"{LINES[0]}{255 * shade // _LENGTH_SHADES:02x}" for shade in range(_LENGTH_SHADES + 1))
 
 
 def rewards(steps: Sequence[Row]) -> Chart:
+    """The mean reward of every step; a long run also has the trend that its steps are too noisy to show."""
     rows = _thin(steps)
-    xs, mean = [row["step"] for row in rows], [row["reward/mean"] for row in rows]
-    low = [row["reward/mean"] - row["reward/std"] for row in rows]
-    high = [row["reward/mean"] + row["reward/std"] for row in rows]
-    plane = Plane(_step_range(steps), _roomy(low + high))
-    plane.band(xs, low, high, f"{LINES[0]}2b")
-    plane.line(xs, mean, LINES[0])
-    if len(rows) == 1:
-        plane.dots(xs, mean, LINES[0])
-    plane.say_at(xs, [f"step {row['step']:g}\nmean {row['reward/mean']:.3f}" for row in rows])
-    key = (
+    window = len(steps) // TREND_PARTS if len(steps) > MAX_BARS else 1
+    mean, std = _column(rows, "reward/mean"), _column(rows, "reward/std")
+    trend = _trailing_mean(_column(steps, "reward/mean"), window)[_shown(len(steps))]
+    columns = {"step": _column(rows, "step"), "mean": mean, "low": mean - std, "high": mean + std, "trend": trend}
+    data = ColumnDataSource(columns)
+    figure = over_steps(_step_range(steps), roomy([*(mean - std), *(mean + std)]))
+    figure.varea("step", "low", "high", source=data, fill_color=LINES[0], fill_alpha=0.17)
+    line = figure.line("step", "mean", source=data, color=LINES[0], **_stroke(len(steps)))
+    tips = [("step", "@step"), ("mean", "@mean{0.000}")]
+    key = [
         Mark(words="mean", colour=LINES[0]),
         Mark(words="\N{PLUS-MINUS SIGN} 1 std", colour=f"{LINES[0]}2b", shape="area"),
-    )
-    return plane.over_steps("Reward of a response", key)
+    ]
+    if len(rows) == 1:
+        figure.scatter("step", "mean", source=data, color=LINES[0], size=8)
+    if window > 1:
+        figure.line("step", "trend", source=data, color=LINES[1], line_width=2)
+        tips.append((f"last {window}", "@trend{0.000}"))
+        key.append(Mark(words=f"mean of the last {window} steps", colour=LINES[1]))
+    explain(figure, line, tips, mode="vline")
+    return Chart(title="Reward of a response", key=tuple(key), figure=figure)
 
 
 def evaluations(rows: Sequence[Row]) -> Chart:
@@ -65,43 +83,44 @@ def evaluations(rows: Sequence[Row]) -> Chart:
     shown = averages + [name for name in names if "/pass@" in name and not name.endswith("@1")]
     first, last = rows[0]["step"], rows[-1]["step"]
     edge = 0.02 * (last - first) or 0.5
-    plane = Plane((first - edge, last + edge), _roomy([row[name] for row in rows for name in shown if name in row]))
-    key = []
-    for number, name in enumerate(shown):
-        mine = _thin([row for row in rows if name in row])
-        xs, scores, colour = [row["step"] for row in mine], [row[name] for row in mine], LINES[number % len(LINES)]
-        plane.line(xs, scores, colour, is_dashed=name not in averages)
-        plane.dots(xs, scores, colour)
-        shape = "line" if name in averages else "dashed"
-        key.append(Mark(words=name.removeprefix("eval/"), colour=colour, shape=shape))
-    by_step = _scores_by_step(rows, shown)
-    plane.say_at(list(by_step), list(by_step.values()))
-    return plane.over_steps("Score of evaluations", key)
+    figure = over_steps(
+        (first - edge, last + edge), roomy([row[name] for row in rows for name in shown if name in row])
+    )
+    key = [
+        Mark(words=name.removeprefix("eval/"), colour=colour, shape="line" if name in averages else "dashed")
+        for name, colour in zip(shown, cycle(LINES), strict=False)
+    ]
+    points = [(mark, _thin([row for row in rows if name in row]), name) for mark, name in zip(key, shown, strict=True)]
+    lines = {
+        "steps": [_column(mine, "step") for _, mine, _ in points],
+        "scores": [_column(mine, name) for _, mine, name in points],
+        "colour": [mark.colour for mark in key],
+        "dash": ["solid" if mark.shape == "line" else "dashed" for mark in key],
+    }
+    figure.multi_line("steps", "scores", source=ColumnDataSource(lines), color="colour", line_dash="dash", line_width=2)
+    spots = [(mark.words, mark.colour, row["step"], row[name]) for mark, mine, name in points for row in mine]
+    columns = dict(zip(("set", "colour", "step", "score"), map(list, zip(*spots, strict=True)), strict=True))
+    dots = figure.scatter("step", "score", source=ColumnDataSource(columns), color="colour", size=8)
+    explain(figure, dots, [("set", "@set"), ("step", "@step"), ("score", "@score{0.000}")], mode="mouse")
+    return Chart(title="Score of evaluations", key=tuple(key), figure=figure)
 
 
 def lengths(steps: Sequence[StepLengths], rows: Sequence[Row]) -> Chart:
     """How often each length was generated, step by step, under the percentiles."""
     longest = max((length for step in steps for length in step.generated), default=0) or 1
-    plane = Plane(_step_range(rows), (0, longest * 1.05))
-    shades: list[list[Box]] = [[] for _ in range(_LENGTH_SHADES + 1)]
-    height = longest / LENGTH_BINS
-    for part in buckets(len(steps), MAX_BARS):
-        left, right = steps[part[0]].step - 0.5, steps[part[-1]].step + 0.5
-        shares = _histogram([length for index in part for length in steps[index].generated], longest)
-        for number, share in enumerate(shares):
-            # The square root keeps rare lengths visible beside common ones.
-            shades[round(_LENGTH_SHADES * share**0.5)].append((left, right, number * height, (number + 1) * height))
-    for number, boxes in enumerate(shades[1:], start=1):
-        if boxes:
-            plane.boxes(boxes, f"{LINES[0]}{round(255 * number / _LENGTH_SHADES):02x}")
-    thin, colours = _thin(rows), {"max": LINES[1], "p95": LINES[3], "p50": LINES[2]}
-    xs = [row["step"] for row in thin]
-    for name, colour in colours.items():
-        plane.line(xs, [row[f"response_length/{name}"] for row in thin], colour)
-    tips = ["\n".join(f"{name} {row[f'response_length/{name}']:g}" for name in colours) for row in thin]
-    plane.say_at(xs, [f"step {x:g}\n{tip}" for x, tip in zip(xs, tips, strict=True)])
-    key = [Mark(words=name, colour=colour) for name, colour in colours.items()]
-    return plane.over_steps("Tokens of generated responses", key)
+    figure = over_steps(_step_range(rows), (0, longest * 1.05))
+    first, last = steps[0].step, steps[-1].step
+    colours = LinearColorMapper(palette=_LENGTH_PALETTE, low=-0.5, high=_LENGTH_SHADES + 0.5)
+    figure.image([_shades(steps, longest)], x=first - 0.5, y=0, dw=last - first + 1, dh=longest, color_mapper=colours)
+    thin, colour_of = _thin(rows), {"max": LINES[1], "p95": LINES[3], "p50": LINES[2]}
+    columns = {name: _column(thin, f"response_length/{name}") for name in colour_of}
+    data = ColumnDataSource({"step": _column(thin, "step"), **columns})
+    stroke = _stroke(len(rows))
+    drawn_lines = [figure.line("step", name, source=data, color=hue, **stroke) for name, hue in colour_of.items()]
+    tips = [("step", "@step"), *((name, f"@{name}") for name in colour_of)]
+    explain(figure, drawn_lines[0], tips, mode="vline")
+    key = tuple(Mark(words=name, colour=hue) for name, hue in colour_of.items())
+    return Chart(title="Tokens of generated responses", key=key, figure=figure)
 
 
 def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
@@ -109,31 +128,32 @@ def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
 
     Charts of several runs that are given the same ``window`` (seconds of run time) share one time axis.
     """
-    plane = Plane(window, (len(lanes), 0))
-    boxes: dict[str, list[Box]] = {kind: [] for kind in SPAN_COLOURS}
-    for place, lane in enumerate(lanes):
-        for span in drawn(lane, limit=MAX_SPANS):
-            box = span.start, span.end, place + 0.82, place + 0.18
-            boxes[span.kind].append(box)
-            plane.say(box, f"{lane.name}: {span.kind}\nfrom {span.start:,.2f} s for {span.seconds:,.2f} s")
-    shown = {kind: colour for kind, colour in SPAN_COLOURS.items() if boxes[kind]}
-    for kind, colour in shown.items():
-        plane.boxes(boxes[kind], colour)
-    seconds = ticks(*window, 10)
-    return Chart(
-        title=title,
-        key=tuple(Mark(words=kind, colour=colour, shape="area") for kind, colour in shown.items()),
-        shapes=plane.shapes(seconds, ()),
-        x_title="seconds of run time",
-        x_labels=tuple(Label(percent=plane.x(second) / 10, words=f"{second:,g}") for second in seconds),
-        y_labels=tuple(
-            Label(percent=plane.y(place + 0.5), words=f"{lane.name}\nidle {lane.idle_s:,.1f} s")
-            for place, lane in enumerate(lanes)
-        ),
-        tips=tuple(plane.tips),
-        height_px=LANE_PX * len(lanes),
-        zoom=window,
+    spans = [(place, span) for place, lane in enumerate(lanes) for span in drawn(lane, limit=MAX_SPANS)]
+    shown = [kind for kind in SPAN_COLOURS if any(span.kind == kind for _, span in spans)]
+    height = 40 + LANE_PX * len(lanes)
+    figure = blank("seconds of run time", window, (len(lanes), 0), height=height, left=LANE_NAME_PX, tools="xbox_zoom")
+    places = np.array([place for place, _ in spans])
+    columns = {
+        "kind": [span.kind for _, span in spans],
+        "start": np.array([span.start for _, span in spans]),
+        "end": np.array([span.end for _, span in spans]),
+        "seconds": np.array([span.seconds for _, span in spans]),
+        "top": places + 0.18,
+        "bottom": places + 0.82,
+    }
+    colours = factor_cmap("kind", palette=[SPAN_COLOURS[kind] for kind in shown], factors=shown)
+    boxes = figure.quad(
+        "start", "end", "top", "bottom", source=ColumnDataSource(columns), fill_color=colours, line_color=None
     )
+    figure.ygrid.visible = False
+    figure.yaxis.ticker = FixedTicker(ticks=[place + 0.5 for place in range(len(lanes))])
+    figure.yaxis.major_label_overrides = {
+        place + 0.5: f"{lane.name}\nidle {lane.idle_s:,.1f} s" for place, lane in enumerate(lanes)
+    }
+    tips = [("what", "@kind"), ("from", "@start{0,0.00} s"), ("lasted", "@seconds{0,0.00} s")]
+    explain(figure, boxes, tips, mode="mouse")
+    key = tuple(Mark(words=kind, colour=SPAN_COLOURS[kind], shape="area") for kind in shown)
+    return Chart(title=title, key=key, figure=figure)
 
 
 def phases(steps: Sequence[Row]) -> Chart:
@@ -141,54 +161,75 @@ def phases(steps: Sequence[Row]) -> Chart:
     bars = [[steps[index] for index in part] for part in buckets(len(steps), MAX_BARS)]
     seconds = [_phase_seconds(rows) for rows in bars]
     highest = max(sum(bar.values()) for bar in seconds) or 1.0
-    plane = Plane(_step_range(steps), (0, 1.05 * highest))
-    boxes: dict[str, list[Box]] = {}
-    for rows, bar in zip(bars, seconds, strict=True):
-        first, last, gap, bottom = rows[0]["step"], rows[-1]["step"], 0.075 * len(rows), 0.0
-        for words, height in bar.items():
-            boxes.setdefault(words, []).append((first - 0.5 + gap, last + 0.5 - gap, bottom, bottom + height))
-            bottom += height
-        name = f"step {first:g}" if len(rows) == 1 else f"steps {first:g} to {last:g}, mean"
-        parts = [f"{words} {height:.2f} s" for words, height in bar.items()]
-        plane.say((first - 0.5, last + 0.5, *plane.y_range), "\n".join([name, *parts]))
+    figure = over_steps(_step_range(steps), (0, 1.05 * highest))
     colours = dict((*PHASES.values(), OTHER))
-    for words, colour in colours.items():
-        plane.boxes(boxes[words], colour)
-    key = [Mark(words=words, colour=colour, shape="area") for words, colour in colours.items()]
-    return plane.over_steps("Seconds of a step", key)
+    columns = {
+        "step": np.array([(rows[0]["step"] + rows[-1]["step"]) / 2 for rows in bars]),
+        "width": np.array([0.85 * len(rows) for rows in bars]),
+        "steps": [_span_of_steps(rows) for rows in bars],
+        **{words: np.array([bar[words] for bar in seconds]) for words in colours},
+    }
+    stack = figure.vbar_stack(
+        list(colours),
+        x="step",
+        width="width",
+        source=ColumnDataSource(columns),
+        color=list(colours.values()),
+        line_color=None,
+    )
+    tips = [("step", "@steps"), *((words, f"@{{{words}}}{{0.00}} s") for words in colours)]
+    explain(figure, stack[0], tips, mode="vline")
+    key = tuple(Mark(words=words, colour=colour, shape="area") for words, colour in colours.items())
+    return Chart(title="Seconds of a step", key=key, figure=figure)
 
 
 def _thin(rows: Sequence[Row]) -> list[Row]:
     """The last row of each bucket: real rows, and always the newest."""
-    return [rows[part[-1]] for part in buckets(len(rows), MAX_POINTS)]
+    return [rows[index] for index in _shown(len(rows))]
+
+
+def _shown(count: int) -> list[int]:
+    return [part[-1] for part in buckets(count, MAX_POINTS)]
+
+
+def _stroke(count: int) -> dict[str, float]:
+    """Lines of many points are thin, or they would be one patch of colour."""
+    return {"line_width": 2, "line_alpha": 1.0} if count <= MAX_BARS else {"line_width": 1, "line_alpha": 0.6}
+
+
+def _trailing_mean(values: Numbers, window: int) -> Numbers:
+    """Of the last ``window`` values at each place, of fewer at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    means: Numbers = (sums[ends] - sums[starts]) / (ends - starts)
+    return means
+
+
+def _column(rows: Sequence[Row], name: str) -> Numbers:
+    """As an array, which bokeh puts into the page as bytes."""
+    return np.array([row[name] for row in rows], dtype=np.float64)
 
 
 def _step_range(rows: Sequence[Row]) -> Range:
     return rows[0]["step"] - 0.5, rows[-1]["step"] + 0.5
 
 
-def _roomy(values: Sequence[float]) -> Range:
-    """A little more than the values need, so that no line runs along an edge."""
-    low, high = min(values), max(values)
-    edge = 0.06 * (high - low) or 0.5
-    return low - edge, high + edge
+def _shades(steps: Sequence[StepLengths], longest: int) -> NDArray[np.uint8]:
+    """The share of responses in every cell of length and step, from 0 to the strongest shade."""
+    parts = buckets(len(steps), MAX_BARS)
+    shades = np.zeros((LENGTH_BINS, len(parts)), dtype=np.uint8)
+    for column, part in enumerate(parts):
+        values = [length for index in part for length in steps[index].generated]
+        counts, _ = np.histogram(values, bins=LENGTH_BINS, range=(0, longest))
+        # The square root keeps rare lengths visible beside common ones.
+        shades[:, column] = np.rint(_LENGTH_SHADES * np.sqrt(counts / max(len(values), 1)))
+    return shades
 
 
-def _scores_by_step(rows: Sequence[Row], names: Sequence[str]) -> dict[float, str]:
-    """What each evaluated step scored; the sets of one step may come in several rows."""
-    words: dict[float, str] = {}
-    for row in rows:
-        scores = [f"\n{name.removeprefix('eval/')} {row[name]:.3f}" for name in names if name in row]
-        words[row["step"]] = words.get(row["step"], f"step {row['step']:g}") + "".join(scores)
-    return words
-
-
-def _histogram(values: Sequence[int], longest: int) -> list[float]:
-    """The share of values in each bin of 0 .. longest."""
-    counts = [0] * LENGTH_BINS
-    for value in values:
-        counts[min(value * LENGTH_BINS // longest, LENGTH_BINS - 1)] += 1
-    return [count / len(values) for count in counts] if values else [0.0] * LENGTH_BINS
+def _span_of_steps(rows: Sequence[Row]) -> str:
+    first, last = rows[0]["step"], rows[-1]["step"]
+    return f"{first:g}" if len(rows) == 1 else f"{first:g} to {last:g}, mean"
 
 
 def _phase_seconds(rows: Sequence[Row]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = (
-    "tailrace", "torch", "transformers", "safetensors", "tokenizers", "numpy", "pydantic", "peft", "rich",
+    "tailrace", "torch", "transformers", "safetensors", "tokenizers", "numpy", "pydantic", "peft", "bokeh", "rich",
 )  # fmt: skip
 
 

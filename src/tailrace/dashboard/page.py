@@ -12,11 +12,13 @@ from importlib.metadata import version
 from importlib.resources import files as package_files
 from typing import Any
 
+from bokeh.embed import json_item
+from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
 from tailrace.dashboard import charts, tables
-from tailrace.dashboard.plane import Chart
+from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.samples import Sample
 from tailrace.observe.account import Account
 
@@ -57,8 +59,9 @@ def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample]
         config=json.dumps(config, indent=2),
         version=version("tailrace"),
         num_entries=f"{account.num_entries:,}",
-        tip_json=_embed({name: chart.tips for name, chart in drawings.items()}),
+        chart_json=_embed([json_item(chart.figure, f"plot-{name}") for name, chart in drawings.items()]),
         fate_json=_embed(fates),
+        bokeh=Markup(_bokeh()),
         css=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
     )
@@ -74,6 +77,12 @@ def _drawings(account: Account) -> dict[str, Chart]:
     if account.evaluations:
         found["evaluations"] = charts.evaluations(account.evaluations)
     return found
+
+
+def _bokeh() -> str:
+    """The library that draws the charts, minified: its core alone, without widgets, tables and formulas."""
+    script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
+    return script
 
 
 def _template() -> Any:
