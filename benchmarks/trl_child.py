@@ -34,6 +34,7 @@ class Count:
     tokens_generated: int = 0
     samples_trained: int = 0
     tokens_trained: int = 0
+    samples_without_advantage: int = 0
     optimizer_steps: int = 0
     step_ends_s: list[float] = field(default_factory=list)
     """By this process's clock."""
@@ -59,14 +60,16 @@ class StepClock(TrainerCallback):  # type: ignore[misc]
         self._count.step_ends_s.append(time.monotonic())
 
 
-def counted(name: str, count: Count) -> Any:
-    function = getattr(trl_reward, name)
+def counted(plan: Plan, count: Count) -> Any:
+    function = getattr(trl_reward, plan.reward)
 
     def reward(completions: list[str], completion_ids: list[list[int]], **columns: Any) -> list[float]:
         scores: list[float] = function(completions=completions, **columns)
         count.samples_generated += len(completions)
         count.tokens_generated += sum(map(len, completion_ids))
         count.rewards.append(sum(scores) / len(scores))
+        groups = [scores[start : start + plan.group_size] for start in range(0, len(scores), plan.group_size)]
+        count.samples_without_advantage += sum(len(group) for group in groups if len(set(group)) == 1)
         return scores
 
     return reward
@@ -127,7 +130,7 @@ def main(folder: Path, path: str) -> None:
     plan, count = Plan.read(folder), Count()
     trainer = CountingTrainer(
         model=plan.checkpoint,
-        reward_funcs=counted(plan.reward, count),
+        reward_funcs=counted(plan, count),
         args=configure(plan, folder, path),
         train_dataset=Dataset.from_list(read_rows(folder)),
         callbacks=[StepClock(count)],

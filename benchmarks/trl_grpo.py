@@ -46,6 +46,8 @@ def main() -> None:
         threads=options.threads,
         **sizes,
     )
+    if plan.steps < 2:
+        raise SystemExit("--steps must be at least 2: the first step's end is where the steady state begins")
     rounds: dict[str, list[Report]] = {name: [] for name in options.systems}
     for number in range(options.rounds):
         for name in options.systems:

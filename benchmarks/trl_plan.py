@@ -1,23 +1,22 @@
 """What is trained in the comparison with TRL: one plan, from which every system takes its settings.
 
-Every system sees the same prompts in the same order. With ``steps`` x ``prompts`` rows, no prompt occurs twice for
-tiny-arith, and each response is trained exactly once, in one optimizer step per batch, by weights that generated it.
+Every system sees the same prompts in the same order, none of them twice. Each response is trained exactly once, in one
+optimizer step per batch, by the weights that generated it.
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from rollout_workloads import as_chat
+from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoTokenizer
 
-REWARDS = {"tiny-arith": "arithmetic", "smollm2": "names_the_sum"}
+REWARDS = {"tiny-arith": "arithmetic", "smollm2": "plain_words"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Plan:
 
     def _rows(self) -> list[dict[str, Any]]:
         wanted = self.steps * self.prompts
-        source = _arithmetic_rows() if self.model == "tiny-arith" else _sum_rows(Path(self.checkpoint), self.seed)
+        source = _arithmetic_rows() if self.model == "tiny-arith" else _question_rows(Path(self.checkpoint))
         rows = [row for row, _ in zip(source, range(wanted), strict=False)]
         if len(rows) < wanted:
             raise SystemExit(f"{self.model} has {len(rows)} prompts, {self.steps} steps need {wanted}")
@@ -75,9 +74,7 @@ def _arithmetic_rows() -> Iterator[dict[str, Any]]:
         yield {"prompt": row["prompt"], "answer": row["answer"]}
 
 
-def _sum_rows(checkpoint: Path, seed: int) -> Iterator[dict[str, Any]]:
+def _question_rows(checkpoint: Path) -> Iterator[dict[str, Any]]:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    numbers = random.Random(seed)
-    while True:
-        one, other = numbers.randint(10, 99), numbers.randint(10, 99)
-        yield {"prompt": as_chat(tokenizer, f"What is {one} + {other}?"), "answer": str(one + other)}
+    for question in QUESTIONS:
+        yield {"prompt": as_chat(tokenizer, question)}

@@ -13,6 +13,7 @@ def arithmetic(completions: list[str], answer: list[str], **_: Any) -> list[floa
     return [float(exact_match(text, str(wanted))) for text, wanted in zip(completions, answer, strict=True)]
 
 
-def names_the_sum(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-    """The right number occurs in the text. A small chat model manages that now and then."""
-    return [float(str(wanted) in re.findall(r"\d+", text)) for text, wanted in zip(completions, answer, strict=True)]
+def plain_words(completions: list[str], **_: Any) -> list[float]:
+    """The share of words of at most five letters: graded, so that no two responses of a group are likely to tie."""
+    words = [re.findall(r"[A-Za-z]+", text) for text in completions]
+    return [sum(len(word) <= 5 for word in found) / max(1, len(found)) for found in words]

@@ -29,6 +29,8 @@ class Report:
     tokens_generated: int
     samples_trained: int
     tokens_trained: int
+    samples_without_advantage: int
+    """In groups of equal scores: their gradient is zero, and tailrace does not compute it."""
     step_ends_s: list[float]
     """When each optimizer step ended; only differences mean anything."""
     rewards: list[float]
@@ -46,11 +48,12 @@ class Report:
         per_step = plan.num_samples / plan.steps
         return {
             "end_to_end": round(self.samples_trained / self.wall_s, 2),
-            "per_step": round(per_step * (plan.steps - 1) / steady_s, 2) if plan.steps > 1 else 0.0,
+            "per_step": round(per_step * (plan.steps - 1) / steady_s, 2),
             "wall_s": round(self.wall_s, 2),
-            "step_s": round(steady_s / max(1, plan.steps - 1), 2),
+            "step_s": round(steady_s / (plan.steps - 1), 2),
             "outside_steady_steps_s": round(self.wall_s - steady_s, 2),
             "samples_trained": self.samples_trained,
+            "samples_without_advantage": self.samples_without_advantage,
             "tokens_generated": self.tokens_generated,
             "reward_first": round(self.rewards[0], 3),
             "reward_last": round(self.rewards[-1], 3),
@@ -72,6 +75,7 @@ def run_tailrace(plan: Plan, folder: Path) -> Report:
         # Each response by its name, so that one trained twice would count once.
         samples_trained=len({name for step in steps for name in step["trajectories"]}),
         tokens_trained=round(sum(row["response_length/mean"] * row["groups/num_samples"] for row in rows)),
+        samples_without_advantage=round(sum(row["groups/frac_zero_std"] * row["groups/num_samples"] for row in rows)),
         step_ends_s=[row["timing_s/since_start"] for row in rows],
         rewards=[row["reward/mean"] for row in rows],
     )

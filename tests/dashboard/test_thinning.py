@@ -37,11 +37,21 @@ def test_few_spans_are_drawn_as_they_are() -> None:
 
 
 def test_many_short_spans_are_drawn_as_what_took_most_of_their_time() -> None:
-    found = drawn(lane_of(10_000), limit=100)
-    assert 90 <= len(found) <= 200
-    assert {span.kind for span in found} == {"idle"}
+    assert drawn(lane_of(10_000), limit=100) == [Span(kind="idle", start=0.0, end=10_000.0)]
+
+
+def test_merged_spans_cover_the_window_once_and_change_where_the_lane_does() -> None:
+    spans = [Span(kind="scoring", start=float(i), end=i + (0.75 if i < 5_000 else 0.25)) for i in range(10_000)]
+    found = drawn(Lane(name="rewards", start=0.0, end=10_000.0, spans=tuple(spans)), limit=99)
+    assert [span.kind for span in found] == ["scoring", "idle"]
     assert (found[0].start, found[-1].end) == (0.0, 10_000.0)
     assert all(first.end == second.start for first, second in pairwise(found))
+    assert found[1].start == pytest.approx(5_000, abs=10_000 / 99)
+
+
+def test_two_long_spans_of_one_kind_stay_two() -> None:
+    steps = (Span(kind="training", start=0.0, end=4.0), Span(kind="training", start=4.0, end=9.0))
+    assert drawn(Lane(name="trainer", start=0.0, end=9.0, spans=steps), limit=10) == list(steps)
 
 
 def test_a_long_span_among_short_ones_keeps_its_edges() -> None:

@@ -115,6 +115,24 @@ def test_time_without_processes_is_down_and_not_idle() -> None:
     assert found["trainer"].idle_ratio == 1.0
 
 
+def test_a_trainer_that_takes_lost_steps_again_is_not_idle() -> None:
+    found = lanes(
+        [
+            *one_step(),
+            entry(20.0, ev.RunResumed(limits=Limits(), checkpoint=None), do.StartTrainer()),
+            entry(22.0, ev.TrainerReached(version=Version(0))),
+            entry(25.0, ev.TrainerReached(version=Version(1))),
+            entry(26.0, ev.InstanceStarted(instance=ONE, version=Version(0))),
+        ]
+    )
+    assert found["trainer"].spans[-3:] == (
+        Span(kind="down", start=13.0, end=20.0),
+        Span(kind="starting", start=20.0, end=22.0),
+        Span(kind="catching up", start=22.0, end=25.0),
+    )
+    assert found["trainer"].idle_s == 9.0
+
+
 def test_a_lost_instance_generates_nothing_any_more() -> None:
     lost = entry(5.0, ev.InstanceLost(instance=ONE, reason="killed"), do.StartInstance(instance=ONE))
     found = lanes([*one_step()[:4], lost, entry(8.0, ev.InstanceStarted(instance=ONE, version=Version(0)))])

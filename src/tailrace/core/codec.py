@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 
 from tailrace.core.ids import GroupId, TrajectoryId
 
@@ -48,7 +48,8 @@ def _decoder(annotation: typing.Any) -> Callable[[typing.Any], typing.Any]:
     if hasattr(annotation, "__supertype__"):
         return _decoder(annotation.__supertype__)
     if annotation in (GroupId, TrajectoryId):
-        return typing.cast(Callable[[typing.Any], typing.Any], annotation.parse)
+        # One id is named several times within a few entries: offered, submitted, reported, scored, trained.
+        return lru_cache(maxsize=8192)(annotation.parse)
     if annotation in (int, float, str, bool):
         return typing.cast(Callable[[typing.Any], typing.Any], annotation)
     if annotation in (None, type(None)):

@@ -1,28 +1,32 @@
-"""The charts of the report, made with bokeh. Each takes numbers that are already counted and returns one figure.
-
-Colours of text, axes and grids are left to the page, which knows whether it is shown light or dark.
-"""
+"""The charts of the report, drawn by bokeh. Each takes numbers that are already counted and returns one chart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import cycle
 from statistics import fmean
-from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, LinearColorMapper
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, FixedTicker, LinearColorMapper
+from bokeh.transform import factor_cmap
+from numpy.typing import NDArray
 
+from tailrace.dashboard.figures import Chart, Mark, Range, blank, explain, over_steps, roomy
 from tailrace.dashboard.thinning import buckets, drawn
 from tailrace.observe.fates import StepLengths
 from tailrace.observe.metrics import Row
 from tailrace.observe.timeline import Lane
 
-MAX_POINTS, MAX_BARS, MAX_SPANS, LENGTH_BINS = 1000, 120, 800, 40
+Numbers = NDArray[np.float64]
+
+MAX_POINTS, MAX_BARS, MAX_SPANS, LENGTH_BINS = 500, 120, 1000, 40
+LANE_PX, LANE_NAME_PX = 48, 104
+TREND_PARTS = 25
 
 SPAN_COLOURS = {
     "generating": "#2a9d8f",
     "training": "#4c78c8",
+    "catching up": "#9db4e0",
     "scoring": "#8a6fc0",
     "publishing": "#c9a227",
     "loading weights": "#dcbf4a",
@@ -41,180 +45,195 @@ PHASES = {
 }
 """Metric `timing_s/NAME` to its words and colour."""
 OTHER = ("other", "#8a94a6")
-_LINES = ("#2a9d8f", "#d1603d", "#4c78c8", "#c9a227", "#8a6fc0", "#b0649b", "#5a9e4b", "#8a94a6")
-_LENGTH_PALETTE = tuple(f"#2a9d8f{alpha:02x}" for alpha in (0, *range(48, 256, 16)))
+LINES = ("#2a9d8f", "#d1603d", "#4c78c8", "#c9a227", "#8a6fc0", "#b0649b", "#5a9e4b", "#8a94a6")
+_LENGTH_SHADES = 12
+_LENGTH_PALETTE = tuple(f"{LINES[0]}{255 * shade // _LENGTH_SHADES:02x}" for shade in range(_LENGTH_SHADES + 1))
 
 
-def _figure(title: str, x: str, y: str, *, height: int = 260, is_zoomable: bool = False, **options: object) -> figure:
-    chart = figure(
-        height=height,
-        sizing_mode="stretch_width",
-        # A toolbar is slow to draw: only where there is something to look for.
-        tools="xpan,xwheel_zoom,box_zoom,reset" if is_zoomable else "",
-        toolbar_location="right" if is_zoomable else None,
-        x_axis_label=x,
-        y_axis_label=y,
-        title=title,
-        **options,
-    )
-    chart.toolbar.logo = None
-    chart.toolbar.active_scroll = None  # the wheel scrolls the page
-    chart.min_border_right = 16
-    return chart
-
-
-def _legend_above(chart: figure, names: Mapping[str, Sequence[Any]]) -> None:
-    """Outside the plot, where it hides nothing."""
-    items = [LegendItem(label=name, renderers=list(renderers)) for name, renderers in names.items()]
-    chart.add_layout(Legend(items=items, orientation="horizontal", location="left", margin=0), "above")
-
-
-def _thin(rows: Sequence[Row]) -> list[Row]:
-    """The last row of each bucket: real rows, and always the newest."""
-    return [rows[part[-1]] for part in buckets(len(rows), MAX_POINTS)]
-
-
-def rewards(steps: Sequence[Row]) -> figure:
+def rewards(steps: Sequence[Row]) -> Chart:
+    """The mean reward of every step; a long run also has the trend that its steps are too noisy to show."""
     rows = _thin(steps)
-    chart = _figure("Reward", "step", "reward of a response")
-    mean = np.array([row["reward/mean"] for row in rows])
-    std = np.array([row["reward/std"] for row in rows])
-    source = ColumnDataSource(
-        {"step": [row["step"] for row in rows], "mean": mean, "low": mean - std, "high": mean + std}
-    )
-    band = chart.varea("step", "low", "high", source=source, fill_color=_LINES[0], fill_alpha=0.15)
-    line = chart.line("step", "mean", source=source, color=_LINES[0], line_width=2)
+    window = len(steps) // TREND_PARTS if len(steps) > MAX_BARS else 1
+    mean, std = _column(rows, "reward/mean"), _column(rows, "reward/std")
+    trend = _trailing_mean(_column(steps, "reward/mean"), window)[_shown(len(steps))]
+    columns = {"step": _column(rows, "step"), "mean": mean, "low": mean - std, "high": mean + std, "trend": trend}
+    data = ColumnDataSource(columns)
+    figure = over_steps(_step_range(steps), roomy([*(mean - std), *(mean + std)]))
+    figure.varea("step", "low", "high", source=data, fill_color=LINES[0], fill_alpha=0.17)
+    line = figure.line("step", "mean", source=data, color=LINES[0], **_stroke(len(steps)))
+    tips = [("step", "@step"), ("mean", "@mean{0.000}")]
+    key = [
+        Mark(words="mean", colour=LINES[0]),
+        Mark(words="\N{PLUS-MINUS SIGN} 1 std", colour=f"{LINES[0]}2b", shape="area"),
+    ]
     if len(rows) == 1:
-        chart.scatter("step", "mean", source=source, color=_LINES[0], size=7)
-    chart.add_tools(
-        HoverTool(renderers=[line], tooltips=[("step", "@step"), ("mean", "@mean{0.000}")], mode="vline", visible=False)
-    )
-    _legend_above(chart, {"mean": [line], "+- 1 std": [band]})
-    return chart
+        figure.scatter("step", "mean", source=data, color=LINES[0], size=8)
+    if window > 1:
+        figure.line("step", "trend", source=data, color=LINES[1], line_width=2)
+        tips.append((f"last {window}", "@trend{0.000}"))
+        key.append(Mark(words=f"mean of the last {window} steps", colour=LINES[1]))
+    explain(figure, line, tips, mode="vline")
+    return Chart(title="Reward of a response", key=tuple(key), figure=figure)
 
 
-def evaluations(rows: Sequence[Row]) -> figure:
-    chart = _figure("Evaluation", "step", "score")
+def evaluations(rows: Sequence[Row]) -> Chart:
     names = sorted({name for row in rows for name in row if "@" in name})
     averages = [name for name in names if "/avg@" in name]
     # avg@1 and pass@1 are the same number: one line is enough.
     shown = averages + [name for name in names if "/pass@" in name and not name.endswith("@1")]
-    drawn_as: dict[str, list[Any]] = {}
-    for number, name in enumerate(shown):
-        mine = _thin([row for row in rows if name in row])
-        label, colour = name.removeprefix("eval/"), _LINES[number % len(_LINES)]
-        source = ColumnDataSource(
-            {
-                "set": [label] * len(mine),
-                "step": [row["step"] for row in mine],
-                "score": [row[name] for row in mine],
-            }
-        )
-        dash = "solid" if "/avg@" in name else "dashed"
-        line = chart.line("step", "score", source=source, color=colour, line_width=2, line_dash=dash)
-        dots = chart.scatter("step", "score", source=source, color=colour, size=7)
-        drawn_as[label] = [line, dots]
-    tips = [("set", "@set"), ("step", "@step"), ("score", "@score{0.000}")]
-    dots_of_all = [dots for _, dots in drawn_as.values()]
-    chart.add_tools(HoverTool(renderers=dots_of_all, tooltips=tips, visible=False))
-    _legend_above(chart, drawn_as)
-    return chart
-
-
-def lengths(steps: Sequence[StepLengths], rows: Sequence[Row]) -> figure:
-    """How often each length was generated, step by step, under the percentiles."""
-    parts = buckets(len(steps), MAX_BARS)
-    longest = max((length for step in steps for length in step.generated), default=1)
-    counts = np.zeros((LENGTH_BINS, len(parts)))
-    for column, part in enumerate(parts):
-        values = [length for index in part for length in steps[index].generated]
-        shares, _ = np.histogram(values, bins=LENGTH_BINS, range=(0, max(longest, 1)))
-        counts[:, column] = shares / max(len(values), 1)
-    chart = _figure("Length of generated responses", "step", "tokens", y_range=(0, longest * 1.05))
-    first, last = steps[0].step, steps[-1].step
-    mapper = LinearColorMapper(palette=_LENGTH_PALETTE, low=0.0, high=float(max(counts.max(), 1e-9)))
-    chart.image(
-        [np.sqrt(counts * counts.max()).astype(np.float32)],
-        x=first - 0.5,
-        y=0,
-        dw=last - first + 1,
-        dh=longest,
-        color_mapper=mapper,
+    first, last = rows[0]["step"], rows[-1]["step"]
+    edge = 0.02 * (last - first) or 0.5
+    figure = over_steps(
+        (first - edge, last + edge), roomy([row[name] for row in rows for name in shown if name in row])
     )
-    thin = _thin(rows)
-    source = ColumnDataSource(
-        {"step": [r["step"] for r in thin]}
-        | {name: [r[f"response_length/{name}"] for r in thin] for name in ("p50", "p95", "max")}
-    )
+    key = [
+        Mark(words=name.removeprefix("eval/"), colour=colour, shape="line" if name in averages else "dashed")
+        for name, colour in zip(shown, cycle(LINES), strict=False)
+    ]
+    points = [(mark, _thin([row for row in rows if name in row]), name) for mark, name in zip(key, shown, strict=True)]
     lines = {
-        name: [chart.line("step", name, source=source, color=colour, line_width=2)]
-        for name, colour in (("max", _LINES[1]), ("p95", _LINES[3]), ("p50", _LINES[2]))
+        "steps": [_column(mine, "step") for _, mine, _ in points],
+        "scores": [_column(mine, name) for _, mine, name in points],
+        "colour": [mark.colour for mark in key],
+        "dash": ["solid" if mark.shape == "line" else "dashed" for mark in key],
     }
-    tips = [("step", "@step"), ("p50", "@p50"), ("p95", "@p95"), ("max", "@max")]
-    chart.add_tools(HoverTool(renderers=lines["max"], tooltips=tips, mode="vline", visible=False))
-    _legend_above(chart, lines)
-    return chart
+    figure.multi_line("steps", "scores", source=ColumnDataSource(lines), color="colour", line_dash="dash", line_width=2)
+    spots = [(mark.words, mark.colour, row["step"], row[name]) for mark, mine, name in points for row in mine]
+    columns = dict(zip(("set", "colour", "step", "score"), map(list, zip(*spots, strict=True)), strict=True))
+    dots = figure.scatter("step", "score", source=ColumnDataSource(columns), color="colour", size=8)
+    explain(figure, dots, [("set", "@set"), ("step", "@step"), ("score", "@score{0.000}")], mode="mouse")
+    return Chart(title="Score of evaluations", key=tuple(key), figure=figure)
 
 
-def timeline(lanes: Sequence[Lane]) -> figure:
-    """Every lane over time; a part without anything to do is drawn as idle, never left blank."""
-    names = [f"{lane.name}\nidle {lane.idle_s:,.1f} s" for lane in lanes]
-    chart = _figure(
-        "What each part did",
-        "seconds of run time",
-        "",
-        height=90 + 52 * len(lanes),
-        is_zoomable=True,
-        y_range=list(reversed(names)),
+def lengths(steps: Sequence[StepLengths], rows: Sequence[Row]) -> Chart:
+    """How often each length was generated, step by step, under the percentiles."""
+    longest = max((length for step in steps for length in step.generated), default=0) or 1
+    figure = over_steps(_step_range(rows), (0, longest * 1.05))
+    first, last = steps[0].step, steps[-1].step
+    colours = LinearColorMapper(palette=_LENGTH_PALETTE, low=-0.5, high=_LENGTH_SHADES + 0.5)
+    figure.image([_shades(steps, longest)], x=first - 0.5, y=0, dw=last - first + 1, dh=longest, color_mapper=colours)
+    thin, colour_of = _thin(rows), {"max": LINES[1], "p95": LINES[3], "p50": LINES[2]}
+    columns = {name: _column(thin, f"response_length/{name}") for name in colour_of}
+    data = ColumnDataSource({"step": _column(thin, "step"), **columns})
+    stroke = _stroke(len(rows))
+    drawn_lines = [figure.line("step", name, source=data, color=hue, **stroke) for name, hue in colour_of.items()]
+    tips = [("step", "@step"), *((name, f"@{name}") for name in colour_of)]
+    explain(figure, drawn_lines[0], tips, mode="vline")
+    key = tuple(Mark(words=name, colour=hue) for name, hue in colour_of.items())
+    return Chart(title="Tokens of generated responses", key=key, figure=figure)
+
+
+def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
+    """Every lane over time; a part without anything to do is drawn as idle, never left blank.
+
+    Charts of several runs that are given the same ``window`` (seconds of run time) share one time axis.
+    """
+    spans = [(place, span) for place, lane in enumerate(lanes) for span in drawn(lane, limit=MAX_SPANS)]
+    shown = [kind for kind in SPAN_COLOURS if any(span.kind == kind for _, span in spans)]
+    height = 40 + LANE_PX * len(lanes)
+    figure = blank("seconds of run time", window, (len(lanes), 0), height=height, left=LANE_NAME_PX, tools="xbox_zoom")
+    places = np.array([place for place, _ in spans])
+    columns = {
+        "kind": [span.kind for _, span in spans],
+        "start": np.array([span.start for _, span in spans]),
+        "end": np.array([span.end for _, span in spans]),
+        "seconds": np.array([span.seconds for _, span in spans]),
+        "top": places + 0.18,
+        "bottom": places + 0.82,
+    }
+    colours = factor_cmap("kind", palette=[SPAN_COLOURS[kind] for kind in shown], factors=shown)
+    boxes = figure.quad(
+        "start", "end", "top", "bottom", source=ColumnDataSource(columns), fill_color=colours, line_color=None
     )
-    chart.yaxis.axis_label = None
-    chart.ygrid.visible = False
-    chart.min_border_left = 105
-    order = list(SPAN_COLOURS)
-    spans = [(name, span) for name, lane in zip(names, lanes, strict=True) for span in drawn(lane, limit=MAX_SPANS)]
-    spans.sort(key=lambda item: order.index(item[1].kind))  # the legend lists kinds as they come
-    source = ColumnDataSource(
-        {
-            "lane": [name for name, _ in spans],
-            "kind": [span.kind for _, span in spans],
-            "colour": [SPAN_COLOURS[span.kind] for _, span in spans],
-            "start": np.array([span.start for _, span in spans]),
-            "end": np.array([span.end for _, span in spans]),
-            "seconds": np.array([span.seconds for _, span in spans]),
-        }
-    )
-    bar = chart.hbar(y="lane", left="start", right="end", source=source, height=0.62, color="colour", line_color=None)
-    tips = [("what", "@kind"), ("from", "@start{0.00} s"), ("lasted", "@seconds{0.00} s")]
-    chart.add_tools(HoverTool(renderers=[bar], tooltips=tips, visible=False))
-    legend = Legend(items=[LegendItem(label={"field": "kind"}, renderers=[bar])], orientation="horizontal")
-    legend.location, legend.margin = "left", 0
-    chart.add_layout(legend, "above")
-    return chart
+    figure.ygrid.visible = False
+    figure.yaxis.ticker = FixedTicker(ticks=[place + 0.5 for place in range(len(lanes))])
+    figure.yaxis.major_label_overrides = {
+        place + 0.5: f"{lane.name}\nidle {lane.idle_s:,.1f} s" for place, lane in enumerate(lanes)
+    }
+    tips = [("what", "@kind"), ("from", "@start{0,0.00} s"), ("lasted", "@seconds{0,0.00} s")]
+    explain(figure, boxes, tips, mode="mouse")
+    key = tuple(Mark(words=kind, colour=SPAN_COLOURS[kind], shape="area") for kind in shown)
+    return Chart(title=title, key=key, figure=figure)
 
 
-def phases(steps: Sequence[Row]) -> figure:
+def phases(steps: Sequence[Row]) -> Chart:
     """Where the seconds of a step went; a bar is the mean of its steps where there are too many for one each."""
-    parts = buckets(len(steps), MAX_BARS)
-    columns: dict[str, list[float]] = {"step": [], "width": []}
-    for part in parts:
-        rows = [steps[index] for index in part]
-        columns["step"].append((rows[0]["step"] + rows[-1]["step"]) / 2)
-        columns["width"].append(0.85 * len(rows))
-        known = {words: fmean(row[f"timing_s/{name}"] for row in rows) for name, (words, _) in PHASES.items()}
-        known[OTHER[0]] = max(fmean(row["timing_s/step"] for row in rows) - sum(known.values()), 0.0)
-        for words, seconds in known.items():
-            columns.setdefault(words, []).append(seconds)
-    chart = _figure("Seconds of a step", "step", "seconds")
-    order = [*PHASES.values(), OTHER]
-    bars = chart.vbar_stack(
-        [words for words, _ in order],
+    bars = [[steps[index] for index in part] for part in buckets(len(steps), MAX_BARS)]
+    seconds = [_phase_seconds(rows) for rows in bars]
+    highest = max(sum(bar.values()) for bar in seconds) or 1.0
+    figure = over_steps(_step_range(steps), (0, 1.05 * highest))
+    colours = dict((*PHASES.values(), OTHER))
+    columns = {
+        "step": np.array([(rows[0]["step"] + rows[-1]["step"]) / 2 for rows in bars]),
+        "width": np.array([0.85 * len(rows) for rows in bars]),
+        "steps": [_span_of_steps(rows) for rows in bars],
+        **{words: np.array([bar[words] for bar in seconds]) for words in colours},
+    }
+    stack = figure.vbar_stack(
+        list(colours),
         x="step",
         width="width",
         source=ColumnDataSource(columns),
-        color=[colour for _, colour in order],
+        color=list(colours.values()),
         line_color=None,
     )
-    tips = [("step", "@step"), *((words, f"@{{{words}}}{{0.00}} s") for words, _ in order)]
-    chart.add_tools(HoverTool(renderers=bars[:1], tooltips=tips, mode="vline", visible=False))
-    _legend_above(chart, {words: [bar] for (words, _), bar in zip(order, bars, strict=True)})
-    return chart
+    tips = [("step", "@steps"), *((words, f"@{{{words}}}{{0.00}} s") for words in colours)]
+    explain(figure, stack[0], tips, mode="vline")
+    key = tuple(Mark(words=words, colour=colour, shape="area") for words, colour in colours.items())
+    return Chart(title="Seconds of a step", key=key, figure=figure)
+
+
+def _thin(rows: Sequence[Row]) -> list[Row]:
+    """The last row of each bucket: real rows, and always the newest."""
+    return [rows[index] for index in _shown(len(rows))]
+
+
+def _shown(count: int) -> list[int]:
+    return [part[-1] for part in buckets(count, MAX_POINTS)]
+
+
+def _stroke(count: int) -> dict[str, float]:
+    """Lines of many points are thin, or they would be one patch of colour."""
+    return {"line_width": 2, "line_alpha": 1.0} if count <= MAX_BARS else {"line_width": 1, "line_alpha": 0.6}
+
+
+def _trailing_mean(values: Numbers, window: int) -> Numbers:
+    """Of the last ``window`` values at each place, of fewer at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    means: Numbers = (sums[ends] - sums[starts]) / (ends - starts)
+    return means
+
+
+def _column(rows: Sequence[Row], name: str) -> Numbers:
+    """As an array, which bokeh puts into the page as bytes."""
+    return np.array([row[name] for row in rows], dtype=np.float64)
+
+
+def _step_range(rows: Sequence[Row]) -> Range:
+    return rows[0]["step"] - 0.5, rows[-1]["step"] + 0.5
+
+
+def _shades(steps: Sequence[StepLengths], longest: int) -> NDArray[np.uint8]:
+    """The share of responses in every cell of length and step, from 0 to the strongest shade."""
+    parts = buckets(len(steps), MAX_BARS)
+    shades = np.zeros((LENGTH_BINS, len(parts)), dtype=np.uint8)
+    for column, part in enumerate(parts):
+        values = [length for index in part for length in steps[index].generated]
+        counts, _ = np.histogram(values, bins=LENGTH_BINS, range=(0, longest))
+        # The square root keeps rare lengths visible beside common ones.
+        shades[:, column] = np.rint(_LENGTH_SHADES * np.sqrt(counts / max(len(values), 1)))
+    return shades
+
+
+def _span_of_steps(rows: Sequence[Row]) -> str:
+    first, last = rows[0]["step"], rows[-1]["step"]
+    return f"{first:g}" if len(rows) == 1 else f"{first:g} to {last:g}, mean"
+
+
+def _phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean seconds of every phase, and of what is in none."""
+    known = {words: fmean(row[f"timing_s/{name}"] for row in rows) for name, (words, _) in PHASES.items()}
+    rest = fmean(row["timing_s/step"] for row in rows) - sum(known.values())
+    return {**known, OTHER[0]: max(rest, 0.0)}

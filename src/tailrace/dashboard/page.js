@@ -1,67 +1,23 @@
 "use strict";
 (function () {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const idle = () => new Promise((resume) => (window.requestIdleCallback ?? setTimeout)(resume));
 
-  // Charts are canvases: they cannot follow the style sheet by themselves.
-  function look(kind) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const text = colour("--text"), quiet = colour("--quiet"), line = colour("--line"), card = colour("--card");
-    if (kind === "Figure") {
-      return { background_fill_color: card, border_fill_color: card, outline_line_color: line };
-    }
-    if (kind.endsWith("Axis")) {
-      return {
-        axis_label_text_color: quiet, major_label_text_color: quiet, axis_line_color: line,
-        major_tick_line_color: line, minor_tick_line_color: null, axis_label_text_font_style: "normal",
-        axis_label_text_font_size: "13px", major_label_text_font_size: "12px",
-      };
-    }
-    if (kind === "Grid") return { grid_line_color: line, grid_line_alpha: 0.7 };
-    if (kind === "Title") return { text_color: text, text_font_size: "14px" };
-    if (kind === "Legend") {
-      return {
-        label_text_color: text, background_fill_color: card, background_fill_alpha: 0.75, border_line_color: null,
-        label_text_font_size: "12px",
-      };
-    }
-    return null;
-  }
-
-  // Before a chart is drawn its description is painted, so that it is drawn once.
-  function paintDescription(node) {
-    if (node === null || typeof node !== "object") return;
-    const colours = typeof node.name === "string" && node.type === "object" ? look(node.name) : null;
-    if (colours) node.attributes = Object.assign(node.attributes || {}, colours);
-    for (const value of Object.values(node)) paintDescription(value);
-  }
-
-  function repaint() {
-    for (const doc of Bokeh.documents) {
-      for (const root of doc.roots()) {
-        for (const model of root.references()) {
-          const colours = look(model.type);
-          if (colours) model.setv(colours);
-        }
-      }
-    }
-  }
-
-  // Charts on the screen are drawn first, the others one by one right after: the first look costs little.
+  // Charts on the screen are drawn first, the others one by one whenever there is nothing else to do.
   async function draw() {
+    Bokeh.logger.set_level("warn");
     const items = JSON.parse(document.getElementById("chart-data").textContent);
-    items.forEach(paintDescription);
-    const top = (item) => document.getElementById(item.target_id).getBoundingClientRect().top;
-    const inView = items.filter((item) => top(item) < innerHeight);
-    const below = items.filter((item) => !inView.includes(item));
-    await Promise.all(inView.map((item) => Bokeh.embed.embed_item(item)));
-    document.body.dataset.renderedMs = Math.round(performance.now());
-    for (const item of below) {
-      await new Promise((resume) => setTimeout(resume, 20));
+    const isOnScreen = (item) => document.getElementById(item.target_id).getBoundingClientRect().top < innerHeight;
+    const onScreen = items.filter(isOnScreen);
+    await Promise.all(onScreen.map((item) => Bokeh.embed.embed_item(item)));
+    for (const item of items.filter((item) => !onScreen.includes(item))) {
+      await idle();
       await Bokeh.embed.embed_item(item);
     }
     document.body.dataset.completeMs = Math.round(performance.now());
-    dark.addEventListener("change", repaint);
+    // The style sheet follows the colour scheme by itself, a canvas must be painted again.
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const chart of Bokeh.documents.flatMap((each) => each.roots())) chart.change.emit();
+    });
   }
 
   function fates() {

@@ -18,6 +18,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from tailrace.dashboard import charts, tables
+from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.samples import Sample
 from tailrace.observe.account import Account
 
@@ -58,16 +59,17 @@ def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample]
         config=json.dumps(config, indent=2),
         version=version("tailrace"),
         num_entries=f"{account.num_entries:,}",
-        chart_json=_embed([json_item(chart, f"chart-{key}") for key, chart in drawings.items()]),
+        chart_json=_embed([json_item(chart.figure, f"plot-{name}") for name, chart in drawings.items()]),
         fate_json=_embed(fates),
-        bokeh=Markup(Resources(mode="inline", components=["bokeh"], log_level="warn").render_js()),
+        bokeh=Markup(_bokeh()),
         css=Markup(_asset("page.css")),
         script=Markup(_asset("page.js")),
     )
 
 
-def _drawings(account: Account) -> dict[str, Any]:
-    found: dict[str, Any] = {"timeline": charts.timeline(account.timeline.lanes())}
+def _drawings(account: Account) -> dict[str, Chart]:
+    window = account.began, account.now
+    found = {"timeline": charts.timeline(account.timeline.lanes(), title="What each part did", window=window)}
     if account.steps:
         found["rewards"] = charts.rewards(account.steps)
         found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
@@ -75,6 +77,12 @@ def _drawings(account: Account) -> dict[str, Any]:
     if account.evaluations:
         found["evaluations"] = charts.evaluations(account.evaluations)
     return found
+
+
+def _bokeh() -> str:
+    """The library that draws the charts, minified: its core alone, without widgets, tables and formulas."""
+    script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
+    return script
 
 
 def _template() -> Any:

@@ -52,10 +52,14 @@ def tiles(account: Account) -> list[dict[str, str]]:
         if lane.name == TRAINER:
             found.append(_tile(f"{lane.idle_ratio:.0%}", "of the time, the trainer was idle"))
     if account.losses:
-        found.append(_tile(str(len(account.losses)), "times an instance was lost"))
+        found.append(_tile(_times(len(account.losses)), "an instance was lost"))
     if account.resumed_at:
-        found.append(_tile(str(len(account.resumed_at)), "times the run was resumed"))
+        found.append(_tile(_times(len(account.resumed_at)), "the run was resumed"))
     return found
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _tile(value: str, words: str) -> dict[str, str]:

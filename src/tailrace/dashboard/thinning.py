@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tailrace.observe.timeline import Lane, Span
@@ -20,29 +20,39 @@ def buckets(count: int, limit: int) -> list[range]:
 def drawn(lane: Lane, *, limit: int) -> list[Span]:
     """The lane's window with its idle time, in spans of which the short ones are merged.
 
-    A run of spans shorter than a ``limit``-th of the window is drawn as what took most of its time.
+    A run of spans shorter than a ``limit``-th of the window is drawn as what took most of its time, and as one with
+    neighbours of that kind.
     """
     shortest = (lane.end - lane.start) / limit
     merged: list[Span] = []
-    cluster: list[Span] = []
-    for span in lane.with_idle():
-        if span.seconds >= shortest:
-            merged += _blend(cluster)
+    for cluster in _clusters(lane.with_idle(), shortest):
+        span = cluster[0] if len(cluster) == 1 else _blend(cluster)
+        last = merged[-1] if merged else None
+        if last and last.kind == span.kind and (len(cluster) > 1 or span.seconds < shortest):
+            merged[-1] = Span(kind=last.kind, start=last.start, end=span.end)
+        else:
             merged.append(span)
+    return merged
+
+
+def _clusters(spans: Sequence[Span], shortest: float) -> Iterator[list[Span]]:
+    """Every long span alone, short ones together until they are long."""
+    cluster: list[Span] = []
+    for span in spans:
+        if span.seconds >= shortest and cluster:
+            yield cluster
             cluster = []
-            continue
         cluster.append(span)
         if cluster[-1].end - cluster[0].start >= shortest:
-            merged += _blend(cluster)
+            yield cluster
             cluster = []
-    return merged + _blend(cluster)
+    if cluster:
+        yield cluster
 
 
-def _blend(cluster: Sequence[Span]) -> list[Span]:
-    if not cluster:
-        return []
+def _blend(cluster: Sequence[Span]) -> Span:
     seconds: dict[str, float] = {}
     for span in cluster:
         seconds[span.kind] = seconds.get(span.kind, 0.0) + span.seconds
     kind = max(seconds, key=lambda name: seconds[name])
-    return [Span(kind=kind, start=cluster[0].start, end=cluster[-1].end)]
+    return Span(kind=kind, start=cluster[0].start, end=cluster[-1].end)

@@ -9,7 +9,8 @@ holds for every lane, finished run or not. What is still open when the journal e
 * An instance is `starting` until it has weights, `generating` while it holds at least one unfinished response,
   `loading weights` during a pull, `ending` from the order to end it until the news of its end.
 * Rewards are `scoring` while at least one score is asked for and not back.
-* The trainer does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
+* The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
+  cost it. Then it does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
 * Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
 """
 
@@ -25,7 +26,7 @@ from tailrace.core.journal import Entry
 
 STARTING, GENERATING, LOADING, ENDING = "starting", "generating", "loading weights", "ending"
 SCORING = "scoring"
-TRAINING, SAVING, PUBLISHING = "training", "saving", "publishing"
+TRAINING, SAVING, PUBLISHING, CATCHING_UP = "training", "saving", "publishing", "catching up"
 DOWN, IDLE = "down", "idle"
 
 REWARDS, TRAINER = "rewards", "trainer"
@@ -93,13 +94,14 @@ class _Track:
         """From now on the lane does ``kind``; None is idle."""
         if kind == self.kind:
             return
-        self.spans = self.closed(now)
+        self.spans += self.open_span(now)
         self.kind, self.since = kind, now
 
-    def closed(self, now: float) -> list[Span]:
+    def open_span(self, now: float) -> list[Span]:
+        """What the lane has been doing up to now, if anything."""
         if self.kind is None or now <= self.since:
-            return self.spans
-        return [*self.spans, Span(kind=self.kind, start=self.since, end=now)]
+            return []
+        return [Span(kind=self.kind, start=self.since, end=now)]
 
 
 class Timeline:
@@ -111,6 +113,7 @@ class Timeline:
         self._scoring: set[TrajectoryId] = set()
         self._orders: deque[str] = deque()
         """What the trainer was asked to do and has not done."""
+        self._version = 0
         self._now = 0.0
 
     def feed(self, entry: Entry) -> None:
@@ -124,7 +127,7 @@ class Timeline:
     def lanes(self) -> tuple[Lane, ...]:
         """Instances by number, then rewards, then the trainer."""
         return tuple(
-            Lane(name=name, start=track.start, end=self._now, spans=tuple(track.closed(self._now)))
+            Lane(name=name, start=track.start, end=self._now, spans=(*track.spans, *track.open_span(self._now)))
             for name, track in sorted(self._tracks.items(), key=lambda item: _place(item[0]))
         )
 
@@ -155,7 +158,10 @@ class Timeline:
             case ev.ResponsesScored(scores=scores):
                 self._scoring -= {scored.trajectory for scored in scores}
                 self._track(REWARDS).switch(SCORING if self._scoring else None, self._now)
-            case ev.StepTrained():
+            case ev.TrainerReached(version=version):
+                self._track(TRAINER).switch(CATCHING_UP if version < self._version else None, self._now)
+            case ev.StepTrained(version=version):
+                self._version = version
                 self._fulfil(TRAINING)
             case ev.WeightsPublished():
                 self._fulfil(PUBLISHING)
@@ -179,6 +185,8 @@ class Timeline:
             case do.Score(trajectories=trajectories):
                 self._scoring.update(trajectories)
                 self._track(REWARDS).switch(SCORING, self._now)
+            case do.StartTrainer():
+                self._track(TRAINER).switch(STARTING, self._now)
             case do.TrainStep():
                 self._order(TRAINING)
             case do.SaveCheckpoint():
