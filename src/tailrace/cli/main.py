@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import doctor, export, report, rollout, simulate, train, version
+from tailrace.cli import compare, doctor, export, report, rollout, simulate, train, version
 
 _VERBS = {
     "train": train,
     "rollout": rollout,
+    "compare": compare,
     "simulate": simulate,
     "report": report,
     "doctor": doctor,

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace.core.journal import encode
-from tailrace.sim.result import Result, simulate, table
+from tailrace.observe import schedule_table
+from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario, load_scenario
 from tailrace.sim.schedules import schedule_of
 
@@ -73,7 +74,8 @@ def _simulate(scenario: Scenario, name: str, journals: Path | None) -> Result:
 
 
 def _print(results: Sequence[Result]) -> None:
-    print("\n".join(table(results)))
+    cells = schedule_table.cells({result.schedule: result.figures for result in results})
+    print("\n".join(schedule_table.lines(cells)))
     for result in results:
         if not result.is_complete:
             print(f"{result.schedule} did not come to its end: {result.reason}")

@@ -70,7 +70,8 @@ def is_capped(schedule: Schedule, trajectory: Trajectory) -> bool:
 def _close_round(
     state: State, schedule: Schedule, round: Round, accepted: tuple[GroupId, ...], now: float
 ) -> Iterator[do.Command]:
-    rest = [g for g in state.groups.values() if _is_left_over(g, schedule)]
+    # In the order of their ids: what is deferred in the same round has no other order.
+    rest = sorted((g for g in state.groups.values() if _is_left_over(g, schedule)), key=lambda g: g.id)
     fate = "interrupted"
     if schedule.leftovers is Leftovers.RESUME:
         yield from _interrupt(state, schedule, now)

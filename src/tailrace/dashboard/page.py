@@ -41,7 +41,7 @@ def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample]
     """The whole page as text."""
     drawings = _drawings(account)
     fates, fates_note = tables.fate_rows(account)
-    return _template().render(
+    return template("page.html").render(
         name=name,
         status=tables.status(account, is_alive=is_alive),
         sections=SECTIONS,
@@ -59,11 +59,11 @@ def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample]
         config=json.dumps(config, indent=2),
         version=version("tailrace"),
         num_entries=f"{account.num_entries:,}",
-        chart_json=_embed([json_item(chart.figure, f"plot-{name}") for name, chart in drawings.items()]),
-        fate_json=_embed(fates),
-        bokeh=Markup(_bokeh()),
-        css=Markup(_asset("page.css")),
-        script=Markup(_asset("page.js")),
+        chart_json=embed([json_item(chart.figure, f"plot-{name}") for name, chart in drawings.items()]),
+        fate_json=embed(fates),
+        bokeh=Markup(bokeh_script()),
+        css=Markup(asset("page.css")),
+        script=Markup(asset("draw.js") + asset("page.js")),
     )
 
 
@@ -79,20 +79,20 @@ def _drawings(account: Account) -> dict[str, Chart]:
     return found
 
 
-def _bokeh() -> str:
+def bokeh_script() -> str:
     """The library that draws the charts, minified: its core alone, without widgets, tables and formulas."""
     script: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
     return script
 
 
-def _template() -> Any:
-    return Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
+def template(name: str) -> Any:
+    return Environment(autoescape=True, trim_blocks=True).from_string(asset("drawing.html") + asset(name))
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return (package_files("tailrace") / "dashboard" / name).read_text(encoding="utf-8")
 
 
-def _embed(data: Any) -> Markup:
+def embed(data: Any) -> Markup:
     """JSON inside a script element, where only `<` could end it early."""
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))

@@ -5,10 +5,12 @@ Each visit of a prompt is one *group*. A group is `in progress` from its offer o
     trained      an optimizer step used at least one of its responses
     evaluated    an evaluation closed with it
     filtered     all its scores are equal and the schedule leaves such groups out
-    dropped      none of its responses could be scored and the schedule leaves such responses out
+    dropped      given up when its round ended, or none of its responses could be scored
+    deferred     aborted when its round ended; it waits for a long round, where it is in progress again
 
-and every generated token belongs to exactly one group. A response lost with its instance keeps the tokens that were
-reported; tokens that never were reported are in no journal.
+and every generated token belongs to exactly one group. Tokens are *wasted* when the response they belong to was given
+up. A response lost with its instance keeps the tokens that were reported; tokens that never were reported are in no
+journal.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tailrace.core.outcomes import Outcome
 from tailrace.core.trajectory import Finish
 
 IN_PROGRESS, TRAINED, EVALUATED = "in progress", "trained", "evaluated"
-FILTERED, DROPPED = "filtered", "dropped"
+FILTERED, DROPPED, DEFERRED = "filtered", "dropped", "deferred"
 OFFERED = "offered"
 """In totals: every group, whatever became of it."""
 
@@ -40,6 +42,7 @@ class ResponseNote:
     score: float = 0.0
     detail: str = ""
     is_trained: bool = False
+    is_given_up: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +55,15 @@ class Fate:
     state: str = IN_PROGRESS
     step: int | None = None
     """The step that trained it, or the version that was evaluated."""
+    num_deferred: int = 0
+    num_resumed: int = 0
+    """Rounds it went on in with tokens of an earlier one."""
     responses: dict[TrajectoryId, ResponseNote] = field(default_factory=dict)
+
+    @property
+    def num_wasted(self) -> int:
+        """Tokens of responses that were given up."""
+        return sum(note.length for note in self.responses.values() if note.is_given_up)
 
     @property
     def num_tokens(self) -> int:
@@ -75,6 +86,8 @@ class Totals:
     """Different prompts among them."""
     num_responses: int
     num_tokens: int
+    num_wasted: int
+    """Of these tokens, those of responses that were given up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,27 +108,53 @@ class Fates:
         """In the order of their offers."""
         self.lengths: list[StepLengths] = []
         self.train_source = "train"
-        self._version = 0
+        self.version = 0
         self._training: tuple[TrajectoryId, ...] = ()
         self._ended: list[int] = []
-        self._open: dict[GroupId, None] = {}
-        """Training groups that may still be trained."""
+        self._keeps_tokens = False
+        """Deferred groups keep what they have."""
         self._group_size = 1
-        self._drops_failed = self._filters_equal = False
 
     def feed(self, entry: Entry) -> None:
         self._event(entry.event, entry.now)
         for command in entry.commands:
-            match command:
-                case do.TrainStep(trajectories=trajectories):
-                    self._training = trajectories
-                case do.CloseEvaluation(version=version, groups=groups):
-                    self._settle(groups, EVALUATED, version)
+            self._command(command)
+
+    def _command(self, command: do.Command) -> None:
+        match command:
+            case do.TrainStep(trajectories=trajectories):
+                self._training = trajectories
+            case do.CloseEvaluation(version=version, groups=groups):
+                self._settle(groups, EVALUATED, version)
+            case do.LeaveOut(filtered=filtered, dropped=dropped):
+                self._give_up(filtered, FILTERED)
+                self._give_up(dropped, DROPPED)
+            case do.OpenRound(resumed=resumed, restarted=restarted):
+                self._give_up(restarted, IN_PROGRESS)
+                for group in resumed:
+                    self.groups[group].state = IN_PROGRESS
+                    self.groups[group].num_resumed += 1
+            case do.CloseRound(deferred=deferred, dropped=dropped):
+                self._give_up(dropped, DROPPED)
+                for group in deferred:
+                    self.groups[group].state = DEFERRED
+                    self.groups[group].num_deferred += 1
+                if not self._keeps_tokens:
+                    self._give_up(deferred, DEFERRED)
+            case do.Abort(trajectories=trajectories) | do.CancelScores(trajectories=trajectories):
+                for trajectory in trajectories:
+                    self._note(trajectory).is_given_up = True
+
+    def _give_up(self, groups: Iterable[GroupId], state: str) -> None:
+        for group in groups:
+            self.groups[group].state = state
+            for note in self.groups[group].responses.values():
+                note.is_given_up = True
 
     def totals(self, *, is_training: bool) -> dict[str, Totals]:
         """All that were offered, then by state; of training groups or of all others. The states add up to the offer."""
         chosen = [f for f in self.groups.values() if (f.group.source == self.train_source) == is_training]
-        states = (TRAINED, FILTERED, DROPPED, IN_PROGRESS) if is_training else (EVALUATED, IN_PROGRESS)
+        states = (TRAINED, FILTERED, DROPPED, DEFERRED, IN_PROGRESS) if is_training else (EVALUATED, IN_PROGRESS)
         by_state = {state: _total([fate for fate in chosen if fate.state == state]) for state in states}
         return {OFFERED: _total(chosen), **by_state}
 
@@ -127,7 +166,7 @@ class Fates:
         match event:
             case ev.RunStarted(schedule=schedule):
                 self.train_source, self._group_size = schedule.train_source, schedule.group_size
-                self._drops_failed, self._filters_equal = schedule.drops_failed_rewards, schedule.filters_equal_scores
+                self._keeps_tokens = schedule.keeps_deferred_tokens
             case ev.PromptsOffered(source=source, prompts=prompts):
                 for epoch, prompt in prompts:
                     self._offer(GroupId(source, epoch, prompt), now)
@@ -136,9 +175,16 @@ class Fates:
                     self._note(part.trajectory).length = part.length
                 for end in finished:
                     note = self._note(end.trajectory)
-                    note.length, note.finish = end.length, end.finish
+                    note.length = end.length
+                    if end.finish is Finish.INTERRUPTED:
+                        continue
+                    note.finish = end.finish
                     if end.trajectory.group.source == self.train_source:
                         self._ended.append(end.length)
+            case ev.ResponsesAborted(aborted=aborted):
+                for part in aborted:
+                    note = self._note(part.trajectory)
+                    note.length, note.is_given_up = max(note.length, part.length), True
             case ev.ResponsesScored(scores=scores):
                 for scored in scores:
                     self._score(scored)
@@ -146,9 +192,7 @@ class Fates:
                 self._trained(version)
 
     def _offer(self, group: GroupId, now: float) -> None:
-        self.groups.setdefault(group, Fate(group=group, offered_at=now, offered_version=self._version))
-        if group.source == self.train_source:
-            self._open[group] = None
+        self.groups.setdefault(group, Fate(group=group, offered_at=now, offered_version=self.version))
 
     def _note(self, trajectory: TrajectoryId) -> ResponseNote:
         return self.groups[trajectory.group].responses.setdefault(trajectory, ResponseNote())
@@ -157,35 +201,22 @@ class Fates:
         note = self._note(scored.trajectory)
         note.outcome, note.detail = scored.outcome, scored.detail
         note.score = scored.score if scored.outcome is Outcome.OK else 0.0
-        fate = self.groups[scored.trajectory.group]
-        if fate.group in self._open and self._is_settled(fate):
-            self._judge(fate)
-
-    def _judge(self, fate: Fate) -> None:
-        """What the core does with a group whose last reward has come, if that is its end."""
-        notes = fate.responses.values()
-        kept = [note for note in notes if note.outcome is Outcome.OK or not self._drops_failed]
-        if not kept:
-            fate.state = DROPPED
-        elif self._filters_equal and len({note.score for note in kept}) == 1:
-            fate.state = FILTERED
-        else:
-            return
-        del self._open[fate.group]
 
     def _trained(self, version: int) -> None:
         notes = [self._note(trajectory) for trajectory in self._training]
+        for group in {trajectory.group for trajectory in self._training}:
+            for note in self.groups[group].responses.values():
+                note.is_given_up = True
         for note in notes:
-            note.is_trained = True
+            note.is_trained, note.is_given_up = True, False
         trained = [note.length for note in notes]
         self.lengths.append(StepLengths(step=version, generated=self._ended, trained=trained))
         self._settle({trajectory.group for trajectory in self._training}, TRAINED, version)
-        self._version, self._training, self._ended = version, (), []
+        self.version, self._training, self._ended = version, (), []
 
     def _settle(self, groups: Iterable[GroupId], state: str, step: int) -> None:
         for group in groups:
             self.groups[group].state, self.groups[group].step = state, step
-            self._open.pop(group, None)
 
     def _is_settled(self, fate: Fate) -> bool:
         """Whether every response of a training group has its reward, or will never have one."""
@@ -198,4 +229,5 @@ def _total(fates: list[Fate]) -> Totals:
         num_prompts=len({(fate.group.source, fate.group.prompt) for fate in fates}),
         num_responses=sum(note.finish is not None for fate in fates for note in fate.responses.values()),
         num_tokens=sum(fate.num_tokens for fate in fates),
+        num_wasted=sum(fate.num_wasted for fate in fates),
     )

@@ -155,6 +155,8 @@ class Timeline:
                 self._instance(instance).switch(None, self._now)
             case ev.RolloutReported(instance=instance, finished=finished):
                 self._generate(instance, gone={part.trajectory for part in finished})
+            case ev.ResponsesAborted(instance=instance, aborted=aborted):
+                self._generate(instance, gone={part.trajectory for part in aborted})
             case ev.ResponsesScored(scores=scores):
                 self._scoring -= {scored.trajectory for scored in scores}
                 self._track(REWARDS).switch(SCORING if self._scoring else None, self._now)

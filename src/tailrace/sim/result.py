@@ -1,4 +1,4 @@
-"""Run one schedule of a scenario, and show several side by side."""
+"""Run one schedule of a scenario."""
 
 from __future__ import annotations
 
@@ -81,34 +81,3 @@ def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] |
         num_censored=lengths.num_censored if isinstance(lengths, TraceLengths) else 0,
         num_recorded=lengths.num_recorded if isinstance(lengths, TraceLengths) else 0,
     )
-
-
-_COLUMNS: tuple[tuple[str, Callable[[ScheduleFigures], str]], ...] = (
-    ("s/step", lambda f: f"{f.seconds_per_step:.1f}"),
-    ("wall s", lambda f: f"{f.wall_s:.0f}"),
-    ("generated", lambda f: _tokens(f.tokens_generated)),
-    ("trained", lambda f: _tokens(f.tokens_trained)),
-    ("wasted", lambda f: f"{f.tokens_wasted / max(f.tokens_generated, 1):.1%}"),
-    ("bubble", lambda f: f"{f.bubble_share:.1%}"),
-    ("tok/s", lambda f: f"{f.rollout_tokens_per_s:.0f}"),
-    ("stale mean/max/viol", lambda f: f"{f.staleness_mean:.2f}/{f.staleness_max}/{f.staleness_violations}"),
-    ("rounds short/long", lambda f: f"{f.rounds_short}/{f.rounds_long}"),
-    ("versions max", lambda f: f"{f.versions_max}"),
-    ("carried", lambda f: f"{f.carried_share:.1%}"),
-)
-
-
-def table(results: Sequence[Result]) -> list[str]:
-    """One row per schedule; speed-up over the first."""
-    first = results[0].figures.seconds_per_step
-    rows = [["schedule", "speed-up", *(name for name, _ in _COLUMNS)]]
-    for result in results:
-        figures = result.figures
-        speed_up = first / figures.seconds_per_step if figures.seconds_per_step else float("nan")
-        rows.append([result.schedule, f"{speed_up:.2f}x", *(show(figures) for _, show in _COLUMNS)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _tokens(count: int) -> str:
-    return f"{count / 1e6:.2f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"

@@ -1,0 +1,56 @@
+"""What a run says for itself when schedules are compared, from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace.core.journal import Entry
+from tailrace.observe.account import Account
+from tailrace.observe.fates import OFFERED
+from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    schedule: str
+    figures: ScheduleFigures
+    account: Account = field(repr=False)
+
+    @classmethod
+    def of(cls, schedule: str, entries: Iterable[Entry]) -> Compared:
+        account, costs = Account(), ScheduleAccount()
+        for entry in entries:
+            account.feed(entry)
+            costs.feed(entry)
+        return cls(schedule=schedule, figures=costs.figures(), account=account)
+
+    @property
+    def rewards(self) -> tuple[float, float]:
+        """Of the first and the last step."""
+        return self.account.steps[0]["reward/mean"], self.account.steps[-1]["reward/mean"]
+
+    def accuracies(self) -> dict[str, tuple[float, float]]:
+        """Of each evaluation set, the first and the last."""
+        names = [name for row in self.account.evaluations for name in row if "/avg@" in name]
+        found = {name: [row[name] for row in self.account.evaluations if name in row] for name in dict.fromkeys(names)}
+        return {name.split("/")[1]: (values[0], values[-1]) for name, values in found.items()}
+
+    def fates(self) -> dict[str, int]:
+        """Training prompts by what became of them; the states add up to those offered."""
+        totals = self.account.fates.totals(is_training=True)
+        parts = {state: total.num_groups for state, total in totals.items()}
+        return parts | {"adds_up": int(sum(parts.values()) == 2 * parts[OFFERED])}
+
+    def to_dict(self, first: Compared) -> dict[str, Any]:
+        begin, end = self.rewards
+        return {
+            "schedule": self.schedule,
+            "speed_up": first.figures.seconds_per_step / max(self.figures.seconds_per_step, 1e-9),
+            **self.figures.to_dict(),
+            "reward_first": begin,
+            "reward_last": end,
+            "accuracy": {name: {"before": a, "after": b} for name, (a, b) in self.accuracies().items()},
+            "prompts": self.fates(),
+        }

@@ -1,0 +1,152 @@
+"""Random histories of every sound schedule, and what they say about rounds and groups.
+
+A history is one run of the coordinator in a random world (``world``), made from one seed, so a failing one repeats.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.admission import Admission
+from tailrace.core.ids import GroupId
+from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
+
+NUM_PROMPTS = 29
+_BASE = {"train_source": "train", "epoch_size": NUM_PROMPTS, "limits": Limits(max_restarts=1000)}
+
+
+def any_schedule(rng: random.Random) -> Schedule:
+    """A sound one; unsound draws are thrown away."""
+    while True:
+        try:
+            return Schedule(**_BASE, **_draw(rng))
+        except ValueError:
+            continue
+
+
+def tail_batching(rng: random.Random, **changes: object) -> Schedule:
+    batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
+    drawn = {
+        **_common(rng),
+        "batch_size": batch_size,
+        "group_size": group_size,
+        "launch_prompts": batch_size + rng.randint(1, batch_size),
+        "launch_responses": group_size + rng.randint(0, 2),
+        "leftovers": Leftovers.DEFER,
+        "max_steps": rng.randint(4, 9),
+    }
+    return Schedule(**_BASE, **{**drawn, **changes})
+
+
+def active_partial(rng: random.Random, **changes: object) -> Schedule:
+    batch_size = rng.randint(1, 4)
+    drawn = {
+        **_common(rng),
+        "batch_size": batch_size,
+        "group_size": rng.randint(1, 3),
+        "launch_prompts": 2 * batch_size,
+        "leftovers": Leftovers.RESUME,
+        "max_staleness": None,
+        "admission": Admission.UNBOUNDED,
+        "max_steps": rng.randint(3, 7),
+    }
+    return Schedule(**_BASE, **{**drawn, **changes})
+
+
+def _common(rng: random.Random) -> dict[str, object]:
+    return {
+        "num_instances": rng.randint(1, 3),
+        "max_in_flight": rng.randint(1, 8),
+        "eval_sets": rng.choice([(), (EvalSet(name="heldout", num_prompts=2, group_size=2),)]),
+        "eval_interval": rng.choice([None, 1, 2]),
+        "save_interval": rng.choice([None, 1, 2]),
+    }
+
+
+def _draw(rng: random.Random) -> dict[str, object]:
+    batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
+    bound = rng.choice([0, 0, 1, 2, None])
+    admission = rng.choice([Admission.DEADLINE] * 3 + [Admission.COUNT])
+    return {
+        **_common(rng),
+        "batch_size": batch_size,
+        "group_size": group_size,
+        "max_steps": rng.randint(1, 6),
+        "launch_prompts": rng.choice([0, batch_size, batch_size + 1, 2 * batch_size]),
+        "launch_responses": group_size + rng.randint(0, 2),
+        "leftovers": rng.choice(list(Leftovers)),
+        "max_staleness": bound,
+        "admission": Admission.UNBOUNDED if bound is None else admission,
+        "rounds_ahead": rng.choice([0, 0, 1, 2]),
+        "placement": rng.choice(list(Placement)),
+        "keeps_deferred_tokens": rng.random() < 0.3,
+        "epoch_end": rng.choice([EpochEnd.CARRY] * 3 + [EpochEnd.FLUSH]),
+        "max_versions_per_sample": rng.choice([None, None, 1, 2]),
+        "version_cap": rng.choice(list(VersionCap)),
+        "has_quotas": rng.random() < 0.2,
+        "is_reward_streamed": rng.random() < 0.8,
+        "drops_failed_rewards": rng.random() < 0.2,
+        "filters_equal_scores": rng.random() < 0.3,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    schedule: Schedule
+    world: World
+    verdict: do.FinishRun
+
+    @property
+    def commands(self) -> Iterator[do.Command]:
+        for entry in self.world.entries:
+            yield from entry.commands
+
+    def rounds(self) -> Iterator[tuple[do.OpenRound, do.CloseRound]]:
+        """Rounds that came to their end."""
+        opened: do.OpenRound | None = None
+        for command in self.commands:
+            match command:
+                case do.OpenRound():
+                    opened = command
+                case do.CloseRound():
+                    assert opened is not None
+                    assert opened.round == command.round
+                    yield opened, command
+
+    def steps(self) -> list[do.TrainStep]:
+        """The last asking for each step: after a crash it is asked for again."""
+        return list({c.version: c for c in self.commands if isinstance(c, do.TrainStep)}.values())
+
+    def offered(self) -> Counter[GroupId]:
+        events = [e.event for e in self.world.entries if isinstance(e.event, ev.PromptsOffered)]
+        mine = [event for event in events if event.source == self.schedule.train_source]
+        return Counter(GroupId(event.source, *prompt) for event in mine for prompt in event.prompts)
+
+    def trained(self) -> Counter[GroupId]:
+        return Counter(group for step in self.steps() for group in {t.group for t in step.trajectories})
+
+    def left_out(self) -> set[GroupId]:
+        notes = [c for c in self.commands if isinstance(c, do.LeaveOut)]
+        return {group for note in notes for group in (*note.filtered, *note.dropped)}
+
+
+@dataclass(slots=True)
+class Span:
+    """Seeds of the histories a property is held to."""
+
+    count: int
+    first: int = field(default=0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + self.count))
+
+
+def history(schedule: Schedule, rng: random.Random, *, trouble: float, checks: bool = True) -> History:
+    world = World(schedule, rng, num_prompts=NUM_PROMPTS, trouble=trouble, checks=checks)
+    return History(schedule=schedule, world=world, verdict=world.run())

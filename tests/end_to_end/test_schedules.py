@@ -1,0 +1,70 @@
+"""Every schedule for real, on two instances: bound 0 equals `sync`, and `kill -9` loses nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end import launch
+from end_to_end.launch import Run
+from tailrace.core import commands as do
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.journal import replay_all
+from tailrace.observe.comparison import Compared
+from tailrace.observe.journal_file import read
+from tailrace.policies.routing.least_loaded import LeastLoaded
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+EXACT: dict[str, Any] = {
+    "rollout__num_instances": 2,
+    "rollout__deterministic": True,
+    "schedule__max_steps": 3,
+    "eval": "[]",
+    "eval_interval": "null",
+    "save_interval": "null",
+}
+LONG_TAILED: dict[str, Any] = {
+    "rollout__num_instances": 2,
+    "rollout__max_response_length": 192,
+    "schedule__max_steps": 6,
+    "eval": "[]",
+    "eval_interval": "null",
+    "save_interval": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def sync(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launch.train_well(tmp_path_factory.mktemp("sync") / "run", **EXACT)
+
+
+@pytest.mark.parametrize("leftovers", ["keep", "resume", "defer"])
+def test_bound_0_without_over_provisioning_equals_the_synchronous_run(
+    sync: Run, tmp_path: Path, leftovers: str
+) -> None:
+    run = launch.train_well(tmp_path / "run", **EXACT, schedule__leftovers=leftovers)
+    assert launch.final_weights(run.output) == launch.final_weights(sync.output)
+    assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
+
+
+@pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap"])
+def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_path: Path, preset: str) -> None:
+    output, given = tmp_path / "run", LONG_TAILED | {"schedule__preset": preset}
+    process = launch.start(output, **given)
+    launch.kill_when(process, lambda: (output / "checkpoints" / "step_2").exists())
+    launch.train_well(output, **given)
+    entries = [entry for _, entry in read(output / "journal.jsonl")]
+    assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+    steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.TrainStep)}
+    assert sorted(steps) == list(range(6))
+    trained = Counter(group for step in steps.values() for group in {t.group for t in step.trajectories})
+    assert set(trained.values()) == {1}
+    found = Compared.of(preset, entries)
+    assert found.fates()["adds_up"]
+    assert found.figures.staleness_max <= {"one-step": 1, "tail-batching": 0}.get(preset, 6)
+    if preset in ("one-step", "tail-batching"):
+        assert found.figures.staleness_violations == 0
