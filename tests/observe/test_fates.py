@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.core.trajectory import Finish
-from tailrace.observe.fates import DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
+from tailrace.observe.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=2)
 
@@ -51,19 +50,43 @@ def test_a_group_that_was_trained_says_in_which_step_and_with_how_many_tokens() 
     assert fates.lengths[0].generated == fates.lengths[0].trained == [5, 5]
 
 
+GROUP = GroupId("train", 0, 7)
+
+
 @pytest.mark.parametrize(
-    ("change", "outcomes", "state"),
+    ("command", "state"),
     [
-        ({"drops_failed_rewards": True}, [(Outcome.ERROR, 0.0), (Outcome.CRASH, 0.0)], DROPPED),
-        ({"drops_failed_rewards": True}, [(Outcome.ERROR, 0.0), (Outcome.OK, 1.0)], IN_PROGRESS),
-        ({"drops_failed_rewards": False}, [(Outcome.ERROR, 0.0), (Outcome.CRASH, 0.0)], IN_PROGRESS),
-        ({"filters_equal_scores": True}, [(Outcome.OK, 1.0), (Outcome.OK, 1.0)], FILTERED),
-        ({"filters_equal_scores": True}, [(Outcome.OK, 1.0), (Outcome.OK, 0.0)], IN_PROGRESS),
+        (do.LeaveOut(dropped=(GROUP,)), DROPPED),
+        (do.LeaveOut(filtered=(GROUP,)), FILTERED),
+        (do.CloseRound(round=0, is_long=False, accepted=(), dropped=(GROUP,)), DROPPED),
+        (do.CloseRound(round=0, is_long=False, accepted=(), deferred=(GROUP,)), DEFERRED),
     ],
 )
-def test_a_group_that_teaches_nothing_is_dropped_or_filtered(change: dict, outcomes: list, state: str) -> None:
-    fates = settled(replace(SCHEDULE, **change), outcomes)
-    assert fates.groups[GroupId("train", 0, 7)].state == state
+def test_the_tokens_of_a_group_that_is_not_trained_are_wasted(command: do.Command, state: str) -> None:
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 1.0)])
+    assert fates.groups[GROUP].num_wasted == 0
+    fates.feed(entry(ev.TimerFired(), command))
+    assert (fates.groups[GROUP].state, fates.groups[GROUP].num_wasted) == (state, 10)
+
+
+def test_a_deferred_group_comes_back_and_wastes_what_it_had() -> None:
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 1.0)])
+    fates.feed(entry(ev.TimerFired(), do.CloseRound(round=0, is_long=False, accepted=(), deferred=(GROUP,))))
+    again = do.OpenRound(round=1, is_long=True, version=Version(1), restarted=(GROUP,))
+    fates.feed(entry(ev.TimerFired(), again))
+    fate = fates.groups[GROUP]
+    assert (fate.state, fate.num_deferred, fate.num_resumed, fate.num_wasted) == (IN_PROGRESS, 1, 0, 10)
+
+
+def test_aborted_and_surplus_responses_are_wasted_and_trained_ones_are_not() -> None:
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 0.0)])
+    extra = TrajectoryId(GROUP, 2)
+    aborted = (ev.Aborted(trajectory=extra, length=4),)
+    fates.feed(entry(ev.ResponsesAborted(instance=InstanceId(0), aborted=aborted)))
+    first = members(7)[:1]
+    fates.feed(entry(ev.TimerFired(), do.TrainStep(version=Version(0), trajectories=tuple(first), scores=(1,))))
+    fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (fates.groups[GROUP].num_tokens, fates.groups[GROUP].num_wasted) == (14, 9)
 
 
 @pytest.mark.parametrize("seed", range(4))

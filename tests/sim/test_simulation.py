@@ -11,10 +11,11 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.schedule import Schedule
 from tailrace.core.trajectory import Finish
+from tailrace.observe import schedule_table
 from tailrace.observe.account import Account
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.sim.driver import Agenda, Deadlock, Driver
-from tailrace.sim.result import Result, simulate, table
+from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 
 
@@ -96,7 +97,8 @@ def test_rewards_behind_a_barrier_take_longer() -> None:
     scenario = small_scenario(schedule__variants=variants, reward__num_workers=1)
     streamed, barrier = simulate(scenario, "sync"), simulate(scenario, "barrier")
     assert barrier.figures.seconds_per_step > streamed.figures.seconds_per_step
-    lines = table([streamed, barrier])
+    cells = schedule_table.cells({"sync": streamed.figures, "barrier": barrier.figures})
+    lines = schedule_table.lines(cells)
     assert [line.split()[0] for line in lines] == ["schedule", "sync", "barrier"]
     assert lines[1].split()[1] == "1.00x"
 

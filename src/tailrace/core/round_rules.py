@@ -56,15 +56,23 @@ def _may_collect(state: State, schedule: Schedule) -> bool:
         return state.ledger.is_ready
     if not state.ledger.has(state.round.batch_size):
         return False
-    if schedule.max_versions_per_sample is None or schedule.version_cap is VersionCap.RESTART:
-        return True
-    return not any(is_capped(schedule, state.trajectory(t)) for i in state.instances.values() for t in i.running)
+    return schedule.version_cap is VersionCap.RESTART or not _capped(state, schedule)
 
 
-def is_capped(schedule: Schedule, trajectory: Trajectory) -> bool:
-    """Whether it has tokens of as many versions as a response may have."""
-    cap = schedule.max_versions_per_sample
-    return cap is not None and len(trajectory.segments) >= cap and not trajectory.has_ended
+def _capped(state: State, schedule: Schedule) -> list[Trajectory]:
+    """Unfinished responses that have, or may have by now, tokens of as many versions as a response may have."""
+    if (cap := schedule.max_versions_per_sample) is None:
+        return []
+    groups = [g for g in state.groups.values() if g.id.source == schedule.train_source and g.phase is GroupPhase.OPEN]
+    unfinished = [t for group in groups for t in group.members.values() if not t.has_ended]
+    return [t for t in unfinished if _num_versions(state, t) >= cap]
+
+
+def _num_versions(state: State, trajectory: Trajectory) -> int:
+    versions = {version for version, _ in trajectory.segments}
+    if trajectory.instance is not None:
+        versions.add(state.instances[trajectory.instance].version)
+    return len(versions)
 
 
 def _close_round(
@@ -89,13 +97,7 @@ def _is_left_over(group: Group, schedule: Schedule) -> bool:
 
 def _interrupt(state: State, schedule: Schedule, now: float) -> Iterator[do.Command]:
     """Everything that runs for training stops where it is, or starts again if it has stopped too often."""
-    capped = [
-        state.trajectory(t)
-        for i in state.instances.values()
-        for t in i.running
-        if is_capped(schedule, state.trajectory(t))
-    ]
-    for trajectory in capped:
+    for trajectory in _capped(state, schedule):
         yield from _begin_again(state, trajectory)
     for instance in state.instances.values():
         running = [t for t in instance.running if t.group.source == schedule.train_source]

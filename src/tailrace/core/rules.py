@@ -166,7 +166,7 @@ def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
         if any(instance.phase not in away for instance in state.instances.values()):
             return
-    members = [t for group in state.batches[0] for t in state.groups[group].scored()]
+    members = sorted((t for group in state.batches[0] for t in state.groups[group].scored()), key=lambda t: t.id)
     # A response without tokens is as fresh as can be.
     oldest = tuple(min((version for version, _ in t.segments), default=state.version) for t in members)
     if schedule.is_strict and min(oldest) < state.version - (schedule.max_staleness or 0):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.dashboard.charts import OTHER, PHASES
+from tailrace.observe import fairness
 from tailrace.observe.account import Account
-from tailrace.observe.fates import DROPPED, IN_PROGRESS, OFFERED, Totals
+from tailrace.observe.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, Totals
 from tailrace.observe.progress import clock
 from tailrace.observe.timeline import REWARDS, TRAINER
 
@@ -75,10 +76,12 @@ def lengths_note(account: Account) -> str:
     if sorted(generated) == sorted(trained):
         return "Every generated response was trained on."
     means = sum(generated) / len(generated), sum(trained) / len(trained)
-    return (
+    compared = (
         f"{len(generated):,} responses were generated (mean {means[0]:.1f} tokens),"
         f" {len(trained):,} trained on (mean {means[1]:.1f})."
     )
+    alarms = fairness.alarms(account.fates, account.schedule) if account.schedule is not None else []
+    return " ".join([compared, *(f"Look at this: {alarm}." for alarm in alarms)])
 
 
 def kinds(account: Account) -> list[str]:
@@ -126,7 +129,7 @@ def totals(account: Account) -> list[dict[str, Any]]:
 
 def _cells(total: Totals, num_tokens: int) -> list[str]:
     share = f"{total.num_tokens / num_tokens:.1%}" if num_tokens else "-"
-    counts = (total.num_groups, total.num_prompts, total.num_responses, total.num_tokens)
+    counts = (total.num_groups, total.num_prompts, total.num_responses, total.num_tokens, total.num_wasted)
     return [*(f"{count:,}" for count in counts), share]
 
 
@@ -135,7 +138,7 @@ def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
     fates = sorted(account.fates.groups.values(), key=lambda fate: fate.group.source != account.fates.train_source)
     note = ""
     if len(fates) > MAX_FATES:
-        fates.sort(key=lambda fate: fate.state not in (DROPPED, IN_PROGRESS))
+        fates.sort(key=lambda fate: fate.state not in (DROPPED, DEFERRED, IN_PROGRESS))
         note = f"{len(fates) - MAX_FATES:,} more visits, all of them trained or evaluated, are in the journal only."
         fates = fates[:MAX_FATES]
     rows = [
@@ -145,6 +148,9 @@ def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
             fate.step,
             len(fate.responses),
             fate.num_tokens,
+            fate.num_wasted,
+            fate.num_deferred,
+            fate.num_resumed,
             None if fate.mean_score is None else round(fate.mean_score, 3),
             fate.num_failed,
         ]
