@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import compare, doctor, export, report, rollout, simulate, train, version
+from tailrace.cli import compare, doctor, export, replay, report, rollout, simulate, train, version
 
 _VERBS = {
     "train": train,
     "rollout": rollout,
     "compare": compare,
     "simulate": simulate,
+    "replay": replay,
     "report": report,
     "doctor": doctor,
     "export": export,

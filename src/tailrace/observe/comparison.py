@@ -12,6 +12,13 @@ from tailrace.observe.fates import OFFERED
 from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
 
 
+def figures_of(entries: Iterable[Entry]) -> ScheduleFigures:
+    costs = ScheduleAccount()
+    for entry in entries:
+        costs.feed(entry)
+    return costs.figures()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     schedule: str

@@ -12,9 +12,10 @@ each step's seconds are compared with the real ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
 from tailrace.sim.world import WorldCosts
 
+_PROMPT_LENGTH = 12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -44,6 +47,24 @@ class Machine:
     num_prompts: int
     num_reward_workers: int
     report_s: float = 0.0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
+        """As the settings of a run have it; ``ValueError`` if they are not there."""
+        try:
+            rollout, data, reward = config["rollout"], config["data"], config["reward"]
+            longest = data["max_prompt_length"] + rollout["max_response_length"]
+            return cls(
+                # Not in the journal, and little beside the responses.
+                prompt_length=min(_PROMPT_LENGTH, data["max_prompt_length"]),
+                max_response_length=rollout["max_response_length"],
+                kv_capacity=rollout["kv_tokens"] or rollout["max_running"] * longest // 2,
+                max_running=rollout["max_running"],
+                num_prompts=num_prompts,
+                num_reward_workers=reward["workers"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +116,18 @@ def predict(entries: Sequence[Entry], calibration: Calibration, schedule: Schedu
     """Seconds of each step of this run, or of another schedule on its lengths, as the simulator sees it."""
     first = entries[0].event
     assert isinstance(first, RunStarted), "a journal begins with RunStarted"
+    return step_seconds(simulate(entries, calibration, schedule or first.schedule)[0])
+
+
+def simulate(entries: Sequence[Entry], calibration: Calibration, schedule: Schedule) -> tuple[list[Entry], int]:
+    """The journal of this schedule on the lengths of that run, and how many lengths it had to draw."""
     seen = Observations(prompt_length=0)
     for entry in entries:
         seen.feed(entry)
     simulated: list[Entry] = []
-    lengths, chosen = RecordedLengths(seen.lengths, seed=0), schedule or first.schedule
-    run_schedule(chosen, calibration.costs, lengths, order=seen.offered, record=simulated.append)
-    return step_seconds(simulated)
+    lengths = RecordedLengths(seen.lengths, seed=0)
+    run_schedule(schedule, calibration.costs, lengths, order=seen.offered, record=simulated.append)
+    return simulated, len(lengths.drawn)
 
 
 def error(predicted: Sequence[float], real: Sequence[float]) -> float:

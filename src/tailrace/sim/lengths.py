@@ -137,9 +137,13 @@ class RecordedLengths:
             self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(each)
         self._all = list(self._ended)
         self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
+        self.drawn: set[TrajectoryId] = set()
+        """Responses whose length the journal does not tell."""
 
     def draw(self, trajectory: TrajectoryId, version: int) -> int:
         key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
+        if trajectory not in self._ended or self._ended[trajectory][1]:
+            self.drawn.add(trajectory)
         if (found := self._ended.get(trajectory)) is None:
             candidates = self._by_prompt.get((trajectory.group.source, trajectory.group.prompt), self._all)
             found = self._ended[candidates[int(uniform(*key) * len(candidates))]]

@@ -1,0 +1,85 @@
+"""Feed a journal back to the coordinator: `tailrace replay RUN [--schedule PRESET]`.
+
+Alone, every command must come out again as it was recorded. With `--schedule` the run is simulated under another
+preset, from the journal's own lengths and costs; lengths that the run never saw the end of are drawn, and counted.
+
+Exit status: 0 done, 1 the commands are different, 2 there is no such journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tailrace.config import presets
+from tailrace.config.settings import ScheduleSettings
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.errors import ReplayMismatch
+from tailrace.core.events import RunStarted
+from tailrace.core.journal import Entry, replay_all
+from tailrace.core.schedule import Schedule
+from tailrace.observe import journal_file, schedule_table
+from tailrace.observe.comparison import figures_of
+from tailrace.observe.run_files import RunFiles
+from tailrace.policies.routing.least_loaded import LeastLoaded
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--schedule", choices=sorted(presets.PRESETS), help="simulate the run under another preset")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    try:
+        if rest:
+            raise ValueError(f"unexpected argument {rest[0]!r}")
+        files = RunFiles.find(options.run)
+        entries = [entry for _, entry in journal_file.read(files.journal)]
+        if not entries:
+            raise ValueError(f"{files.journal} holds no complete entry")
+        if options.schedule is not None:
+            _simulate(files, entries, options.schedule)
+            return 0
+        count = replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded()))
+        print(f"{count} entries, every command as recorded")
+    except ReplayMismatch as error:
+        print(f"tailrace: the commands are different: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
+    from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
+
+    first = entries[0].event
+    assert isinstance(first, RunStarted)
+    machine = calibrate.Machine.of(files.config(), num_prompts=first.schedule.epoch_size)
+    calibration = calibrate.calibrate([entries], machine)
+    other, num_drawn = calibrate.simulate(entries, calibration, _under(first.schedule, name))
+    same, _ = calibrate.simulate(entries, calibration, first.schedule)
+    shown = {"recorded": figures_of(entries), "simulated": figures_of(same), name: figures_of(other)}
+    print("\n".join(schedule_table.lines(schedule_table.cells(shown))))
+    print(f"{num_drawn} lengths were not seen to their end in the journal and are drawn")
+
+
+def _under(schedule: Schedule, name: str) -> Schedule:
+    preset = presets.resolved(ScheduleSettings.model_validate({"preset": name}))
+    prompts, responses = presets.launch_sizes(preset, batch_size=schedule.batch_size, group_size=schedule.group_size)
+    return replace(
+        schedule,
+        launch_prompts=prompts,
+        launch_responses=responses,
+        leftovers=preset.leftovers,
+        max_staleness=preset.max_staleness,
+        admission=preset.admission,
+        rounds_ahead=preset.rounds_ahead,
+        keeps_deferred_tokens=False,
+        max_versions_per_sample=None,
+        has_quotas=False,
+    )
