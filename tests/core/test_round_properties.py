@@ -32,18 +32,18 @@ def partial_histories(count: int, **changes: object) -> list[History]:
 
 @pytest.fixture(scope="module")
 def tail() -> list[History]:
-    return tail_histories(500)
+    return tail_histories(600)
 
 
 @pytest.fixture(scope="module")
 def partial() -> list[History]:
-    return partial_histories(400)
+    return partial_histories(500)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_sound_schedule_keeps_every_invariant_and_reaches_its_end(seed: int) -> None:
     """With lost instances, failing rewards and saves, crashes and resumes; every event checked."""
-    for number in Span(40 * SCALE, first=seed * 100_000):
+    for number in Span(60 * SCALE, first=seed * 100_000):
         rng = random.Random(f"any-{number}")
         found = history(any_schedule(rng), rng, trouble=rng.choice([0.0, 0.03, 0.1]))
         holds = found.verdict.is_complete or any(
