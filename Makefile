@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check clean
+.PHONY: help install train test check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check histories clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -52,9 +52,12 @@ bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 group
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 
-bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 30 minutes)
-	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --rounds 2 --json benchmarks/results/trl_tiny_arith.json
-	@$(BIN)/python benchmarks/trl_grpo.py --model smollm2 --rounds 3 --json benchmarks/results/trl_smollm2.json
+histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
+	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py
+
+bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 25 minutes)
+	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --json benchmarks/results/trl_tiny_arith.json
+	@$(BIN)/python benchmarks/trl_grpo.py --model smollm2 --json benchmarks/results/trl_smollm2.json
 
 bench-learning: $(STAMP)  ## held-out accuracy gained by each algorithm, five seeds each (about 50 minutes on two cores)
 	@$(BIN)/python benchmarks/learning.py --json benchmarks/results/learning.json

@@ -16,7 +16,6 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Schedule
 from tailrace.observe.device_time import DeviceTime
 
@@ -99,8 +98,6 @@ class ScheduleAccount:
         self.devices = DeviceTime(devices_per_instance=devices_per_instance, training_devices=training_devices)
         self._schedule: Schedule | None = None
         self._groups: dict[GroupId, dict[TrajectoryId, _Response]] = {}
-        self._scores: dict[GroupId, list[float | None]] = {}
-        """Of groups that may be filtered; None where the reward failed and the response is dropped."""
         self._training: do.TrainStep | None = None
         self._began: float | None = None
         self._now = 0.0
@@ -155,9 +152,6 @@ class ScheduleAccount:
             case ev.ResponsesAborted(aborted=aborted):
                 for lost in aborted:
                     self._abort(lost.trajectory, lost.length)
-            case ev.ResponsesScored(scores=scores):
-                for scored in scores:
-                    self._score(scored)
             case ev.StepTrained():
                 self._train()
 
@@ -168,6 +162,8 @@ class ScheduleAccount:
                     self._open(dispatch.trajectory)
             case do.TrainStep():
                 self._training = command
+            case do.LeaveOut(filtered=filtered, dropped=dropped):
+                self._waste((*filtered, *dropped))
             case do.OpenRound(restarted=restarted):
                 self._waste(restarted)
             case do.CloseRound(is_long=is_long, deferred=deferred, dropped=dropped):
@@ -200,24 +196,8 @@ class ScheduleAccount:
         for group in groups:
             members = self._groups.pop(group, {})
             self._sums.wasted += sum(response.length for response in members.values() if not response.is_running)
-            self._scores.pop(group, None)
             if running := {each: response for each, response in members.items() if response.is_running}:
                 self._groups[group] = running
-
-    def _score(self, scored: ev.Scored) -> None:
-        """Follow what the core does with a group whose last reward has come, if that is its end."""
-        schedule, group = self._schedule, scored.trajectory.group
-        is_judged = schedule is not None and (schedule.filters_equal_scores or schedule.drops_failed_rewards)
-        if schedule is None or not is_judged or group not in self._groups or scored.outcome is Outcome.CANCELLED:
-            return
-        is_ok = scored.outcome is Outcome.OK
-        score = scored.score if is_ok else None if schedule.drops_failed_rewards else 0.0
-        scores = self._scores.setdefault(group, [])
-        scores.append(score)
-        kept = [score for score in scores if score is not None]
-        is_useless = not kept or (schedule.filters_equal_scores and len(set(kept)) == 1)
-        if len(scores) >= schedule.group_size and is_useless:
-            self._waste([group])
 
     def _train(self) -> None:
         step, schedule, sums = self._training, self._schedule, self._sums

@@ -88,7 +88,7 @@ class World:
                 self._trainer.publish(version)
             case do.SaveCheckpoint(version=version):
                 self._trainer.save(version)
-            case do.OpenRound() | do.CloseRound() | do.CloseEvaluation():
+            case do.OpenRound() | do.CloseRound() | do.LeaveOut() | do.CloseEvaluation():
                 pass  # notes: no event follows
             case do.StartInstance(instance=number):
                 self._start(number)
