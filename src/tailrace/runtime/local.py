@@ -42,6 +42,7 @@ from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import RolloutInit, TrainingInit
 
 _WAITS_SHOWN_EVERY_S = 1.0
+_SCORES_TOLD_EVERY_S = 0.005
 REWARD_START_LIMIT_S = 600.0
 Say = Callable[[str], None]
 
@@ -78,6 +79,8 @@ class LocalRun:
             keeps_payload=settings.keep_rollouts,
         )
         self._has_rewards = False
+        self._scored: list[ev.Scored] = []
+        """Rewards the core was not told of yet."""
         self._make_workers()
 
     def _open_display(self, say: Say) -> Display:
@@ -216,7 +219,14 @@ class LocalRun:
             extras=tuple(result.extras.items()),
             detail=result.detail,
         )
-        self._driver.post(ev.ResponsesScored(scores=(scored,)))
+        if not self._scored:
+            asyncio.get_running_loop().call_later(_SCORES_TOLD_EVERY_S, self._tell_scores)
+        self._scored.append(scored)
+
+    def _tell_scores(self) -> None:
+        """Rewards of small models come by the hundred: one entry of the journal each would be most of its work."""
+        scores, self._scored = tuple(self._scored), []
+        self._driver.post(ev.ResponsesScored(scores=scores))
 
     def _ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop"))
