@@ -43,7 +43,7 @@ schedules = st.builds(
 
 
 @given(schedule=schedules, seed=st.integers(0, 2**32), trouble=st.sampled_from([0.0, 0.03, 0.1]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Schedule, seed: int, trouble: float) -> None:
     world = World(schedule, random.Random(seed), trouble=trouble)
     verdict = world.run()
@@ -66,7 +66,7 @@ def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Sched
 
 
 @given(schedule=schedules, seed=st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_journal_replays_to_identical_commands(schedule: Schedule, seed: int) -> None:
     world = World(schedule, random.Random(seed), trouble=0.05)
     world.run()

@@ -124,7 +124,7 @@ def test_a_filtered_group_is_wasted() -> None:
         schedule,
         (1.0, FIRED, (submit(a, b),)),
         (2.0, ended(OLD, (a, 5), (b, 6)), (do.Score(trajectories=(a, b)),)),
-        (3.0, ev.ResponsesScored(scores=scores), ()),
+        (3.0, ev.ResponsesScored(scores=scores), (do.LeaveOut(filtered=(a.group,)),)),
     )
     assert (made.figures().tokens_wasted, made.tokens_held) == (11, 0)
 

@@ -126,6 +126,5 @@ def test_what_is_remembered_does_not_grow_with_the_run() -> None:
     account = ScheduleAccount()
     simulate(small_scenario(schedule__num_steps=6), "sync", record=account.feed)
     assert account._groups == {}
-    assert account._scores == {}
     figures = account.figures()
     assert figures.tokens_generated == figures.tokens_trained + figures.tokens_wasted + account.tokens_held

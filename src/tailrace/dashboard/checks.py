@@ -144,7 +144,9 @@ def stragglers(patient: Patient) -> Iterator[Finding]:
     if memory is None or patient.life != RUNNING or memory.state.training is not None:
         return
     state, source = memory.state, memory.schedule.train_source
-    groups = [g for g in state.groups.values() if g.id.source == source and g.phase is not GroupPhase.TRAINING]
+    groups = [
+        g for g in state.groups.values() if g.id.source == source and g.phase in (GroupPhase.OPEN, GroupPhase.COMPLETE)
+    ]
     members = [t for group in groups for t in group.members.values()]
     left = [t for t in members if t.phase is TrajectoryPhase.RUNNING]
     is_rest_done = len(left) == sum(t.phase is not TrajectoryPhase.SCORED for t in members)
