@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tailrace.dashboard.checkpoint_files import damage
 
 from end_to_end import launch
 from tailrace.cli.main import main
 from tailrace.data.models import resolve_model
+from tailrace.store.checkpoint_files import damage
 
 pytestmark = pytest.mark.slow
 ADAPTER = "adapter_model.safetensors"
