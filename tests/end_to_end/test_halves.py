@@ -53,7 +53,7 @@ def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A rollout run that was killed once in the middle."""
     output = tmp_path_factory.mktemp("rollouts") / "run"
     process = subprocess.Popen([sys.executable, "-m", "tailrace", *flags(output)], stdout=subprocess.DEVNULL)
-    assert launch.kill_when(process, lambda: b"ResponsesScored" in _bytes(output / "journal.jsonl"))
+    assert not launch.kill_when(process, lambda: b"ResponsesScored" in _bytes(output / "journal.jsonl"))
     assert main(flags(output)) == 0
     return output
 

@@ -72,7 +72,7 @@ def test_peft_loads_it_with_the_logits_of_the_merged_export(
 def test_a_killed_run_ends_with_the_adapter_of_one_that_was_not(whole: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     process = launch.start(output, **LORA)
-    assert launch.kill_when(process, lambda: (output / "checkpoints" / "step_2").exists())
+    assert not launch.kill_when(process, lambda: (output / "checkpoints" / "step_2").exists())
     result = launch.train(output, **LORA)
     assert result.returncode == 0, result.stdout + result.stderr
     assert launch.final_weights(output, ADAPTER) == launch.final_weights(whole, ADAPTER)
