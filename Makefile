@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check histories clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check histories clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -28,6 +28,9 @@ train: $(STAMP)  ## train the built-in tiny model on CPU (about 2 minutes)
 
 test: $(DEV)  ## run the tests
 	@$(BIN)/python -m pytest
+
+test-long: $(DEV)  ## whole runs that take longer: every schedule killed, adapters, wounded runs (about 6 minutes)
+	@$(BIN)/python -m pytest -m long
 
 check: $(DEV)  ## lint, types, layers
 	@$(BIN)/ruff check .

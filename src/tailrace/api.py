@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from tailrace.config.function_names import function_name
 from tailrace.config.load import assemble, read_recipe
 from tailrace.config.names import full_name
 
@@ -92,7 +93,9 @@ class _Inputs:
         if isinstance(reward, str):
             return reward
         name = getattr(reward, "__name__", "function")
-        return f"pickle:{self._keep(f'reward-{name}', cloudpickle.dumps(reward), '.pickle')}"
+        path = self._folder / f"reward-{name}-{function_name(reward)}.pickle"
+        self.files[path] = cloudpickle.dumps(reward)
+        return f"pickle:{path}"
 
     def _keep(self, stem: str, content: bytes, suffix: str) -> Path:
         path = self._folder / f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"

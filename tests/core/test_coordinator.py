@@ -16,6 +16,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
+from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
@@ -101,6 +102,17 @@ def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others(
         assert all(len(values) == 2 for values in scores.values())
     offered = sum(len(e.event.prompts) for e in world.entries if isinstance(e.event, ev.PromptsOffered))
     assert offered > 12, "nothing was filtered, so the test shows nothing"
+
+
+def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
+    schedule = Schedule(train_source="train", batch_size=2, group_size=3, max_steps=9)
+    world = World(schedule, random.Random(0))
+    world.score = lambda t: ev.Scored(
+        trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no such name"
+    )
+    verdict = world.run()
+    assert not verdict.is_complete
+    assert verdict.reason == "the last 12 rewards failed, every one of them; error: no name"
 
 
 def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:

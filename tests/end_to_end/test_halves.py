@@ -19,7 +19,7 @@ from tailrace.observe import journal_file, length_trace
 from tailrace.runtime.train import Result, train
 from tailrace.store.payload_reader import PayloadReader
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SMALL = {
     "schedule.rollout_batch_size": "2",
     "rollout.n_samples_per_prompt": "4",

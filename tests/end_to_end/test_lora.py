@@ -14,7 +14,7 @@ from tailrace.cli.main import main
 from tailrace.data.models import resolve_model
 from tailrace.store.checkpoint_files import damage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ADAPTER = "adapter_model.safetensors"
 LORA = {
     "rollout__deterministic": True,

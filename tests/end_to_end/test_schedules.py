@@ -17,7 +17,7 @@ from tailrace.observe.comparison import Compared
 from tailrace.observe.journal_file import read
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 EXACT: dict[str, Any] = {
     "rollout__num_instances": 2,

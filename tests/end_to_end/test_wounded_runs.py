@@ -22,7 +22,7 @@ from tailrace.dashboard.diagnosis import Diagnosis
 from tailrace.dashboard.doctor import examine
 from tailrace.store.checkpoint_files import damage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SHORT = {"eval": "[]", "eval_interval": "null", "save_interval": 1, "schedule__max_steps": 500}
 """A checkpoint after every step, and no end in sight."""
 

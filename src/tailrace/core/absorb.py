@@ -50,7 +50,7 @@ def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: fl
     state.published = Version(0 if state.version == 0 else -1)
     if state.save_due not in (None, state.version) or state.save_due == event.checkpoint:
         state.save_due = None  # it is on disk, or too late: the trainer holds a later version
-    state.num_dropped_in_a_row = 0
+    state.num_dropped_in_a_row = state.num_failed_in_a_row = 0
     state.limits = event.limits
     state.timer_at = state.verdict = None
 
@@ -153,6 +153,8 @@ def _scored(state: State, schedule: Schedule, scored: ev.Scored, now: float) -> 
     if has_failed:
         state.last_reward_failure = f"{scored.outcome.value}: {scored.detail}"
     is_training = trajectory.id.group.source == schedule.train_source
+    if is_training:
+        state.num_failed_in_a_row = state.num_failed_in_a_row + 1 if has_failed else 0
     is_dropped = has_failed and is_training and schedule.drops_failed_rewards
     move(state, trajectory, TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now)
     group = state.groups[trajectory.id.group]

@@ -88,6 +88,8 @@ class State:
     num_dropped_in_a_row: int = 0
     num_useless_in_a_row: int = 0
     """Dropped or filtered."""
+    num_failed_in_a_row: int = 0
+    """Rewards of training responses."""
     last_reward_failure: str = ""
     timer_at: float | None = None
     verdict: str | None = None

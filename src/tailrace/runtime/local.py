@@ -122,7 +122,7 @@ class LocalRun:
             await self._load_rewards()
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.add_signal_handler(number, self._ask_to_stop)
+                    loop.add_signal_handler(number, self.ask_to_stop)
             self._directory.stop_note.set_aside()
             return await self._driver.run(self._first_event())
         finally:
@@ -228,7 +228,7 @@ class LocalRun:
         scores, self._scored = tuple(self._scored), []
         self._driver.post(ev.ResponsesScored(scores=scores))
 
-    def _ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop"))
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -76,13 +76,13 @@ class RunDirectory:
         return directory
 
     def add_inputs(self, inputs: Mapping[Path, bytes]) -> None:
-        """Keep what was handed over as objects; files of the same name hold the same."""
+        """Keep what was handed over as objects. A file of the same name means the same; the newer one is kept."""
         with self._explaining():
             for path, content in inputs.items():
                 if not path.exists():
                     self._missing.append(path)
                     self._make_folders(path.parent)
-                    path.write_bytes(content)
+                write_atomically(path, content)
 
     def begin(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
         """Make it the directory of this run, on these sources."""
@@ -188,11 +188,11 @@ class RunDirectory:
             raise SettingsError(f"cannot use output_dir {self.path}: {reason}; choose another output_dir") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The file holds either the old text or the new one, whenever the process or machine dies."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """The file holds either the old content or the new one, whenever the process or machine dies."""
     draft = path.with_name(path.name + ".draft")
-    with draft.open("w") as file:
-        file.write(text)
+    with draft.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

@@ -13,7 +13,7 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
-from tailrace.core.errors import ReplayMismatch
+from tailrace.core.errors import CoreError, ReplayMismatch
 from tailrace.observe.disk import says_disk_full
 from tailrace.observe.journal_file import DamagedJournal
 from tailrace.observe.metrics import Row
@@ -116,6 +116,8 @@ def _run(settings: Settings, directory: RunDirectory, sources: Sources, say: Say
     except ReplayMismatch as error:
         # Settings are equal, so the code is not: an older or newer version wrote this journal.
         reason = f"the journal does not fit this version of tailrace ({error}); start in another output_dir"
+    except CoreError as error:
+        reason = f"the coordinator met what must not happen ({error}); start in another output_dir"
     except (DamagedJournal, DamagedStore) as error:
         reason = f"{error}; start in another output_dir"
     except OSError as error:
@@ -129,36 +131,69 @@ def _run_with_store(
     with PayloadStore.open(directory.payload) as store:
         for line in sources.notes:
             say(line)
-        stored = _finish(_drive(settings, directory, sources, store, say))
+        stop = StopButton()
+        stored = _finish(_drive(settings, directory, sources, store, say, stop), stop)
         if conclude is not None and stored["is_complete"]:
             store.sync()
             stored["metrics"] |= conclude(directory, sources)
         return stored
 
 
-async def _drive(settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say) -> Row:
+async def _drive(
+    settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say, stop: StopButton
+) -> Row:
     run = LocalRun(settings, directory, sources, store, say)
+    loop = asyncio.get_running_loop()
+    stop.connect(lambda: loop.call_soon_threadsafe(run.ask_to_stop))
     finish = await run.run()
     return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 
-def _finish(coroutine: Coroutine[Any, Any, Row]) -> Row:
-    """Run it to its end, also where a loop is running already, as in a notebook."""
+class StopButton:
+    """Stops a run from another thread, also if it is pressed before the run can hear it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_pressed = False
+        self._stop: Callable[[], object] | None = None
+
+    def connect(self, stop: Callable[[], object]) -> None:
+        with self._lock:
+            self._stop = stop
+        if self._is_pressed:
+            stop()
+
+    def press(self) -> None:
+        with self._lock:
+            self._is_pressed = True
+        if self._stop is not None:
+            self._stop()
+
+
+def _finish(coroutine: Coroutine[Any, Any, Row], stop: StopButton) -> Row:
+    """Run it to its end, also where a loop is running already, as in a notebook; there an interrupt asks it to stop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
     outcome: list[Row | BaseException] = []
+    has_ended = threading.Event()  # an interrupted ``join`` takes a thread that runs for one that has ended
 
     def work() -> None:
         try:
             outcome.append(asyncio.run(coroutine))
         except BaseException as error:  # noqa: BLE001  whatever it is, it is raised again in the caller's thread
             outcome.append(error)
+        has_ended.set()
 
     thread = threading.Thread(target=work, name="tailrace")
     thread.start()
-    thread.join()
+    while not has_ended.is_set():
+        try:
+            has_ended.wait()
+        except KeyboardInterrupt:
+            # The run owns the directory until its thread has ended: leaving now would let a second one in.
+            stop.press()
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
