@@ -108,7 +108,7 @@ def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     schedule = Schedule(train_source="train", batch_size=2, group_size=3, max_steps=9)
     world = World(schedule, random.Random(0))
     world.score = lambda t: ev.Scored(
-        trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no such name"
+        trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no name"
     )
     verdict = world.run()
     assert not verdict.is_complete
