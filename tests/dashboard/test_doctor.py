@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +120,49 @@ def test_a_full_disk_is_named_whoever_said_it(tmp_path: Path, source: str) -> No
     assert subjects(diagnosis) == ["disk", "run"]
     assert diagnosis.findings[0].what.startswith("the disk was full: ")
     assert "No space left on device" in diagnosis.findings[0].what
+
+
+def killed_run(tmp_path: Path, log: str) -> Path:
+    """Cut off in the middle; `log` holds a complaint of a full disk."""
+    world = started()
+    advance_until(world, lambda w: w.coordinator.version == 1)
+    run = write_journal(tmp_path / "run", world.entries)
+    (run / "logs" / log).write_text("OSError: [Errno 28] No space left on device\n")
+    return run
+
+
+def test_a_run_that_gave_another_reason_is_believed_more_than_its_logs(tmp_path: Path) -> None:
+    run = killed_run(tmp_path, "training.log")
+    assert subjects(examine(run)) == ["disk", "run"]
+    (run / "stopped.json").write_text(json.dumps({"reason": "a signal asked the run to stop"}))
+    diagnosis = examine(run)
+    assert subjects(diagnosis) == ["run"]
+    assert "a signal asked the run to stop" in diagnosis.findings[0].what
+
+
+def test_a_log_that_was_silent_since_the_last_start_says_nothing_of_this_end(tmp_path: Path) -> None:
+    run = killed_run(tmp_path, "training.log")
+    note = run / "stopped.json"
+    note.write_text(" " * 4096)
+    began = note.stat().st_mtime
+    os.utime(run / "logs" / "training.log", (began - 60.0, began - 60.0))
+    assert subjects(examine(run)) == ["run"]
+    os.utime(run / "logs" / "training.log", (began + 60.0, began + 60.0))
+    assert subjects(examine(run)) == ["disk", "run"]
+
+
+def test_what_a_reward_function_prints_is_no_word_on_the_disk_of_the_run(tmp_path: Path) -> None:
+    assert subjects(examine(killed_run(tmp_path, "reward-0.log"))) == ["run"]
+
+
+def test_the_note_of_a_start_without_an_entry_is_newer_than_the_journal(tmp_path: Path) -> None:
+    world = started()
+    world.tell(ev.StopRequested(reason="stopped by hand"))
+    advance_until(world, lambda w: any(isinstance(c, do.FinishRun) for e in w.entries for c in e.commands))
+    run = write_journal(tmp_path / "run", world.entries)
+    assert "stopped by hand" in examine(run).findings[-1].what
+    (run / "stopped.json").write_text(json.dumps({"reason": "the payload store is damaged"}))
+    assert "the payload store is damaged" in examine(run).findings[-1].what
 
 
 def straggling() -> World:

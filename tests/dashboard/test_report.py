@@ -115,6 +115,13 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert "3 of 5 steps" in page_of(run).words
 
 
+def test_the_page_says_what_the_stop_note_says(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", crashed().entries)
+    assert "then it stopped: its process ended without a word." in page_of(run).words
+    (run / "stopped.json").write_text(json.dumps({"reason": "No space left on device (journal.jsonl)"}))
+    assert "then it stopped: No space left on device (journal.jsonl)." in page_of(run).words
+
+
 def test_five_hundred_steps_stay_small(tmp_path: Path) -> None:
     schedule = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=500)
     world = World(schedule, random.Random(2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
     options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
     try:
-        return _VERBS[options.verb].run(options, rest)
+        code = _VERBS[options.verb].run(options, rest)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (`| head`) has had enough. What is still held back must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("tailrace: stopped before the run began", file=sys.stderr)
         return 1

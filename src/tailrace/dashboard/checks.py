@@ -59,8 +59,8 @@ def _disk_full_evidence(patient: Patient) -> str:
         return ""
     if patient.life == STOPPED and says_disk_full(patient.stop_reason):
         return patient.stop_reason
-    if patient.life == STOPPED and patient.log_complaint:
-        return patient.log_complaint
+    if patient.life == STOPPED and not patient.stop_reason and patient.log_complaint:
+        return patient.log_complaint  # only of a run without a word of its own: logs reach far back
     if patient.has_torn_end and patient.machine.disk_free < MIN_FREE_BYTES:
         return "the last line of the journal is cut off"
     return ""

@@ -43,7 +43,7 @@ class Patient:
     num_whole_checkpoints: int
     has_torn_end: bool
     log_complaint: str
-    """A line of a worker's log that says the disk is full."""
+    """A line of an engine's or the trainer's log that says the disk is full; it may be older than the last start."""
     stop_reason: str
     """Why the run ended, in its own words; empty while it goes on, or if it was cut off."""
     reward_timeout_s: float | None

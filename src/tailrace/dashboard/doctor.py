@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tailrace.core.errors import CoreError
 from tailrace.dashboard import machine
 from tailrace.dashboard.checks import CHECKS
 from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis, Patient
 from tailrace.observe import journal_file
-from tailrace.observe.account import Account
+from tailrace.observe.account import MISFITS, Account
 from tailrace.observe.disk import says_disk_full
 from tailrace.observe.progress import clock
 from tailrace.observe.recollection import Recollection, recollect
@@ -54,8 +53,8 @@ def _admit(files: RunFiles, wall: float) -> Patient:
         damaged=tuple(damaged),
         num_whole_checkpoints=len(checkpoints) - len(damaged),
         has_torn_end=files.has_torn_end() and not is_alive,
-        log_complaint=_log_complaint(files.logs),
-        stop_reason=_stop_reason(files, account),
+        log_complaint=_log_complaint(files),
+        stop_reason=account.why_it_stopped(files.stop_reason()),
         reward_timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else None,
     )
 
@@ -63,21 +62,19 @@ def _admit(files: RunFiles, wall: float) -> Patient:
 def _remember(files: RunFiles) -> tuple[Account, Recollection | None, str]:
     account, problem = Account(), ""
     try:
-        for _, entry in journal_file.read(files.journal):
-            account.feed(entry)
+        account.follow(entry for _, entry in journal_file.read(files.journal))
         return account, recollect(files), problem
-    except (ValueError, CoreError, LookupError, AssertionError) as error:
+    except MISFITS as error:
         # Whatever a damaged journal makes the core say is what the person should read.
         return account, None, f"{type(error).__name__}: {error}"
 
 
-def _stop_reason(files: RunFiles, account: Account) -> str:
-    """The run's last word: in its journal, or beside it where the journal could not take it any more."""
-    return account.finish.reason if account.finish else files.stop_reason()
-
-
-def _log_complaint(logs: Path) -> str:
-    for path in sorted(logs.glob("*.log")):
+def _log_complaint(files: RunFiles) -> str:
+    """Logs are appended to at every start: one that has been silent since the last speaks of the past."""
+    for path in sorted(files.logs.glob("*.log")):
+        # What a reward function prints is about its own files, and its failures do not end a run.
+        if path.name.startswith("reward-") or path.stat().st_mtime < files.last_start():
+            continue
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))
             lines = file.read().decode("utf-8", errors="replace").splitlines()

@@ -37,13 +37,15 @@ _NO_SAMPLES = (
 )
 
 
-def render(name: str, account: Account, *, is_alive: bool, samples: list[Sample], config: dict[str, Any]) -> str:
+def render(
+    name: str, account: Account, *, is_alive: bool, stop_note: str, samples: list[Sample], config: dict[str, Any]
+) -> str:
     """The whole page as text."""
     drawings = _drawings(account)
     fates, fates_note = tables.fate_rows(account)
     return template("page.html").render(
         name=name,
-        status=tables.status(account, is_alive=is_alive),
+        status=tables.status(account, is_alive=is_alive, stop_note=stop_note),
         sections=SECTIONS,
         tiles=tables.tiles(account),
         charts=drawings,

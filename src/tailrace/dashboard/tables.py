@@ -23,13 +23,13 @@ class Status:
     sentence: str
 
 
-def status(account: Account, *, is_alive: bool) -> Status:
+def status(account: Account, *, is_alive: bool, stop_note: str) -> Status:
     so_far = f"{account.so_far} in {clock(account.now - account.began)}"
     if account.finish is not None and account.finish.is_complete:
         return Status(kind="finished", sentence=f"{so_far}: {account.finish.reason}.")
     if is_alive:
         return Status(kind="running", sentence=f"{so_far} so far; this page shows the run as it was when it was made.")
-    reason = account.finish.reason if account.finish else "its process ended without a word"
+    reason = account.why_it_stopped(stop_note) or "its process ended without a word"
     return Status(kind="stopped", sentence=f"{so_far}, then it stopped: {reason}. The same command continues it.")
 
 

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.errors import CoreError
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.fates import Fates
 from tailrace.observe.metrics import Metrics, Row
 from tailrace.observe.timeline import Timeline
+
+MISFITS = (ValueError, CoreError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
+"""What a fold raises over entries that do not belong together."""
+
+
+class Unfollowable(ValueError):
+    """An entry can be read but does not fit those before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +54,17 @@ class Account:
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Account:
         account = cls()
-        for entry in entries:
-            account.feed(entry)
+        account.follow(entries)
         return account
+
+    def follow(self, entries: Iterable[Entry]) -> None:
+        """Feed them all; ``Unfollowable`` at the first that does not fit."""
+        for entry in entries:
+            try:
+                self.feed(entry)
+            except MISFITS as error:
+                where = f"entry {self.num_entries} ({type(entry.event).__name__}) does not fit those before it"
+                raise Unfollowable(f"{where} ({type(error).__name__}: {error})") from error
 
     def feed(self, entry: Entry) -> None:
         if self.num_entries == 0:
@@ -71,6 +87,14 @@ class Account:
             return f"{self.version} of {self.schedule.max_steps if self.schedule else 0} steps"
         num_prompts = sum(eval_set.num_prompts for eval_set in self.schedule.eval_sets)
         return f"{len(self.fates.settled())} of {num_prompts} prompts"
+
+    def why_it_stopped(self, note: str) -> str:
+        """The run's last word: ``note``, left beside the journal, or its own. Empty if it had no time for either.
+
+        The note is the newer one: it also speaks of a start that came to no entry. A long reason is cut off in it.
+        """
+        own = self.finish.reason if self.finish else ""
+        return own if own.startswith(note) else note
 
     def _event(self, event: ev.Event) -> None:
         match event:

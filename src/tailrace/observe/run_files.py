@@ -74,6 +74,13 @@ class RunFiles:
         """Why the run ended early; empty where it did not, or had no time to say so."""
         return str(_read_json(self.path / "stopped.json").get("reason", ""))
 
+    def last_start(self) -> float:
+        """Time of day when a run without a stop reason last began, which blanked its stop note; 0 if it has none."""
+        try:
+            return (self.path / "stopped.json").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def has_torn_end(self) -> bool:
         """Whether the journal's last line was cut off while it was written."""
         with self.journal.open("rb") as file:

@@ -12,6 +12,7 @@ holds for every lane, finished run or not. What is still open when the journal e
 * The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
   cost it. Then it does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
 * Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
+  Run time stands still during the outage itself, so this is what the resumed run needs to get ready.
 """
 
 from __future__ import annotations
