@@ -140,7 +140,8 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "recipe that is a directory": (flags("{tmp}"), "cannot read the recipe {tmp}: Is a directory; check the path"),
     "unknown built-in recipe": (
         flags("quickstrat"),
-        "no recipe 'quickstrat': neither a file nor a built-in recipe (quickstart)",
+        "no recipe 'quickstrat': neither a file nor a built-in recipe"
+        " (quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo)",
     ),
     "malformed TOML": (
         recipe("bad.toml", b"seed = \n"),
