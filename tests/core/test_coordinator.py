@@ -107,9 +107,7 @@ def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others(
 def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     schedule = Schedule(train_source="train", batch_size=2, group_size=3, max_steps=9)
     world = World(schedule, random.Random(0))
-    world.score = lambda t: ev.Scored(
-        trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no name"
-    )
+    world.score = lambda t: ev.Scored(trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no name")
     verdict = world.run()
     assert not verdict.is_complete
     assert verdict.reason == "the last 12 rewards failed, every one of them; error: no name"
