@@ -107,7 +107,7 @@ class _Inputs:
 def _json_line(row: Any, index: int) -> str:
     if not isinstance(row, Mapping):
         raise SettingsError(
-            f"prompts[{index}] is a {type(row).__name__}; give a list of strings, or of rows like"
+            f"prompts[{index}] is of type {type(row).__name__}; give a list of strings, or of rows like"
             " {'prompt': '17+8=', 'answer': '25'}"
         )
     try:

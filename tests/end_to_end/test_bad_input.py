@@ -408,11 +408,11 @@ def test_from_python_a_mistake_is_the_same_sentence_and_leaves_nothing_either(tm
         ),
         (
             {"prompts": ["1+1=", 2]},
-            "prompts[1] is a int; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
+            "prompts[1] is of type int; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
         ),
         (
             {"prompts": {"prompt": ["1+1="]}},
-            "prompts[0] is a str; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
+            "prompts[0] is of type str; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
         ),
         ({"threads": 1}, "threads is ambiguous: write one of rollout.threads, trainer.threads"),
     ],

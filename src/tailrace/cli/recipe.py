@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
-    settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
+    settings = parser.add_argument_group(
+        "settings",
+        "Each overrides the recipe; values are written as YAML. A section may be left out where only one has the name.",
+    )
     for name, text in leaves(Settings):
         # argparse expands % in help texts
         settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
