@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tailrace.config.function_names import function_name
-from tailrace.config.load import assemble, read_recipe
+from tailrace.config.load import SettingsError, assemble, read_recipe
 from tailrace.config.names import full_name
 
 if TYPE_CHECKING:
     from tailrace.runtime.train import Result
 
 Reward = str | Callable[..., Any]
-Prompts = str | Path | Sequence[Mapping[str, Any]]
+Prompts = str | Path | Sequence[Mapping[str, Any] | str]
 
 
 def train(
@@ -85,7 +86,10 @@ class _Inputs:
     def as_file(self, prompts: Prompts) -> str:
         if isinstance(prompts, str | Path):
             return str(prompts)
-        lines = "".join(json.dumps(dict(row)) + "\n" for row in prompts)
+        # Only what is a list for certain: a table, walked through, gives the names of its columns.
+        is_list = isinstance(prompts, list | tuple)
+        rows = ({"prompt": row} if is_list and isinstance(row, str) else row for row in prompts)
+        lines = "".join(_json_line(row, index) for index, row in enumerate(rows))
         return str(self._keep("prompts", lines.encode(), ".jsonl"))
 
     def as_spec(self, reward: Reward) -> str:
@@ -94,10 +98,34 @@ class _Inputs:
             return reward
         name = getattr(reward, "__name__", "function")
         path = self._folder / f"reward-{name}-{function_name(reward)}.pickle"
-        self.files[path] = cloudpickle.dumps(reward)
+        self.files[path] = _pickled(reward, name)
         return f"pickle:{path}"
 
     def _keep(self, stem: str, content: bytes, suffix: str) -> Path:
         path = self._folder / f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}{suffix}"
         self.files[path] = content
         return path
+
+
+def _json_line(row: Any, index: int) -> str:
+    if not isinstance(row, Mapping):
+        raise SettingsError(
+            f"prompts[{index}] is of type {type(row).__name__}; give a list of strings, or of rows like"
+            " {'prompt': '17+8=', 'answer': '25'}"
+        )
+    try:
+        return json.dumps(dict(row)) + "\n"
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"prompts[{index}] cannot be written as JSON ({error}); give strings, numbers, lists and dicts"
+        ) from None
+
+
+def _pickled(reward: Callable[..., Any], name: str) -> bytes:
+    try:
+        return cloudpickle.dumps(reward)  # type: ignore[no-any-return]
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise SettingsError(
+            f"reward function '{name}' cannot be sent to the reward processes ({error}); make what it holds (a lock, a"
+            " connection, a file) inside the function, or put it into a file and give reward='path/to/file.py:function'"
+        ) from None

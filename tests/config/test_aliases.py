@@ -79,6 +79,21 @@ def test_hints_go_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> No
             "rollout.n_samples_per_prompt and num_generations both set rollout.n_samples_per_prompt; give it once",
         ),
         ("group_size: 4\nnum_generations: 8", "group_size and num_generations both set rollout.n_samples_per_prompt"),
+        (
+            "use_tis: true",
+            "unknown setting use_tis; set algorithm.importance_sampling.type to 'tis' and algorithm.old_logprobs to "
+            "'recompute' instead",
+        ),
+        (
+            "algorithm: {rollout_correction: {rollout_is: token}}",
+            "unknown setting algorithm.rollout_correction; set algorithm.importance_sampling.type to 'tis' (for token) "
+            "or 'seq_tis' (for sequence) and algorithm.old_logprobs to 'recompute' instead",
+        ),
+        (
+            "trainer: {resume_mode: auto}",
+            "unknown setting trainer.resume_mode; leave it out: the same command continues an unfinished run, unless "
+            "resume is 'never'",
+        ),
         ("num_generatons: 4", "unknown setting num_generatons"),
         ("rollout: {beta: 0.1}", "unknown setting rollout.beta"),
         ("model: tiny-arith\nmodel_name_or_path: tiny-arith", "model is a section of settings, but it is given as"),
@@ -90,6 +105,21 @@ def test_a_clash_or_a_slip_is_refused(tmp_path: Path, text: str, words: str) -> 
     with pytest.raises(SettingsError) as caught:
         load(str(tmp_path / "a.yaml"))
     assert str(caught.value).startswith(words)
+
+
+def test_dynamic_sampling_has_the_names_of_others(tmp_path: Path) -> None:
+    for text in ("use_dynamic_sampling: true", "algorithm: {filter_groups: {enable: true}}"):
+        (tmp_path / "a.yaml").write_text(text)
+        assert load(str(tmp_path / "a.yaml"), hint=lambda line: None).algorithm.dynamic_sampling
+
+
+def test_the_upper_clip_range_is_said_to_count_from_1() -> None:
+    hints: list[str] = []
+    load(None, {"epsilon_high": "4", "algorithm.loss": "cispo"}, hint=hints.append)
+    assert hints == [
+        "hint: epsilon_high is algorithm.clip_ratio_high here; it counts from 1 with every loss: for a ceiling of 5 "
+        "with cispo write 4"
+    ]
 
 
 def test_two_names_on_the_command_line_clash() -> None:

@@ -123,7 +123,7 @@ def test_all_mistakes_are_named_at_once() -> None:
         (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
         (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
-        (["quickstart", "--temperature=1"], "did you mean --rollout.temperature?"),
+        (["quickstart", "--temprature=1"], "did you mean --rollout.temperature?"),
     ],
 )
 def test_the_command_line_refuses_with_exit_code_2(

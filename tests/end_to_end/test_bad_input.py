@@ -12,16 +12,23 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import tailrace
 from tailrace.cli.main import main
 from tailrace.config.load import SettingsError, load
 from tailrace.data.models import resolve_model
+from tailrace.engines.native.architecture import parse_architecture, weight_names
+from tailrace.engines.native.parameters import allocate, list_targets
 from tailrace.runtime.run_directory import RunDirectory
 
 Arrange = Callable[[Path], list[str]]
@@ -81,6 +88,13 @@ def edit_header(folder: Path) -> None:
     header["model.norm.weight"]["shape"] = [7]
     text = json.dumps(header).encode()
     weights.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+
+def lose_a_tensor(folder: Path) -> None:
+    """One tensor less, and otherwise a sound file."""
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors")
 
 
 def lose_a_shard(folder: Path) -> None:
@@ -189,6 +203,16 @@ CASES: dict[str, tuple[Arrange, str]] = {
         model(lambda folder: (folder / "model.safetensors").unlink()),
         "the weights of model '{tmp}/model' cannot be used: it has neither model.safetensors nor "
         "model.safetensors.index.json; fetch them again",
+    ),
+    "a tensor is missing": (
+        model(lose_a_tensor),
+        "the weights of model '{tmp}/model' cannot be used: they lack model.layers.1.mlp.up_proj.weight, which a "
+        "model of this config.json needs; fetch them again",
+    ),
+    "a head of its own is missing": (
+        model(change_config(tie_word_embeddings=False)),
+        "the weights of model '{tmp}/model' cannot be used: they lack lm_head.weight, which a model of this "
+        "config.json needs; fetch them again",
     ),
     "a shard is missing": (
         model(lose_a_shard),
@@ -372,3 +396,68 @@ def test_from_python_a_mistake_is_the_same_sentence_and_leaves_nothing_either(tm
     with pytest.raises(SettingsError, match=r"holds no prompts; give a file"):
         tailrace.train(prompts=[], reward=reward, output_dir=tmp_path / "run", recipe="quickstart")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"prompts": [{"prompt": "1+1=", "day": date(2024, 1, 1)}]},
+            "prompts[0] cannot be written as JSON (Object of type date is not JSON serializable); give strings, "
+            "numbers, lists and dicts",
+        ),
+        (
+            {"prompts": ["1+1=", 2]},
+            "prompts[1] is of type int; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
+        ),
+        (
+            {"prompts": {"prompt": ["1+1="]}},
+            "prompts[0] is of type str; give a list of strings, or of rows like {'prompt': '17+8=', 'answer': '25'}",
+        ),
+        ({"threads": 1}, "threads is ambiguous: write one of rollout.threads, trainer.threads"),
+    ],
+)
+def test_objects_that_cannot_be_used_are_a_sentence(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        tailrace.train(output_dir=tmp_path / "run", recipe="quickstart", **changes)
+    assert str(caught.value) == sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reward_that_cannot_be_sent_is_a_sentence(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(response: str) -> float:
+        with lock:
+            return float(response == "2")
+
+    with pytest.raises(SettingsError) as caught:
+        tailrace.train(reward=locked, output_dir=tmp_path / "run", recipe="quickstart")
+    assert str(caught.value) == (
+        "reward function 'locked' cannot be sent to the reward processes (cannot pickle '_thread.lock' object); make "
+        "what it holds (a lock, a connection, a file) inside the function, or put it into a file and give "
+        "reward='path/to/file.py:function'"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prompts_may_be_a_list_of_strings(tmp_path: Path) -> None:
+    # The last check before a run begins is about the reward: the prompts are read and sound.
+    def reward(response: str, flavour: str) -> float:
+        return float(response == flavour)
+
+    with pytest.raises(SettingsError, match="wants 'flavour'"):
+        tailrace.train(prompts=["1+1=", "2+2="], reward=reward, output_dir=tmp_path / "run", recipe="quickstart")
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("has_biases", [True, False])
+def test_the_weights_that_are_looked_for_are_those_the_engine_fills(
+    family: str, has_biases: bool, is_tied: bool
+) -> None:
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 4}
+    switches = {"tie_word_embeddings": is_tied, "attention_bias": has_biases, "mlp_bias": has_biases}
+    shape = parse_architecture({"model_type": family, "num_attention_heads": 2} | sizes | switches)
+    parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)
+    assert sorted(weight_names(shape)) == sorted(list_targets(parameters, shape))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, refuse_unknown
+from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,19 +23,33 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
-    settings = parser.add_argument_group("settings", "Each overrides the recipe; values are written as YAML.")
+    settings = parser.add_argument_group(
+        "settings",
+        "Each overrides the recipe; values are written as YAML. A section may be left out where only one has the name.",
+    )
     for name, text in leaves(Settings):
         # argparse expands % in help texts
         settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
-    for alias in ALIASES:
+    for alias in _other_names():
         spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
         settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def overrides(options: argparse.Namespace) -> dict[str, str]:
     """The settings given on the command line."""
-    names = [*(name for name, _ in leaves(Settings)), *ALIASES]
-    return {name: vars(options)[name] for name in names if name in vars(options)}
+    given: dict[str, str] = {}
+    for name in [*(name for name, _ in leaves(Settings)), *_other_names()]:
+        if name not in vars(options):
+            continue
+        if (full := full_name(name)) in given:
+            raise SettingsError(f"{full} and {name} both set {full}; give it once")
+        given[full] = vars(options)[name]
+    return given
+
+
+def _other_names() -> list[str]:
+    """Settings without their sections, and by the names of other systems."""
+    return list(dict.fromkeys((*short_names(), *ALIASES)))
 
 
 def carry_out(

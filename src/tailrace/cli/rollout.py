@@ -22,13 +22,6 @@ _WITHOUT_TRAINING = {"schedule.preset": ROLLOUT_ONLY, "eval": "[]", "eval_interv
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--num-prompts",
-        dest="schedule.num_prompts",
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="generate for the first N training prompts (default: all, once)",
-    )
     recipe.add_arguments(parser)
 
 

@@ -69,9 +69,13 @@ ALIASES: dict[str, str] = {
     "ratio_clip_max": "algorithm.clip_ratio_high",
     "actor_rollout_ref.actor.clip_ratio_high": "algorithm.clip_ratio_high",
     "actor_rollout_ref.actor.loss_agg_mode": "algorithm.loss_agg_mode",
+    "use_dynamic_sampling": "algorithm.dynamic_sampling",
+    "grpo.use_dynamic_sampling": "algorithm.dynamic_sampling",
+    "algorithm.filter_groups.enable": "algorithm.dynamic_sampling",
     "is_correction_type": "algorithm.importance_sampling.type",
     "tis_clip": "algorithm.importance_sampling.clip_high",
     "rollout_is_threshold": "algorithm.importance_sampling.clip_high",
+    "vllm_importance_sampling_cap": "algorithm.importance_sampling.clip_high",
     "lr": "trainer.learning_rate",
     "actor_rollout_ref.actor.optim.lr": "trainer.learning_rate",
     "lr_scheduler_type": "trainer.lr_schedule",
@@ -98,7 +102,19 @@ ALIASES: dict[str, str] = {
 _REMARKS = {
     "epsilon": "; the upper range is algorithm.clip_ratio_high, with a default of its own",
     "eps_clip": "; the upper range is algorithm.clip_ratio_high, with a default of its own",
+    "epsilon_high": "; it counts from 1 with every loss: for a ceiling of 5 with cispo write 4",
 }
+_CORRECTION = "set algorithm.importance_sampling.type to {} and algorithm.old_logprobs to 'recompute' instead"
+_SAME_COMMAND = "leave it out: the same command continues an unfinished run, unless resume is 'never'"
+_ADVICE = {
+    "use_tis": _CORRECTION.format("'tis'"),
+    "vllm_importance_sampling_correction": _CORRECTION.format("'tis'"),
+    "rollout_is": _CORRECTION.format("'tis' (for token) or 'seq_tis' (for sequence)"),
+    "rollout_correction": _CORRECTION.format("'tis' (for token) or 'seq_tis' (for sequence)"),
+    "resume_mode": _SAME_COMMAND,
+    "resume_from_checkpoint": _SAME_COMMAND,
+}
+"""For names that have no setting of the same meaning and unit: what to write."""
 
 
 class AliasClash(ValueError):
@@ -152,6 +168,11 @@ def _meaning(name: str, known: Collection[str]) -> str:
         return ALIASES[plain]
     target = ALIASES.get(key, "")
     return target if section and target.rpartition(".")[0] == section else name
+
+
+def advice(name: str) -> str | None:
+    """What to write for another system's name that is no alias."""
+    return _ADVICE.get(_bare(name))
 
 
 def _bare(name: str) -> str:

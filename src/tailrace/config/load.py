@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tailrace.config.aliases import AliasClash, canonical_names, canonical_recipe, flatten, put
+from tailrace.config.aliases import AliasClash, advice, canonical_names, canonical_recipe, flatten, put
 from tailrace.config.rules import broken_rules
 from tailrace.config.settings import Settings
 
@@ -140,6 +140,8 @@ def _explain(item: Any) -> str:
 
 
 def _nearest(name: str, prefix: str = "") -> str:
+    if other := advice(name):
+        return f"; {other}"
     known = [leaf for leaf, _ in leaves(Settings)]
     sections = [name for name in Settings.model_fields if any(leaf.startswith(f"{name}.") for leaf in known)]
     if close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7):

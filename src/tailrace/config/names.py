@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from tailrace.config.load import leaves
+from tailrace.config.load import SettingsError, leaves
 from tailrace.config.settings import Settings
 
 
@@ -14,8 +14,13 @@ def full_name(name: str) -> str:
         return name
     owners = _owners().get(name, ())
     if len(owners) > 1:
-        raise ValueError(f"{name} is ambiguous: write one of {', '.join(owners)}")
+        raise SettingsError(f"{name} is ambiguous: write one of {', '.join(owners)}")
     return owners[0] if owners else name
+
+
+def short_names() -> list[str]:
+    """Every name that ``full_name`` has something to say about."""
+    return [name for name in _owners() if name not in Settings.model_fields]
 
 
 @cache

@@ -19,13 +19,13 @@ from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
-from tailrace.engines.native.architecture import read_architecture
+from tailrace.engines.native.architecture import Architecture, read_architecture, weight_names
 from tailrace.observe.run_files import RunFiles
 from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
-from tailrace.store.tensor_file import weights_damage
+from tailrace.store.tensor_file import tensor_names, weights_damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +111,22 @@ class _Loader:
 def _check_model(settings: Settings, model: Path) -> None:
     """What a worker would die of later is found here, from the files' headers."""
     longest = settings.data.max_prompt_length + settings.rollout.max_response_length
-    read_architecture(model).check_length(longest)
-    if problem := weights_damage(model):
+    architecture = read_architecture(model)
+    architecture.check_length(longest)
+    if problem := weights_damage(model) or _lack(architecture, model):
         raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
     if settings.model.lora_rank:
         from tailrace.trainer import lora  # needs torch, which other controllers do without
 
         lora.check(settings.model, model)
+
+
+def _lack(architecture: Architecture, model: Path) -> str | None:
+    held = tensor_names(model)
+    # A network saved without its head calls its weights the same, less `model.`; the trainer loads those too.
+    missing = (n for n in weight_names(architecture) if n not in held and n.removeprefix("model.") not in held)
+    first = next(missing, None)
+    return f"they lack {first}, which a model of this config.json needs" if first else None
 
 
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:

@@ -38,6 +38,14 @@ def weights_damage(directory: Path) -> str | None:
     return next((problem for problem in problems if problem), None)
 
 
+def tensor_names(directory: Path) -> set[str]:
+    """Names of the tensors of a checkpoint in which ``weights_damage`` sees nothing."""
+    index, single = directory / INDEX_NAME, directory / SINGLE_NAME
+    if index.is_file():
+        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    return set(_read_header(single, single.stat().st_size)[0])
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with one file; None if nothing can be seen."""
     try:

@@ -7,7 +7,7 @@ file does not import torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,27 @@ class Architecture:
                 f"sliding-window attention is supported up to its window of {self.sliding_window} tokens, "
                 f"but max_length is {max_length}"
             )
+
+
+def weight_names(shape: Architecture) -> Iterator[str]:
+    """Hugging Face names of all weights the network needs, in the order it uses them."""
+    projections = [f"self_attn.{name}_proj" for name in "qkv"]
+    mlp = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+    weights = ["input_layernorm", *projections, "self_attn.o_proj", "post_attention_layernorm", *mlp]
+    if shape.has_qk_norm:
+        weights += ["self_attn.q_norm", "self_attn.k_norm"]
+    biases = [
+        *(projections if shape.has_qkv_bias else ()),
+        *(["self_attn.o_proj"] if shape.has_output_bias else ()),
+        *(mlp if shape.has_mlp_bias else ()),
+    ]
+    yield "model.embed_tokens.weight"
+    for index in range(shape.num_layers):
+        yield from (f"model.layers.{index}.{name}.weight" for name in weights)
+        yield from (f"model.layers.{index}.{name}.bias" for name in biases)
+    yield "model.norm.weight"
+    if not shape.has_tied_embeddings:
+        yield "lm_head.weight"
 
 
 def read_architecture(checkpoint: Path) -> Architecture:
