@@ -26,6 +26,8 @@ from tailrace.core.state import Pending, State
 from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
+_MIN_FAILURES = 32
+"""Rewards that fail one after the other before it is not bad luck any more."""
 Rule = Callable[[State, Schedule, RoutingPolicy, float], Iterator[do.Command]]
 
 
@@ -192,7 +194,7 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         state.verdict = (
             f"{count} groups in a row had equal scores and were filtered; the prompts are too easy or too hard"
         )
-    elif state.num_failed_in_a_row >= 2 * schedule.batch_size * schedule.group_size:
+    elif state.num_failed_in_a_row >= max(_MIN_FAILURES, 2 * schedule.batch_size * schedule.group_size):
         count = state.num_failed_in_a_row
         state.verdict = f"the last {count} rewards failed, every one of them; {state.last_reward_failure}"
     is_saved = state.save_due is None and state.saving is None
