@@ -30,7 +30,7 @@ from trl_plan import REWARDS, Plan
 from trl_systems import SYSTEMS, Report
 
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny-arith": {"steps": 8, "prompts": 128, "group_size": 8, "max_response_length": 384, "learning_rate": 3e-4},
+    "tiny-arith": {"steps": 6, "prompts": 128, "group_size": 8, "max_response_length": 384, "learning_rate": 3e-4},
     "smollm2": {"steps": 3, "prompts": 4, "group_size": 4, "max_response_length": 64, "learning_rate": 1e-6},
 }
 

@@ -98,9 +98,8 @@ def _recipe(plan: Plan, folder: Path) -> dict[str, Any]:
             "max_response_length": plan.max_response_length,
             "max_running": plan.max_running,
             "temperature": plan.temperature,
-            # An engine of one thread per core: a small model's decode gains little from a second thread.
-            "num_instances": plan.threads,
-            "threads": 1,
+            # Beside the engine run the controller and the rewards.
+            "threads": max(1, plan.threads - 1),
         },
         "algorithm": {"clip_ratio_low": plan.clip_ratio_low, "clip_ratio_high": plan.clip_ratio_high},
         "trainer": {"learning_rate": plan.learning_rate, "threads": plan.threads},
