@@ -98,8 +98,8 @@ def _recipe(plan: Plan, folder: Path) -> dict[str, Any]:
             "max_response_length": plan.max_response_length,
             "max_running": plan.max_running,
             "temperature": plan.temperature,
-            # Beside the engine run the controller and the rewards.
-            "threads": max(1, plan.threads - 1),
+            # A model this small decodes no faster with a second thread; the controller and the rewards can use it.
+            "threads": 1 if plan.model == "tiny-arith" else plan.threads,
         },
         "algorithm": {"clip_ratio_low": plan.clip_ratio_low, "clip_ratio_high": plan.clip_ratio_high},
         "trainer": {"learning_rate": plan.learning_rate, "threads": plan.threads},
