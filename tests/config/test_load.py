@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tailrace.cli.main import main
-from tailrace.config.load import SettingsError, check, leaves, load
+from tailrace.config.load import SettingsError, check, leaves, load, refuse_unknown
 from tailrace.config.settings import Settings
 
 
@@ -171,3 +171,8 @@ def test_rollouts_get_a_directory_of_their_own(capsys: pytest.CaptureFixture[str
     shown = json.loads(capsys.readouterr().out)
     assert (shown["output_dir"], shown["schedule"]["num_prompts"]) == ("runs/quickstart-rollout", 3)
     assert (shown["schedule"]["preset"], shown["eval"]) == ("rollout-only", [])
+
+
+def test_a_mistyped_key_is_answered_with_a_setting_not_with_its_section() -> None:
+    with pytest.raises(SettingsError, match=r"unknown setting --schedule.prset; did you mean --schedule.preset\?"):
+        refuse_unknown(["--schedule.prset"])

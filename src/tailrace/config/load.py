@@ -144,8 +144,10 @@ def _nearest(name: str, prefix: str = "") -> str:
         return f"; {other}"
     known = [leaf for leaf, _ in leaves(Settings)]
     sections = [name for name in Settings.model_fields if any(leaf.startswith(f"{name}.") for leaf in known)]
-    if close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7):
-        return f"; did you mean {prefix}{close[0]}?"
+    # A section stands alone in a recipe only: on the command line, or with a key behind it, a setting was meant.
+    is_alone = not prefix and "." not in name
+    if is_alone and (close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7)):
+        return f"; did you mean {close[0]}?"
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     # The right key in the wrong section is the most common slip.
     last = name.rsplit(".", 1)[-1]
