@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from core.world import World
 from tailrace.core import commands as do
@@ -136,15 +136,9 @@ class History:
         return {group for note in notes for group in (*note.filtered, *note.dropped)}
 
 
-@dataclass(slots=True)
-class Span:
-    """Seeds of the histories a property is held to."""
-
-    count: int
-    first: int = field(default=0)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first, self.first + self.count))
+def seeds(count: int, first: int = 0) -> range:
+    """Of the histories a property is held to."""
+    return range(first, first + count)
 
 
 def history(schedule: Schedule, rng: random.Random, *, trouble: float, checks: bool = True) -> History:
