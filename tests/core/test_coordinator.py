@@ -19,6 +19,7 @@ from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.core.trajectory import Finish
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
 
@@ -198,6 +199,40 @@ def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() 
     coordinator.handle(ev.RunStarted(schedule=coordinator.schedule), now=0.0)
     (finish,) = coordinator.handle(ev.TimerFired(), now=6.0)
     assert finish == do.FinishRun(is_complete=False, reason="waited 6 s for prompts of 'train' (limit 5 s)")
+
+
+def test_instances_that_are_ready_first_leave_the_others_their_share() -> None:
+    schedule = Schedule(train_source="train", batch_size=8, group_size=2, max_steps=1, num_instances=4)
+    coordinator = fresh(schedule)
+    coordinator.handle(ev.RunStarted(schedule=schedule), now=0.0)
+    offered = ev.PromptsOffered(
+        source="train", prompts=tuple((0, prompt) for prompt in range(8)), next_epoch=0, next_offset=8
+    )
+    coordinator.handle(offered, now=0.0)
+    shares = []
+    for number in range(4):
+        started = ev.InstanceStarted(instance=InstanceId(number), version=Version(0))
+        submits = [c for c in coordinator.handle(started, now=1.0) if isinstance(c, do.Submit)]
+        shares += [(submit.instance, len(submit.dispatches)) for submit in submits]
+    assert shares == [(0, 4), (1, 4), (2, 4), (3, 4)]
+
+
+def test_an_instance_that_is_never_ready_does_not_hold_up_the_others() -> None:
+    schedule = Schedule(train_source="train", batch_size=4, group_size=1, max_steps=1, num_instances=2)
+    coordinator = fresh(schedule)
+    coordinator.handle(ev.RunStarted(schedule=schedule), now=0.0)
+    offered = ev.PromptsOffered(
+        source="train", prompts=tuple((0, prompt) for prompt in range(4)), next_epoch=0, next_offset=4
+    )
+    coordinator.handle(offered, now=0.0)
+    first, given = InstanceId(0), []
+    news: ev.Event = ev.InstanceStarted(instance=first, version=Version(0))
+    while submits := [c for c in coordinator.handle(news, now=1.0) if isinstance(c, do.Submit)]:
+        [submit] = submits
+        given.append(len(submit.dispatches))
+        ended = tuple(ev.Finished(trajectory=d.trajectory, length=1, finish=Finish.STOP) for d in submit.dispatches)
+        news = ev.RolloutReported(instance=first, version=Version(0), finished=ended)
+    assert given == [2, 1, 1]
 
 
 def test_an_illegal_move_carries_the_story() -> None:

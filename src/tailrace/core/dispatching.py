@@ -1,11 +1,17 @@
-"""Which waiting group goes to which instance."""
+"""Which waiting group goes to which instance.
+
+Instances become ready one after the other, when they start and whenever they pull. The first must not take everything:
+while others are on their way each is given no more than its share, and the rest waits for them. What a ready instance
+finishes makes room again, so one that never comes slows the others down and does not stop them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
-from tailrace.core.fleet import Instance
+from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import InstanceId
 from tailrace.core.moves import move
@@ -19,15 +25,14 @@ def dispatch(state: State, schedule: Schedule, routing: RoutingPolicy, now: floa
     """Evaluations first, then what was begun before, oldest version first, then what is new."""
     if not state.pending:
         return
-    able = [i for i in state.instances.values() if i.accepts_work and len(i.running) < schedule.max_in_flight]
+    capacity = _capacity(state, schedule)
+    able = [i for i in state.instances.values() if i.accepts_work and len(i.running) < capacity]
     if not able:
         return
     batches: dict[InstanceId, list[do.Dispatch]] = {}
     for group in _in_order(state, schedule):
         fitting = [instance for instance in able if _fits(state, schedule, group, instance)]
-        views = [
-            InstanceView(instance=i.id, num_running=len(i.running), capacity=schedule.max_in_flight) for i in fitting
-        ]
+        views = [InstanceView(instance=i.id, num_running=len(i.running), capacity=capacity) for i in fitting]
         chosen = routing.choose(views) if views else None
         if chosen is not None:
             batches.setdefault(chosen, []).extend(_give(state, schedule, group, state.instances[chosen], now))
@@ -35,6 +40,15 @@ def dispatch(state: State, schedule: Schedule, routing: RoutingPolicy, now: floa
             break  # what is new has the same claim as what is behind it
     for instance in sorted(batches):
         yield do.Submit(instance=instance, dispatches=tuple(batches[instance]))
+
+
+def _capacity(state: State, schedule: Schedule) -> int:
+    """Responses an instance may have at the same time."""
+    present = [instance for instance in state.instances.values() if instance.phase is not InstancePhase.ABSENT]
+    if all(instance.phase is InstancePhase.READY for instance in present):
+        return schedule.max_in_flight
+    num_responses = sum(state.pending.values()) + sum(len(instance.running) for instance in present)
+    return min(schedule.max_in_flight, math.ceil(num_responses / len(present)))
 
 
 def _in_order(state: State, schedule: Schedule) -> list[Group]:

@@ -114,9 +114,10 @@ class DeviceTime:
                 self._orders.clear()
 
     def _end(self, instance: InstanceId, trajectories: set[TrajectoryId]) -> None:
-        running = self._running.pop(instance, set()) - trajectories
-        if running:
-            self._running[instance] = running
+        running = self._running.get(instance, set())
+        running -= trajectories
+        if not running:
+            self._running.pop(instance, None)
 
     def _command(self, command: do.Command, now: float) -> None:
         match command:

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Protocol
@@ -35,6 +36,12 @@ def uniforms(count: int, *key: object) -> list[float]:
 def uniform(*key: object) -> float:
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 11) + 0.5) / _SCALE
+
+
+@lru_cache(maxsize=4096)
+def of_prompt(count: int, *key: object) -> list[float]:
+    """``uniforms`` for a key that all members of a group share: each of them asks again."""
+    return uniforms(count, *key)
 
 
 def to_normal(position: float) -> float:
@@ -73,27 +80,28 @@ class DrawnLengths:
         return max(1, round(length))
 
     def _median(self, group: GroupId) -> float:
-        is_long = self.long_share > 0 and uniform(self.seed, "long", group.source, group.prompt) < self.long_share
-        return self.long_median if is_long else self.median
+        if not self.long_share:
+            return self.median
+        [position] = of_prompt(1, self.seed, "long", group.source, group.prompt)
+        return self.long_median if position < self.long_share else self.median
 
     def _spread(self, median: float, group: GroupId, trajectory: TrajectoryId) -> float:
         # The prompt's own draw leaves the epoch out: a hard prompt is hard every time it comes.
-        prompt = (self.seed, "prompt", group.source, group.prompt)
+        [prompt] = of_prompt(1, self.seed, "prompt", group.source, group.prompt)
         response = (self.seed, "response", *trajectory.group, trajectory.member, trajectory.attempt)
         match self.kind:
             case "constant":
                 return median
             case "uniform":
-                shift = self.between * (2 * uniform(*prompt) - 1) + self.within * (2 * uniform(*response) - 1)
+                shift = self.between * (2 * prompt - 1) + self.within * (2 * uniform(*response) - 1)
                 return median * (1 + shift)
             case "normal":
-                return median * (
-                    1 + self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
-                )
+                return median * (1 + self._shift(prompt, uniform(*response)))
             case "lognormal":
-                return median * math.exp(
-                    self.between * to_normal(uniform(*prompt)) + self.within * to_normal(uniform(*response))
-                )
+                return median * math.exp(self._shift(prompt, uniform(*response)))
+
+    def _shift(self, prompt: float, response: float) -> float:
+        return self.between * to_normal(prompt) + self.within * to_normal(response)
 
 
 class TraceLengths:

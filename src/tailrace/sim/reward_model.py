@@ -16,7 +16,7 @@ from tailrace.core.events import ResponsesScored, Scored
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
 from tailrace.sim.driver import Agenda
-from tailrace.sim.lengths import to_normal, uniforms
+from tailrace.sim.lengths import of_prompt, to_normal, uniforms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,12 @@ class RewardCosts:
     never_solved: float = 0.0
     """Share of the prompts whose responses all score 0."""
     always_solved: float = 0.0
+    report_s: float = 0.0
+    """Scores are told together, at most this often; 0: each at once."""
 
     def judge(self, trajectory: TrajectoryId) -> Scored:
         group = trajectory.group
-        which, difficulty = uniforms(2, self.seed, "task", group.source, group.prompt)
+        which, difficulty = of_prompt(2, self.seed, "task", group.source, group.prompt)
         chance, duration, luck = uniforms(3, self.seed, "reward", *group, trajectory.member, trajectory.attempt)
         kind = self._kind(which)
         seconds = kind.median_s
@@ -78,6 +80,7 @@ class RewardPool:
         self._running: dict[TrajectoryId, Scored] = {}
         self._cancelled: set[TrajectoryId] = set()
         """In the queue still, but answered already."""
+        self._untold: list[Scored] = []
 
     def score(self, trajectories: Iterable[TrajectoryId]) -> None:
         self._queue.extend(trajectories)
@@ -116,5 +119,11 @@ class RewardPool:
     def _end(self, scored: Scored) -> None:
         if self._running.get(scored.trajectory) is scored:
             del self._running[scored.trajectory]
-            self._agenda.post(ResponsesScored(scores=(scored,)))
+            if not self._untold:
+                self._agenda.after(self._costs.report_s, self._tell)
+            self._untold.append(scored)
             self._start()
+
+    def _tell(self) -> None:
+        self._agenda.post(ResponsesScored(scores=tuple(self._untold)))
+        self._untold = []

@@ -125,6 +125,7 @@ class RewardSection(Sourced):
     kinds: tuple[RewardKindSection, ...] = (RewardKindSection(),)
     never_solved: float = Share
     always_solved: float = Share
+    report_s: NonNegativeFloat = 0.0
 
 
 class DistributionSection(Sourced):
@@ -199,6 +200,20 @@ class Scenario(Sourced):
 
     def with_steps(self, num_steps: int) -> Scenario:
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"num_steps": num_steps})})
+
+    def scaled(self, factor: int) -> Scenario:
+        """The batch and everything that works on it, ``factor`` times."""
+        fields = {
+            "schedule": ("rollout_batch_size",),
+            "engine": ("num_instances",),
+            "trainer": ("num_replicas", "devices"),
+            "reward": ("num_workers",),
+        }
+        sections = {}
+        for name, counts in fields.items():
+            section = getattr(self, name)
+            sections[name] = section.model_copy(update={count: factor * getattr(section, count) for count in counts})
+        return self.model_copy(update=sections)
 
     def world_costs(self) -> WorldCosts:
         engine = self.engine
