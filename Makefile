@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check histories clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration ledger-check histories clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -51,6 +51,12 @@ bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart
 
 bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 groups in flight
 	@$(BIN)/python benchmarks/ledger.py --json benchmarks/results/ledger.json
+
+bench-schedules: $(STAMP)  ## accuracy, bubbles and wall time of the schedules, five seeds (about 25 minutes on two cores)
+	@$(BIN)/python benchmarks/schedules.py --json benchmarks/results/schedules.json --keep runs/schedules
+
+bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
+	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py

@@ -121,7 +121,7 @@ def test_all_mistakes_are_named_at_once() -> None:
     ("arguments", "words"),
     [
         (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
-        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (quickstart, "),
+        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (long-tail, quickstart, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
         (["quickstart", "--temprature=1"], "did you mean --rollout.temperature?"),
     ],

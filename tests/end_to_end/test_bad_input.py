@@ -155,7 +155,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "unknown built-in recipe": (
         flags("quickstrat"),
         "no recipe 'quickstrat': neither a file nor a built-in recipe"
-        " (quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo)",
+        " (long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo)",
     ),
     "malformed TOML": (
         recipe("bad.toml", b"seed = \n"),

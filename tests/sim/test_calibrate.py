@@ -6,7 +6,10 @@ import pytest
 
 from sim.worlds import small_scenario
 from tailrace.core.journal import Entry
+from tailrace.observe.comparison import figures_of
 from tailrace.sim.calibrate import Calibration, Machine, calibrate, error, predict, step_seconds
+from tailrace.sim.calibrate import schedule_of as recorded_schedule
+from tailrace.sim.calibrate import simulate as simulate_on
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.schedules import schedule_of
@@ -60,6 +63,33 @@ def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibrati
     simulate(other, "sync", record=entries.append)
     predicted = predict(journal, calibration, schedule_of(other, "sync"))
     assert sum(predicted) == pytest.approx(sum(step_seconds(entries)), rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def shared() -> dict[str, list[Entry]]:
+    """Runs on devices that rollout and training share."""
+    found: dict[str, list[Entry]] = {"sync": [], "one-step": [], "async-cap": []}
+    chosen = scenario(engine__placement="shared", engine__overlap_slowdown=1.7, engine__start_s=3.0)
+    for name, entries in found.items():
+        simulate(chosen, name, record=entries.append)
+    return found
+
+
+def test_how_much_rollout_and_training_slow_each_other_down_is_found(shared: dict[str, list[Entry]]) -> None:
+    costs = calibrate([shared["sync"], shared["one-step"]], MACHINE).costs
+    assert costs.sharing.rollout == pytest.approx(1.7, rel=0.1)
+    assert costs.sharing.training == pytest.approx(1.7, rel=0.1)
+    assert (costs.trainer.fixed_s, costs.trainer.token_s) == (
+        pytest.approx(1.0, rel=0.05),
+        pytest.approx(1e-3, rel=0.05),
+    )
+    assert costs.instance.start_s == pytest.approx(3.0, abs=0.1)
+
+
+def test_a_schedule_that_overlaps_is_predicted_from_two_others(shared: dict[str, list[Entry]]) -> None:
+    fitted = [shared["sync"], shared["one-step"]]
+    journal, _ = simulate_on(fitted, calibrate(fitted, MACHINE), recorded_schedule(shared["async-cap"]))
+    assert figures_of(journal).wall_s == pytest.approx(figures_of(shared["async-cap"]).wall_s, rel=0.05)
 
 
 def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:

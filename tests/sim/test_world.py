@@ -30,7 +30,7 @@ def test_responses_end_by_themselves_or_by_their_budget() -> None:
 
 def test_reports_can_be_gathered() -> None:
     stage = Stage(3, 4, 6, report_s=5.0).do(START, submit(0, 1, 2)).pass_time()
-    assert [(at, len(report.finished)) for at, report in stage.events(ev.RolloutReported)] == [(5.0, 2), (10.0, 1)]
+    assert [(at, len(report.finished)) for at, report in stage.events(ev.RolloutReported)] == [(5.0, 2), (6.0, 1)]
 
 
 def test_an_interrupt_returns_the_exact_tokens_and_they_go_on_from_there() -> None:
@@ -146,6 +146,21 @@ def test_on_shared_devices_rollout_and_training_slow_each_other_down() -> None:
     assert [at for at, _ in apart.events(ev.StepTrained)] == [10.0]
     assert [at for at, _ in shared.events(ev.StepTrained)] == [20.0]
     assert [at for at, *_ in finished(shared)] == [40.0]  # 10 tokens in the first 20 s
+
+
+def test_training_is_slow_only_as_long_as_rollout_goes_on() -> None:
+    step = do.TrainStep(version=Version(0), trajectories=(), scores=())
+    stage = Stage(4, placement=Placement.SHARED).do(START, submit(0), step).pass_time()
+    assert [at for at, *_ in finished(stage)] == [8.0]
+    assert [(at, event.seconds) for at, event in stage.events(ev.StepTrained)] == [(14.0, 14.0)]  # 4 s of work in 8 s
+
+
+def test_rollout_that_begins_during_a_step_slows_it_from_then_on() -> None:
+    step = do.TrainStep(version=Version(0), trajectories=(), scores=())
+    stage = Stage(30, placement=Placement.SHARED).do(START, step).pass_time(5.0)
+    stage.do(submit(0)).pass_time()
+    assert [at for at, _ in stage.events(ev.StepTrained)] == [15.0]
+    assert [at for at, *_ in finished(stage)] == [40.0]  # 5 tokens until 15 s
 
 
 def test_prompts_go_on_with_the_next_epoch_and_notes_are_not_answered() -> None:

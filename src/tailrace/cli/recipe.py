@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo]")
+    parser.add_argument(
+        "recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
     settings = parser.add_argument_group(
         "settings",

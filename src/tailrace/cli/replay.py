@@ -18,7 +18,6 @@ from tailrace.config import presets
 from tailrace.config.settings import ScheduleSettings
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import ReplayMismatch
-from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry, replay_all
 from tailrace.core.schedule import Schedule
 from tailrace.observe import journal_file, schedule_table
@@ -57,12 +56,11 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
 
-    first = entries[0].event
-    assert isinstance(first, RunStarted)
-    machine = calibrate.Machine.of(files.config(), num_prompts=first.schedule.epoch_size)
+    schedule = calibrate.schedule_of(entries)
+    machine = calibrate.Machine.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
-    other, num_drawn = calibrate.simulate(entries, calibration, _under(first.schedule, name))
-    same, _ = calibrate.simulate(entries, calibration, first.schedule)
+    other, num_drawn = calibrate.simulate([entries], calibration, _under(schedule, name))
+    same, _ = calibrate.simulate([entries], calibration, schedule)
     shown = {"recorded": figures_of(entries), "simulated": figures_of(same), name: figures_of(other)}
     print("\n".join(schedule_table.lines(schedule_table.cells(shown))))
     print(f"{num_drawn} lengths were not seen to their end in the journal and are drawn")

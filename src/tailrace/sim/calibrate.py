@@ -5,6 +5,10 @@ each. It is linear for a given turning point ``n* = k2 / k3``, so every turning 
 kept. Costs are never negative: a column that would be is left out. Trainer: a fixed part and a part per token. The rest
 are means.
 
+What was measured alone and what was measured beside other work on the same devices is kept apart. Costs are fitted to
+the first; how much rollout and training slow each other down, to the second. What a process takes longer for when it
+has just started is warm-up, and is no part of either.
+
 The error is that of whole optimizer steps: the run is simulated with the fitted costs and the recorded lengths, and
 each step's seconds are compared with the real ones.
 """
@@ -12,10 +16,10 @@ each step's seconds are compared with the real ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,13 +30,18 @@ from tailrace.observe.metrics import Metrics
 from tailrace.sim.engine_model import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import RecordedLengths
-from tailrace.sim.observations import EngineSample, Observations
+from tailrace.sim.observations import EngineSample, Observations, TrainingSample
 from tailrace.sim.result import run_schedule
 from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import WorldCosts
+from tailrace.sim.world import Sharing, WorldCosts
 
 _PROMPT_LENGTH = 12
+_REPORT_S = 0.05
+"""Between two reports of finished responses by a rollout worker."""
+_MOST_SLOWDOWN = 16.0
+_LITTLE = 0.02
+"""A sample with a smaller share of its time beside other work had its devices to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +64,14 @@ class Machine:
             rollout, data, reward = config["rollout"], config["data"], config["reward"]
             longest = data["max_prompt_length"] + rollout["max_response_length"]
             return cls(
-                # Not in the journal, and little beside the responses.
+                # Not in the journal. What another number would change, the fitted costs per response make up for.
                 prompt_length=min(_PROMPT_LENGTH, data["max_prompt_length"]),
                 max_response_length=rollout["max_response_length"],
                 kv_capacity=rollout["kv_tokens"] or rollout["max_running"] * longest // 2,
                 max_running=rollout["max_running"],
                 num_prompts=num_prompts,
                 num_reward_workers=reward["workers"],
+                report_s=_REPORT_S,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
@@ -78,29 +88,35 @@ class Calibration:
 
 def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibration:
     """Fit to one or more journals written on the same machine."""
-    seen = Observations(prompt_length=machine.prompt_length, max_running=machine.max_running)
+    seen = Observations(
+        prompt_length=machine.prompt_length,
+        max_running=machine.max_running,
+        num_reward_workers=machine.num_reward_workers,
+    )
     for journal in journals:
         for entry in journal:
             seen.feed(entry)
-    engine = seen.engine
-    if len(engine) < 5 or not seen.training:
-        raise ValueError(f"{len(engine)} samples of engine steps and {len(seen.training)} optimizer steps are too few")
-    fitted = _fit_engine(engine, machine)
-    predicted = [_predict(fitted, sample) for sample in engine]
+    if len(seen.engine) < 5 or not seen.training:
+        found = f"{len(seen.engine)} samples of engine steps and {len(seen.training)} optimizer steps"
+        raise ValueError(f"{found} are too few")
+    alone = _alone(seen.engine)
+    engine, trainer = _fit_engine(alone, machine), _fit_trainer(seen)
     return Calibration(
         costs=WorldCosts(
-            engine=fitted,
-            instance=InstanceTimes(
-                pull_s=_mean(seen.pull_s), release_s=_mean(seen.release_s), report_s=machine.report_s
-            ),
-            trainer=_fit_trainer(seen),
+            engine=engine,
+            instance=_fit_instance(seen, engine, machine),
+            trainer=trainer,
             reward=_fit_rewards(seen, machine),
+            sharing=Sharing(
+                rollout=_slowdown([(x, _predict(engine, x)) for x in seen.engine if not x.is_first]),
+                training=_slowdown([(x, trainer.step(x.tokens)) for x in seen.training if not x.is_first]),
+            ),
             num_prompts=machine.num_prompts,
             prompt_length=machine.prompt_length,
             max_response_length=machine.max_response_length,
         ),
-        engine_error=error(predicted, [sample.seconds for sample in engine]),
-        num_samples=len(engine),
+        engine_error=error([_predict(engine, sample) for sample in alone], [sample.seconds for sample in alone]),
+        num_samples=len(alone),
         num_steps=len(seen.training),
     )
 
@@ -114,20 +130,30 @@ def step_seconds(entries: Iterable[Entry]) -> list[float]:
 
 def predict(entries: Sequence[Entry], calibration: Calibration, schedule: Schedule | None = None) -> list[float]:
     """Seconds of each step of this run, or of another schedule on its lengths, as the simulator sees it."""
+    return step_seconds(simulate([entries], calibration, schedule or schedule_of(entries))[0])
+
+
+def simulate(
+    journals: Sequence[Sequence[Entry]], calibration: Calibration, schedule: Schedule
+) -> tuple[list[Entry], int]:
+    """The journal of this schedule on the lengths of these runs, and how many lengths it had to draw.
+
+    Prompts come in the order of the first run. Of a response that several of them have, the first one's length counts.
+    """
+    runs = [Observations(prompt_length=0) for _ in journals]
+    for run, entries in zip(runs, journals, strict=True):
+        for entry in entries:
+            run.feed(entry)
+    simulated: list[Entry] = []
+    lengths = RecordedLengths([run.lengths for run in runs], seed=0)
+    run_schedule(schedule, calibration.costs, lengths, order=runs[0].offered, record=simulated.append)
+    return simulated, len(lengths.drawn)
+
+
+def schedule_of(entries: Sequence[Entry]) -> Schedule:
     first = entries[0].event
     assert isinstance(first, RunStarted), "a journal begins with RunStarted"
-    return step_seconds(simulate(entries, calibration, schedule or first.schedule)[0])
-
-
-def simulate(entries: Sequence[Entry], calibration: Calibration, schedule: Schedule) -> tuple[list[Entry], int]:
-    """The journal of this schedule on the lengths of that run, and how many lengths it had to draw."""
-    seen = Observations(prompt_length=0)
-    for entry in entries:
-        seen.feed(entry)
-    simulated: list[Entry] = []
-    lengths = RecordedLengths(seen.lengths, seed=0)
-    run_schedule(schedule, calibration.costs, lengths, order=seen.offered, record=simulated.append)
-    return simulated, len(lengths.drawn)
+    return first.schedule
 
 
 def error(predicted: Sequence[float], real: Sequence[float]) -> float:
@@ -166,11 +192,67 @@ def _predict(costs: EngineCosts, sample: EngineSample) -> float:
     return steps + costs.prefill_s * sample.prefilled
 
 
+def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> InstanceTimes:
+    """An engine is given work as soon as it has started, so its warm-up counts as part of the start."""
+    warm_up_s = _mean([x.seconds - _predict(engine, x) for x in seen.engine if x.is_first])
+    return InstanceTimes(
+        start_s=_mean(seen.instance_start_s) + max(warm_up_s, 0.0),
+        pull_s=_mean(seen.pull_s),
+        release_s=_mean(seen.release_s),
+        report_s=machine.report_s,
+    )
+
+
 def _fit_trainer(seen: Observations) -> TrainerCosts:
-    tokens = np.array([[1.0, count] for count, _ in seen.training])
-    fixed_s, token_s = _non_negative(tokens, np.array([seconds for _, seconds in seen.training]))
-    publish_s, checkpoint_s = _mean(seen.publish_s), _mean(seen.save_s)
-    return TrainerCosts(fixed_s=float(fixed_s), token_s=float(token_s), publish_s=publish_s, checkpoint_s=checkpoint_s)
+    alone = _alone(seen.training)
+    tokens = np.array([[1.0, sample.tokens] for sample in alone])
+    fixed_s, token_s = map(float, _non_negative(tokens, np.array([sample.seconds for sample in alone])))
+    first = [x for x in seen.training if x.is_first and not x.overlaps]
+    return TrainerCosts(
+        fixed_s=fixed_s,
+        token_s=token_s,
+        publish_s=_mean(seen.publish_s),
+        checkpoint_s=_mean(seen.save_s),
+        start_s=_mean(seen.trainer_start_s),
+        warm_up_s=max(0.0, _mean([x.seconds - fixed_s - token_s * x.tokens for x in first])),
+    )
+
+
+Sample = TypeVar("Sample", EngineSample, TrainingSample)
+
+
+def _alone(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of warm processes with their devices to themselves; all of them where there is no such sample."""
+    warm = [sample for sample in samples if not sample.is_first] or list(samples)
+    return [sample for sample in warm if _overlap_s(sample) <= _LITTLE * sample.seconds] or warm
+
+
+def _overlap_s(sample: EngineSample | TrainingSample) -> float:
+    return sum(seconds for seconds, _ in sample.overlaps)
+
+
+def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) -> float:
+    """How many times as long work takes beside all of the other side, from samples and their seconds alone.
+
+    In a second beside a part ``busy`` of the other side, ``1 / (1 + (slowdown - 1) * busy)`` seconds of work are done:
+    the slowdown is the one under which all the work is done in all the time. Without overlap: each gets half.
+    """
+    work = sum(alone for _, alone in samples)
+    free = sum(max(0.0, sample.seconds - _overlap_s(sample)) for sample, _ in samples)
+    overlaps = [overlap for sample, _ in samples for overlap in sample.overlaps]
+
+    def done(slowdown: float) -> float:
+        return free + sum(seconds / (1.0 + (slowdown - 1.0) * busy) for seconds, busy in overlaps)
+
+    return _falling(lambda slowdown: done(slowdown) - work, 1.0, _MOST_SLOWDOWN) if overlaps else 2.0
+
+
+def _falling(value: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function is zero, or the end that is nearest to it."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if value(middle) > 0 else (low, middle)
+    return low
 
 
 def _fit_rewards(seen: Observations, machine: Machine) -> RewardCosts:

@@ -1,14 +1,14 @@
 """A rollout instance as the coordinator meets it: an engine model behind an ordered link that may lose a message.
 
-Ends of responses are reported at once, or gathered until the next multiple of ``report_s``. Progress of unfinished
-responses changes no decision, so it is left out except where it matters: often enough that nobody takes the instance
-for dead, and, when it is lost, as of its last report. What was generated after that report is gone.
+Ends of responses are reported at once, or gathered until the next multiple of ``report_s`` while others go on. Progress
+of unfinished responses changes no decision, so it is left out except where it matters: often enough that nobody takes
+the instance for dead, and, when it is lost, as of its last report. What was generated after that report is gone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tailrace.core import events as ev
@@ -24,7 +24,7 @@ class InstanceTimes:
     pull_s: float = 0.0
     release_s: float = 0.0
     report_s: float = 0.0
-    """Seconds between two reports of a busy instance; 0: whenever something ends."""
+    """Seconds between two reports of a busy instance; 0: whenever something ends. The last end is reported at once."""
     progress_s: float = 1.0
     """Seconds between two notes of how far unfinished responses are."""
 
@@ -33,11 +33,20 @@ class Instance:
     """One incarnation: after a loss the world makes a new one, and nothing this one still had to say is delivered."""
 
     def __init__(
-        self, number: InstanceId, *, costs: EngineCosts, times: InstanceTimes, keepalive_s: float, agenda: Agenda
+        self,
+        number: InstanceId,
+        *,
+        costs: EngineCosts,
+        times: InstanceTimes,
+        keepalive_s: float,
+        agenda: Agenda,
+        on_busy: Callable[[], None],
     ) -> None:
+        """``on_busy`` is told when it has work, and when it has none any more."""
         self.id, self.version = number, Version(0)
         self._engine: EngineModel[TrajectoryId] = EngineModel(costs)
         self._times, self._keepalive_s, self._agenda = times, keepalive_s, agenda
+        self._on_busy, self._was_busy = on_busy, False
         self._full_length: dict[TrajectoryId, bool] = {}
         """Requests, and whether their budget ends them."""
         self._unreported: list[ev.Finished] = []
@@ -126,6 +135,9 @@ class Instance:
 
     def _wake(self) -> None:
         """Be there when the next response ends, or when it is time for a sign of life."""
+        if self.is_busy != self._was_busy:
+            self._was_busy = self.is_busy
+            self._on_busy()
         time = self._engine.next_time()
         if time is None:
             self._wake_at = None
@@ -140,7 +152,9 @@ class Instance:
             return
         self._wake_at = None
         ended = self._collect()
-        if ended and self._times.report_s:
+        if self._unreported and not self.is_busy:
+            self._report([])
+        elif ended and self._times.report_s:
             self._at(_next_multiple(time, self._times.report_s), lambda: self._report([]))
         elif ended:
             self._report([])

@@ -130,33 +130,40 @@ class TraceLengths:
 
 
 class RecordedLengths:
-    """The lengths of a journal, response by response; another one, of the same prompt if possible, where it has none.
+    """The lengths of journals, response by response; where they have none, another one of the same prompt or source.
 
     Responses that their budget ended go on past it where the simulation's budget is longer, as in a trace.
     """
 
-    def __init__(self, ended: Mapping[TrajectoryId, tuple[int, bool]], *, seed: int) -> None:
-        """``ended``: length of each response, and whether its budget ended it."""
-        if not ended:
+    def __init__(self, journals: Sequence[Mapping[TrajectoryId, tuple[int, bool]]], *, seed: int) -> None:
+        """Of each journal: length of each response, and whether its budget ended it. The first that has one counts."""
+        if not any(journals):
             raise ValueError("no response of the journal ended by itself")
-        self._ended, self._seed = dict(ended), seed
-        self._by_prompt: dict[tuple[str, int], list[TrajectoryId]] = {}
-        for each in self._ended:
-            self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(each)
-        self._all = list(self._ended)
+        self._seed = seed
+        self._ended = {each: found for ended in reversed(journals) for each, found in ended.items()}
+        self._by_prompt: dict[tuple[str, int], list[tuple[int, bool]]] = {}
+        self._by_source: dict[str, list[tuple[int, bool]]] = {}
+        for ended in journals:
+            for each, found in ended.items():
+                self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(found)
+                self._by_source.setdefault(each.group.source, []).append(found)
         self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
         self.drawn: set[TrajectoryId] = set()
-        """Responses whose length the journal does not tell."""
+        """Responses whose length the journals do not tell."""
 
     def draw(self, trajectory: TrajectoryId, version: int) -> int:
         key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
         if trajectory not in self._ended or self._ended[trajectory][1]:
             self.drawn.add(trajectory)
         if (found := self._ended.get(trajectory)) is None:
-            candidates = self._by_prompt.get((trajectory.group.source, trajectory.group.prompt), self._all)
-            found = self._ended[candidates[int(uniform(*key) * len(candidates))]]
+            candidates = self._candidates(trajectory.group)
+            found = candidates[int(uniform(*key) * len(candidates))]
         length, is_cut = found
         return max(1, length) if not is_cut else length + math.ceil(-length * math.log(uniform(*key, "censored")))
+
+    def _candidates(self, group: GroupId) -> list[tuple[int, bool]]:
+        same_source = self._by_source.get(group.source) or list(self._ended.values())
+        return self._by_prompt.get((group.source, group.prompt), same_source)
 
 
 def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:

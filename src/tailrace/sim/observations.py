@@ -3,6 +3,9 @@
 An engine's token clock is never reported, but it can be read off: a response that had ``a`` tokens at one report and
 has ``b`` at a later one has seen ``b - a`` steps in between, and so has everything that ran beside it. From the clock
 follows how many tokens the others held, reported or not.
+
+Work that ran beside other work on the same devices is marked: ``overlaps`` holds (seconds, part of the instances that
+were busy) for the time in which an optimizer step and rollout went on together.
 """
 
 from __future__ import annotations
@@ -30,6 +33,20 @@ class EngineSample:
     """Tokens submitted meanwhile: of prompts, and of responses that go on."""
     parts: list[tuple[int, float, int]] = field(default_factory=list)
     """(steps, tokens held, responses running)."""
+    overlaps: list[tuple[float, float]] = field(default_factory=list)
+    is_first: bool = False
+    """The instance had just started."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingSample:
+    """One optimizer step."""
+
+    tokens: int
+    seconds: float
+    overlaps: list[tuple[float, float]]
+    is_first: bool
+    """The trainer had just started."""
 
 
 @dataclass(slots=True)
@@ -42,7 +59,7 @@ class _Clock:
     """Of each running response: (clock, length) when it was last heard of."""
     waiting: dict[TrajectoryId, int] = field(default_factory=dict)
     """Length of each response beyond those that can run, in order."""
-    open: EngineSample = field(default_factory=EngineSample)
+    open: EngineSample = field(default_factory=lambda: EngineSample(is_first=True))
 
 
 @dataclass(slots=True)
@@ -54,14 +71,16 @@ class Observations:
     max_running: int = 1 << 30
     """Responses an instance generates at the same time; the others wait for one of them to end."""
     engine: list[EngineSample] = field(default_factory=list)
-    training: list[tuple[int, float]] = field(default_factory=list)
-    """(tokens, seconds) of each optimizer step."""
+    training: list[TrainingSample] = field(default_factory=list)
+    instance_start_s: list[float] = field(default_factory=list)
+    trainer_start_s: list[float] = field(default_factory=list)
     publish_s: list[float] = field(default_factory=list)
     pull_s: list[float] = field(default_factory=list)
     release_s: list[float] = field(default_factory=list)
     save_s: list[float] = field(default_factory=list)
     reward_s: list[float] = field(default_factory=list)
-    """Of rewards that were computed."""
+    """Of rewards that were computed: how long each kept a worker busy, from the order to the news of it."""
+    num_reward_workers: int = 1
     num_timeouts: int = 0
     lengths: dict[TrajectoryId, tuple[int, bool]] = field(default_factory=dict)
     """Of responses that ended by themselves; whether their budget ended them."""
@@ -73,8 +92,17 @@ class Observations:
     _asked: dict[object, float] = field(default_factory=dict)
     """When each kind of trainer order, and each instance's pull or release, was asked for."""
     _trainer_free_at: float = 0.0
+    _is_trainer_warm: bool = False
+    _num_instances: int = 1
+    _overlaps: list[tuple[float, float]] = field(default_factory=list)
+    """Of the optimizer step under way."""
+    _ordered: dict[TrajectoryId, float] = field(default_factory=dict)
+    """When each reward was asked for."""
+    _scored_at: float = 0.0
+    _now: float = 0.0
 
     def feed(self, entry: Entry) -> None:
+        self._elapse(entry.now)
         self._event(entry.event, entry.now)
         for command in entry.commands:
             match command:
@@ -83,16 +111,39 @@ class Observations:
                 case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
                     self._step = command if isinstance(command, do.TrainStep) else self._step
-                case do.PullWeights(instance=instance) | do.ReleaseMemory(instance=instance):
+                case do.Score(trajectories=trajectories):
+                    self._ordered.update(dict.fromkeys(trajectories, entry.now))
+                case do.StartTrainer():
+                    self._asked[type(command)] = entry.now
+                case (
+                    do.PullWeights(instance=instance)
+                    | do.ReleaseMemory(instance=instance)
+                    | do.StartInstance(instance=instance)
+                ):
                     self._asked[instance] = entry.now
+
+    def _elapse(self, now: float) -> None:
+        """Take note of what runs beside an optimizer step."""
+        busy = [clock for clock in self._clocks.values() if clock.points]
+        if self._step is not None and busy and now > self._now:
+            overlap = (now - self._now, len(busy) / self._num_instances)
+            self._overlaps.append(overlap)
+            for clock in busy:
+                clock.open.overlaps.append(overlap)
+        self._now = now
 
     def _event(self, event: ev.Event, now: float) -> None:
         match event:
             case ev.RunStarted(schedule=schedule):
-                self._train_source, self._trainer_free_at = schedule.train_source, 0.0
-                self._clocks.clear()
+                self._train_source, self._num_instances = schedule.train_source, schedule.num_instances
+                self._trainer_free_at, self._now = 0.0, now
+                self._stop()
             case ev.RunResumed():
-                self._clocks.clear()
+                self._stop()
+            case ev.InstanceStarted(instance=instance):
+                self.instance_start_s.append(now - self._asked[instance])
+            case ev.TrainerReached():
+                self.trainer_start_s.append(now - self._asked[do.StartTrainer])
             case ev.PromptsOffered(source=source, prompts=prompts) if source == self._train_source:
                 self.offered += prompts
             case ev.InstanceLost(instance=instance):
@@ -102,12 +153,10 @@ class Observations:
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
                 self._drop(instance, [part.trajectory for part in aborted])
             case ev.ResponsesScored(scores=scores):
-                self.reward_s += [scored.seconds for scored in scores if scored.outcome is Outcome.OK]
-                self.num_timeouts += sum(scored.outcome is Outcome.TIMEOUT for scored in scores)
+                self._scored(scores, now)
             case ev.StepTrained() if self._step is not None:
                 lengths = [self.lengths[t][0] for t in self._step.trajectories]
-                tokens = sum(lengths) + self.prompt_length * len(lengths)
-                self.training.append((tokens, self._trainer_took(do.TrainStep, now)))
+                self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
             case ev.WeightsPublished():
                 self.publish_s.append(self._trainer_took(do.PublishWeights, now))
             case ev.CheckpointSaved():
@@ -116,6 +165,27 @@ class Observations:
                 self.pull_s.append(now - self._asked[instance])
             case ev.MemoryReleased(instance=instance):
                 self.release_s.append(now - self._asked[instance])
+
+    def _stop(self) -> None:
+        self._clocks.clear()
+        self._step, self._overlaps, self._is_trainer_warm = None, [], False
+        self._scored_at = 0.0
+        self._ordered.clear()
+
+    def _trained(self, tokens: int, now: float) -> None:
+        took = self._trainer_took(do.TrainStep, now)
+        is_first = not self._is_trainer_warm
+        self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))
+        self._step, self._overlaps, self._is_trainer_warm = None, [], True
+
+    def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
+        ordered = [self._ordered.pop(scored.trajectory, now) for scored in scores]
+        num_computed = sum(scored.outcome is Outcome.OK for scored in scores)
+        if num_computed:
+            began = max(self._scored_at, min(ordered))
+            self.reward_s += [(now - began) * self.num_reward_workers / num_computed] * num_computed
+        self.num_timeouts += sum(scored.outcome is Outcome.TIMEOUT for scored in scores)
+        self._scored_at = now
 
     def _trainer_took(self, kind: type[do.Command], now: float) -> float:
         """From the order, or from when the trainer could begin with it, to the news: what a run waits for."""
@@ -126,7 +196,7 @@ class Observations:
     def _submit(self, instance: InstanceId, dispatches: tuple[do.Dispatch, ...], now: float) -> None:
         clock = self._clocks.setdefault(instance, _Clock())
         if not clock.points:
-            clock.time, clock.open = now, EngineSample()
+            clock.time, clock.open = now, EngineSample(is_first=clock.open.is_first)
         clock.waiting.update({dispatch.trajectory: dispatch.start for dispatch in dispatches})
         self._admit(clock)
 
@@ -138,9 +208,9 @@ class Observations:
         news = {part.trajectory: part.length for part in event.progressed}
         news |= {end.trajectory: end.length for end in event.finished}
         known = [(*clock.points[t], length) for t, length in news.items() if t in clock.points] if clock else []
-        if clock is None or not known:
+        if clock is None:
             return
-        steps = max(at + length - before for at, before, length in known) - clock.steps
+        steps = max((at + length - before for at, before, length in known), default=clock.steps) - clock.steps
         if steps > 0:
             self._advance(clock, steps, now)
         clock.points.update({t: (clock.steps, length) for t, length in news.items() if t in clock.points})

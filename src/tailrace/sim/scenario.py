@@ -33,7 +33,7 @@ from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import DrawnLengths, Lengths, read_trace
 from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import WorldCosts
+from tailrace.sim.world import Sharing, WorldCosts
 
 Share = Field(default=0.0, ge=0, le=1)
 
@@ -230,7 +230,7 @@ class Scenario(Sourced):
             num_prompts=self.lengths.num_prompts,
             prompt_length=engine.prompt_length,
             max_response_length=self.lengths.max_response_length,
-            overlap_slowdown=engine.overlap_slowdown,
+            sharing=Sharing(rollout=engine.overlap_slowdown, training=engine.overlap_slowdown),
         )
 
     def make_lengths(self) -> Lengths:

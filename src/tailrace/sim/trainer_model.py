@@ -27,30 +27,43 @@ class TrainerCosts:
     """Publishing runs beside the next step, rather than before it."""
     checkpoint_s: float = 0.0
     start_s: float = 0.0
+    warm_up_s: float = 0.0
+    """Seconds more of the first step."""
 
     def step(self, tokens: int) -> float:
         return self.fixed_s + self.token_s * tokens / self.num_replicas
 
 
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    seconds: float
+    """Where nothing else runs on the same devices."""
+    end: Callable[[float], Event]
+    is_step: bool = False
+
+
 class TrainerModel:
-    def __init__(self, costs: TrainerCosts, agenda: Agenda, *, on_busy: Callable[[bool], float]) -> None:
-        """``on_busy`` is told when training begins and ends, and says how many times as long a step takes."""
+    def __init__(self, costs: TrainerCosts, agenda: Agenda, *, on_busy: Callable[[bool], None]) -> None:
+        """``on_busy`` is told when an optimizer step begins and ends."""
         self._costs, self._agenda, self._on_busy = costs, agenda, on_busy
-        self._orders: deque[tuple[Callable[[], float], Callable[[float], Event]]] = deque()
-        self._is_working = False
+        self._orders: deque[_Order] = deque()
+        self._slowdown = 1.0
+        """How many times as long an optimizer step takes at this moment."""
+        self._left_s = self._began = self._since = 0.0
+        """Of the order under way: what is left at full speed, when it began, when its speed last changed."""
+        self._num_plans = 0
+        self._is_warm = False
 
     def start(self, version: Version) -> None:
-        self._order(lambda: self._costs.start_s, lambda seconds: TrainerReached(version=version))
+        self._order(_Order(seconds=self._costs.start_s, end=lambda seconds: TrainerReached(version=version)))
 
     def train(self, version: Version, tokens: int) -> None:
-        def begin() -> float:
-            return self._on_busy(True) * self._costs.step(tokens)
-
-        def end(seconds: float) -> Event:
-            self._on_busy(False)
+        def trained(seconds: float) -> Event:
             return StepTrained(version=Version(version + 1), seconds=seconds, metrics=())
 
-        self._order(begin, end)
+        warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
+        self._is_warm = True
+        self._order(_Order(seconds=warm_up_s + self._costs.step(tokens), end=trained, is_step=True))
 
     def publish(self, version: Version) -> None:
         def published(seconds: float) -> Event:
@@ -59,23 +72,47 @@ class TrainerModel:
         if self._costs.publish_overlaps:
             self._agenda.after(self._costs.publish_s, published(self._costs.publish_s))
         else:
-            self._order(lambda: self._costs.publish_s, published)
+            self._order(_Order(seconds=self._costs.publish_s, end=published))
 
     def save(self, version: Version) -> None:
-        self._order(lambda: self._costs.checkpoint_s, lambda seconds: CheckpointSaved(version=version, seconds=seconds))
+        def saved(seconds: float) -> Event:
+            return CheckpointSaved(version=version, seconds=seconds)
 
-    def _order(self, begin: Callable[[], float], end: Callable[[float], Event]) -> None:
-        self._orders.append((begin, end))
-        if not self._is_working:
-            self._next()
+        self._order(_Order(seconds=self._costs.checkpoint_s, end=saved))
 
-    def _next(self) -> None:
-        self._is_working = bool(self._orders)
-        if self._is_working:
-            begin, end = self._orders.popleft()
-            seconds = begin()
-            self._agenda.after(seconds, lambda: self._finish(end, seconds))
+    def slow_down(self, factor: float) -> None:
+        """From now on an optimizer step takes ``factor`` times as long as with the devices to itself."""
+        if self._orders and self._orders[0].is_step and factor != self._slowdown:
+            self._left_s -= (self._agenda.now - self._since) / self._slowdown
+            self._slowdown = factor
+            self._plan()
+        self._slowdown = factor
 
-    def _finish(self, end: Callable[[float], Event], seconds: float) -> None:
-        self._agenda.post(end(seconds))
-        self._next()
+    def _order(self, order: _Order) -> None:
+        self._orders.append(order)
+        if len(self._orders) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        order = self._orders[0]
+        self._left_s, self._began = order.seconds, self._agenda.now
+        self._plan()
+        if order.is_step:
+            self._on_busy(True)
+
+    def _plan(self) -> None:
+        """Be done when what is left is done at the present speed; an earlier plan is void."""
+        self._since = self._agenda.now
+        self._num_plans += 1
+        plan, factor = self._num_plans, self._slowdown if self._orders[0].is_step else 1.0
+        self._agenda.after(self._left_s * factor, lambda: self._finish(plan))
+
+    def _finish(self, plan: int) -> None:
+        if plan != self._num_plans:
+            return
+        order = self._orders.popleft()
+        if order.is_step:
+            self._on_busy(False)
+        self._agenda.post(order.end(self._agenda.now - self._began))
+        if self._orders:
+            self._begin()

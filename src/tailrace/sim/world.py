@@ -1,7 +1,7 @@
 """Everything around the coordinator, in virtual time: it answers every command with what would really have happened.
 
 Devices: ``colocated`` and ``shared`` put rollout and training on the same ones. Colocated they take turns, which the
-coordinator sees to; shared they may overlap, and while they do each takes ``overlap_slowdown`` times as long.
+coordinator sees to; shared they may overlap, and then they slow each other down (``Sharing``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,18 @@ _PRUNE_AT = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How many times as long work takes while an optimizer step and all instances run on the same devices.
+
+    With a part of the instances busy it is that part of the way there from 1: cores are shared out by the threads that
+    want them.
+    """
+
+    rollout: float = 2.0
+    training: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldCosts:
     engine: EngineCosts
     instance: InstanceTimes
@@ -34,7 +46,7 @@ class WorldCosts:
     num_prompts: int
     prompt_length: int
     max_response_length: int
-    overlap_slowdown: float = 2.0
+    sharing: Sharing = Sharing()
     prompts_s: float = 0.0
     """Seconds until prompts are offered."""
 
@@ -62,7 +74,8 @@ class World:
         """Tokens at which each response ends, and whether its budget ends it there."""
         self._prune_at = _PRUNE_AT
         self._rewards = RewardPool(costs.reward, agenda)
-        self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._share_devices)
+        self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
+        self._is_training = False
         self._sharing = 1.0
         """How many times as long rollout takes because training runs on the same devices."""
         self._slow: dict[InstanceId, float] = {}
@@ -154,7 +167,14 @@ class World:
         times = self._costs.instance
         # A report at least twice within the limit after which the coordinator gives an instance up.
         keepalive_s = self._schedule.limits.progress_s / 2
-        instance = Instance(number, costs=self._costs.engine, times=times, keepalive_s=keepalive_s, agenda=self._agenda)
+        instance = Instance(
+            number,
+            costs=self._costs.engine,
+            times=times,
+            keepalive_s=keepalive_s,
+            agenda=self._agenda,
+            on_busy=self._share_devices,
+        )
         self._instances[number] = instance
         instance.slow_down(self._slowdown(number))
         instance.start(max(self._agenda.now + times.start_s, self._repaired_at.get(number, 0.0)))
@@ -164,6 +184,7 @@ class World:
             for event in instance.vanish():
                 self._agenda.post(event)
             self._agenda.post(ev.InstanceLost(instance=number, reason=reason))
+            self._share_devices()
 
     def _strike(self, fault: Fault) -> None:
         match fault:
@@ -182,14 +203,21 @@ class World:
         self._slow.pop(number, None)
         self._set_speed(number)
 
-    def _share_devices(self, is_training: bool) -> float:
+    def _train(self, is_training: bool) -> None:
+        self._is_training = is_training
+        self._share_devices()
+
+    def _share_devices(self) -> None:
+        """An optimizer step began or ended, or an instance has work or none any more."""
         if self._schedule.placement is not Placement.SHARED:
-            return 1.0
-        self._sharing = self._costs.overlap_slowdown if is_training else 1.0
-        is_overlapping = any(instance.is_busy for instance in self._instances.values())
-        for number in self._instances:
-            self._set_speed(number)
-        return self._sharing if is_overlapping else 1.0
+            return
+        busy = sum(instance.is_busy for instance in self._instances.values()) / self._schedule.num_instances
+        sharing = 1.0 + (self._costs.sharing.rollout - 1.0) * busy if self._is_training else 1.0
+        if sharing != self._sharing:
+            self._sharing = sharing
+            for number in self._instances:
+                self._set_speed(number)
+        self._trainer.slow_down(1.0 + (self._costs.sharing.training - 1.0) * busy)
 
     def _set_speed(self, number: InstanceId) -> None:
         if (instance := self._instances.get(number)) is not None:

@@ -1,0 +1,125 @@
+"""Does the simulator, fitted to two real runs, predict the wall time of others?
+
+    python benchmarks/calibration.py --json FILE [--repeats 3] [--parallel 3 --cores-each 2] [--keep DIR]
+
+A repeat is one `tailrace compare long-tail` with a seed of its own. The costs of engine, trainer, rewards, starts and
+the slowdown of work that shares its cores are fitted to its ``sync`` and ``one-step`` journals, and so are the response
+lengths, by prompt. Nothing of the other runs is used: their schedules are simulated in that world and compared with
+what was measured. Fitted runs are predicted as well and shown apart.
+
+Two intervals, the same on both sides:
+
+    wall_s    the whole run: from the start of its processes over evaluation, steps and checkpoint to its end
+    steps_s   from the first response given to an instance to the end of the last optimizer step
+
+It passes if the error of ``wall_s`` is at most 15 % in every repeat for every schedule that was not fitted.
+`--keep` takes the folder of `benchmarks/schedules.py` too, and runs nothing that is there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from compared_runs import RECIPE, Comparison, machine, run_all
+
+from tailrace.core.journal import Entry
+from tailrace.observe.comparison import figures_of
+from tailrace.sim import calibrate
+
+FITTED = ("sync", "one-step")
+PREDICTED = ("tail-batching", "active-partial", "async-cap")
+MOST_ERROR = 0.15
+
+
+def look_at(comparison: Comparison) -> dict[str, Any]:
+    """One repeat: the fitted costs, and a row per schedule."""
+    fitted = [comparison.journal(name) for name in FITTED]
+    num_prompts = calibrate.schedule_of(fitted[0]).epoch_size
+    machine_ = calibrate.Machine.of(comparison.config(FITTED[0]), num_prompts=num_prompts)
+    calibration = calibrate.calibrate(fitted, machine_)
+    rows = []
+    for name in (*FITTED, *PREDICTED):
+        real = comparison.journal(name)
+        simulated, num_drawn = calibrate.simulate(fitted, calibration, calibrate.schedule_of(real))
+        rows.append({"schedule": name, "is_fitted": name in FITTED, **_compared(real, simulated), "drawn": num_drawn})
+    return {"seed": comparison.seed, "costs": asdict(calibration.costs), "rows": rows}
+
+
+def _compared(real: list[Entry], simulated: list[Entry]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, (measured, predicted) in {
+        "wall_s": (figures_of(real).wall_s, figures_of(simulated).wall_s),
+        "steps_s": (_steps_s(real), _steps_s(simulated)),
+        "tokens_generated": (figures_of(real).tokens_generated, figures_of(simulated).tokens_generated),
+    }.items():
+        row[name] = {"measured": measured, "predicted": predicted, "error": predicted / measured - 1}
+    return row
+
+
+def _steps_s(entries: list[Entry]) -> float:
+    figures = figures_of(entries)
+    return figures.seconds_per_step * figures.num_steps
+
+
+def show(repeats: list[dict[str, Any]]) -> None:
+    heading = f"{'measured':>9} {'predicted':>9} {'error':>7}"
+    print(f"{'seed':4} {'schedule':15} {'wall s':>9}: {heading}   {'steps s':>9}: {heading}")
+    for repeat in repeats:
+        for row in repeat["rows"]:
+            name = row["schedule"] + (" *" if row["is_fitted"] else "")
+            cells = [
+                f"{'':10} {found['measured']:9.1f} {found['predicted']:9.1f} {found['error']:+7.1%}"
+                for found in (row["wall_s"], row["steps_s"])
+            ]
+            print(f"{repeat['seed']:4} {name:15} {'   '.join(cells)}")
+    print("* fitted to this run")
+
+
+def main() -> None:
+    options = _parse()
+    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).absolute()
+        comparisons = [
+            Comparison(folder=folder, seed=seed, schedules=(*FITTED, *PREDICTED), settings=settings)
+            for seed in range(options.repeats)
+        ]
+        run_all(comparisons, parallel=options.parallel, cores_each=options.cores_each)
+        repeats = [look_at(comparison) for comparison in comparisons]
+    errors = [
+        abs(row["wall_s"]["error"]) for repeat in repeats for row in repeat["rows"] if row["schedule"] in PREDICTED
+    ]
+    show(repeats)
+    has_passed = max(errors) <= MOST_ERROR
+    print(f"{'pass' if has_passed else 'FAIL'}  largest error of wall s: {max(errors):.1%} (at most {MOST_ERROR:.0%})")
+    result = {
+        "benchmark": "calibration",
+        "recipe": RECIPE,
+        "settings": settings,
+        "has_passed": has_passed,
+        "largest_error": max(errors),
+        "repeats": repeats,
+        "machine": machine(options.parallel, options.cores_each),
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--repeats", type=int, default=3, help="comparisons, with seeds 0, 1, ...")
+    parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
+    parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
+    parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
+    parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
