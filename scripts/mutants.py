@@ -208,12 +208,16 @@ def main() -> None:
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
     jobs, skipped = all_jobs()
-    figures = {"python": platform.python_version(), "fingerprint": fingerprint(), "num_mutants": len(jobs)}
+    figures: dict[str, Any] = {
+        "python": platform.python_version(),
+        "fingerprint": fingerprint(),
+        "num_mutants": len(jobs),
+    }
     figures["skipped"] = skipped
     chosen = [job for job in jobs if options.only in name_of(row(job, "", ""))]
     if not options.all and options.sample < len(chosen):
         chosen = random.Random(options.seed).sample(chosen, options.sample)
-    stages = [stage for stage in STAGES if has_yaml() or "sim" not in str(stage)]
+    stages = [("1", tuple(options.tests))] if options.tests else default_stages()
     figures["stages"] = [f"{share} {' '.join(tests)}" for share, tests in stages]
     rows = known(options.json, figures)
     new = [job for job in chosen if job.number not in rows]
@@ -232,9 +236,10 @@ def main() -> None:
     sys.exit(judge(ordered))
 
 
-def has_yaml() -> bool:
-    """Simulated runs read their settings with it; the core needs nothing but Python."""
-    return importlib.util.find_spec("yaml") is not None
+def default_stages() -> list[Stage]:
+    """Simulated runs read their settings with yaml, which may be missing where only the core is tested."""
+    has_yaml = importlib.util.find_spec("yaml") is not None
+    return [stage for stage in STAGES if has_yaml or "sim" not in str(stage)]
 
 
 def fingerprint() -> str:
@@ -272,6 +277,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--only", default="", help="mutants whose line contains this text")
+    parser.add_argument("--tests", nargs="+", default=[], help="run these instead of all that look at the core")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="where the results are kept")
     parser.add_argument("--minutes", type=float, default=1e6, help="after which no other mutant is begun")
