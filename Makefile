@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration ledger-check histories clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -63,6 +63,9 @@ ledger-check: $(STAMP)  ## hold the ledger to its model over a million operation
 
 histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
 	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py
+
+mutants: $(DEV)  ## change the core in 120 small ways, drawn at random, and see whether its tests notice
+	@$(BIN)/python scripts/mutants.py --sample 120
 
 bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 25 minutes)
 	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --json benchmarks/results/trl_tiny_arith.json

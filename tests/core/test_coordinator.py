@@ -45,6 +45,7 @@ schedules = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(schedule=schedules, seed=st.integers(0, 2**32), trouble=st.sampled_from([0.0, 0.03, 0.1]))
 @settings(max_examples=50, deadline=None)
 def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Schedule, seed: int, trouble: float) -> None:
@@ -68,6 +69,7 @@ def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Sched
         assert list(step) == sorted(step)
 
 
+@pytest.mark.slow
 @given(schedule=schedules, seed=st.integers(0, 2**32))
 @settings(max_examples=20, deadline=None)
 def test_a_journal_replays_to_identical_commands(schedule: Schedule, seed: int) -> None:

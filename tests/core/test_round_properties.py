@@ -17,16 +17,16 @@ from tailrace.core import events as ev
 from tailrace.core.schedule import EpochEnd, Leftovers, Schedule
 from tailrace.core.trajectory import Finish
 
-SCALE = int(os.environ.get("TAILRACE_HISTORIES", "1"))
+SCALE = float(os.environ.get("TAILRACE_HISTORIES", "1"))
 
 
 def tail_histories(count: int, **changes: object) -> list[History]:
-    rngs = [random.Random(f"tail-{seed}") for seed in seeds(count * SCALE)]
+    rngs = [random.Random(f"tail-{seed}") for seed in seeds(round(count * SCALE))]
     return [history(tail_batching(rng, **changes), rng, trouble=0.0, checks=False) for rng in rngs]
 
 
 def partial_histories(count: int, **changes: object) -> list[History]:
-    rngs = [random.Random(f"partial-{seed}") for seed in seeds(count * SCALE)]
+    rngs = [random.Random(f"partial-{seed}") for seed in seeds(round(count * SCALE))]
     return [history(active_partial(rng, **changes), rng, trouble=0.0, checks=False) for rng in rngs]
 
 
@@ -43,7 +43,7 @@ def partial() -> list[History]:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_sound_schedule_keeps_every_invariant_and_reaches_its_end(seed: int) -> None:
     """With lost instances, failing rewards and saves, crashes and resumes; every event checked."""
-    for number in seeds(60 * SCALE, first=seed * 100_000):
+    for number in seeds(round(60 * SCALE), first=seed * 100_000):
         rng = random.Random(f"any-{number}")
         # Looking at everything after every event takes ten times as long as the event: for one history in five.
         found = history(any_schedule(rng), rng, trouble=rng.choice([0.0, 0.03, 0.1]), checks=number % 5 == 0)
@@ -226,7 +226,7 @@ def test_partial_cap_on_versions_is_kept() -> None:
 
 
 def test_keep_never_discards_and_never_exceeds_its_bound() -> None:
-    for seed in seeds(60 * SCALE):
+    for seed in seeds(round(60 * SCALE)):
         rng = random.Random(f"keep-{seed}")
         bound, size = rng.choice([0, 1, 2, 3]), rng.randint(1, 3)
         schedule = Schedule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -79,3 +79,29 @@ def random_history(
     history = History(engines, requests, random)
     found = history.run(interrupt_probability=interrupt_probability)
     return found, history.num_interrupts + sum(engine.stats().num_preemptions for engine in engines)
+
+
+def interrupted_at(
+    engine: Engine, requests: Sequence[Request], cuts: Mapping[TrajectoryId, Sequence[int]]
+) -> tuple[dict[TrajectoryId, Response], int]:
+    """The responses when each is interrupted and resumed as soon as it has each of these numbers of tokens, and how
+    often one was."""
+    todo = {request.trajectory: sorted(cuts[request.trajectory]) for request in requests}
+    by_id = {request.trajectory: request for request in requests}
+    tokens = {request.trajectory: request.prefix for request in requests}
+    live, outputs, num_interrupts = dict.fromkeys(todo), [], 0
+    engine.submit(requests)
+    while live:
+        due = [trajectory for trajectory in live if todo[trajectory] and len(tokens[trajectory]) >= todo[trajectory][0]]
+        new = [*engine.interrupt(due), *engine.step(), *engine.progress()]
+        outputs += new
+        for output in new:
+            trajectory = output.segment.trajectory
+            tokens[trajectory] = np.concatenate([tokens[trajectory], output.segment.tokens])
+            if output.finish is Finish.INTERRUPTED:
+                todo[trajectory].pop(0)
+                num_interrupts += 1
+                engine.submit([replace(by_id[trajectory], prefix=tokens[trajectory])])
+            elif output.finish is not None:
+                del live[trajectory]
+    return responses(requests, outputs), num_interrupts

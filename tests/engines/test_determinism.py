@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PretrainedConfig, Qwen3Config
 
-from engines.histories import random_history
+from engines.histories import interrupted_at, random_history
 from engines.rollouts import VOCAB_SIZE, generate, make_request, random_prompt, save_random_model, small_llama
 from tailrace.core.ids import TrajectoryId
 from tailrace.engines.contract import Request
@@ -91,3 +93,31 @@ def test_any_history_gives_the_same_bits(model_directory: Path, num_threads: int
     found, num_disturbances = random_history(make, mixed_requests(), 1, kv_tokens=400, interrupt_probability=0.04)
     assert num_disturbances > 5
     assert_bit_equal(found, alone)
+
+
+CUTS = st.lists(st.lists(st.integers(0, 39), max_size=4, unique=True), min_size=6, max_size=6)
+"""How many tokens each of six responses has when it is interrupted."""
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model_directory: Path) -> tuple[NativeEngine, list[Request], dict[TrajectoryId, Response]]:
+    engine = engine_maker(model_directory)()
+    prompts = [random_prompt(index, length) for index, length in enumerate((1, 20, 64))]
+    requests = [
+        make_request(index, member, prompt=prompt, budget=40, temperature=[1.0, 0.7][member])
+        for index, prompt in enumerate(prompts)
+        for member in range(2)
+    ]
+    return engine, requests, generate(engine, requests)
+
+
+@given(cuts=CUTS)
+@settings(max_examples=8, deadline=None)
+def test_interrupt_and_resume_with_unchanged_weights_equals_uninterrupted_generation_at_any_cuts(
+    uninterrupted: tuple[NativeEngine, list[Request], dict[TrajectoryId, Response]], cuts: list[list[int]]
+) -> None:
+    engine, requests, whole = uninterrupted
+    wanted = {request.trajectory: own for request, own in zip(requests, cuts, strict=True)}
+    found, num_interrupts = interrupted_at(engine, requests, wanted)
+    assert num_interrupts == sum(len(own) for own in cuts)
+    assert_bit_equal(found, whole)

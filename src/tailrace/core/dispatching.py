@@ -7,7 +7,6 @@ finishes makes room again, so one that never comes slows the others down and doe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
@@ -48,7 +47,7 @@ def _capacity(state: State, schedule: Schedule) -> int:
     if all(instance.phase is InstancePhase.READY for instance in present):
         return schedule.max_in_flight
     num_responses = sum(state.pending.values()) + sum(len(instance.running) for instance in present)
-    return min(schedule.max_in_flight, math.ceil(num_responses / len(present)))
+    return min(schedule.max_in_flight, -(-num_responses // len(present)))
 
 
 def _in_order(state: State, schedule: Schedule) -> list[Group]:

@@ -1,0 +1,288 @@
+"""Change the core in small ways, one at a time, and see whether its tests notice.
+
+    python scripts/mutants.py [--sample N --seed S | --all] [--only TEXT] [--workers N] [--json FILE] [--minutes N]
+
+Every change of `mutations.py` in `src/tailrace/core` is a mutant. The working tree is not touched: a mutant lives in
+a process of its own, forked from one that has the test tools loaded, where its module is compiled from the changed
+tree. The tests run in stages, the quick ones first, up to the first failure; the last stage is all random histories.
+Seeds are fixed. A mutant is killed when a test fails or when it takes much more processor time than the
+unchanged core (`timeout`); one that survives needs its line, with a reason, in `docs/mutants.md`. What FILE knows
+already about this core and these tests is not tried again, so a long run may be cut into several.
+
+Ends with 1 if fewer than 80 % are killed or a survivor has no reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.machinery
+import importlib.util
+import json
+import os
+import platform
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import hypothesis
+import pydantic  # noqa: F401  imported once here, not in every process
+import pytest
+from mutations import Mutation, Mutations
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "src" / "tailrace" / "core"
+REASONS = ROOT / "docs" / "mutants.md"
+MIN_KILLED = 0.8
+MEMORY_BYTES = 4 << 30
+Stage = tuple[str, tuple[str, ...]]
+"""The share of the random histories, and the tests."""
+STAGES: tuple[Stage, ...] = (
+    ("0.04", ("-m", "not slow", "tests/policies", "tests/core")),
+    ("0", ("tests/sim/test_simulation.py", "tests/sim/test_schedules.py")),
+    ("0", ("-m", "slow", "tests/core")),
+    ("1", ("tests/core/test_round_properties.py",)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    number: int
+    file: Path
+    mutation: Mutation | None
+    """None: nothing is changed."""
+    stage: int = 0
+    seconds: float = 0.0
+
+
+Row = dict[str, Any]
+"""One mutant and what became of it, as the result file holds it."""
+
+
+class Changed(importlib.machinery.SourceFileLoader):
+    """Finds and loads one module of the core, from the tree that was changed."""
+
+    def __init__(self, file: Path, tree: ast.Module) -> None:
+        super().__init__(f"tailrace.core.{file.stem}", str(file))
+        self._tree = tree
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        is_mine = fullname == self.name
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self) if is_mine else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec")
+
+
+class Report:
+    """Writes the name of the first failure to a file, or why there were no tests."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self._path.exists():
+            self._path.write_text(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self._path.exists():
+            self._path.write_text(report.nodeid)
+
+
+class Laboratory:
+    """Runs jobs in forked processes, a few at a time, each up to its limit of processor time."""
+
+    def __init__(self, stages: Sequence[Stage], workers: int, directory: Path) -> None:
+        self._stages, self._workers, self._directory = stages, workers, directory
+        self._running: dict[int, Job] = {}
+        self._limits = [0] * len(stages)
+
+    def calibrate(self) -> list[float]:
+        """Processor seconds of the unchanged core, which must pass; they set the limits."""
+        for stage in range(len(self._stages)):
+            self._start(Job(number=-stage, file=CORE / "coordinator.py", mutation=None, stage=stage))
+        seconds = [0.0] * len(self._stages)
+        while self._running:
+            pid, status, usage = os.wait4(-1, 0)
+            job = self._running.pop(pid)
+            if status:
+                raise SystemExit(self._report(job, "log").read_text() + "the tests fail without any change")
+            seconds[job.stage] = round(usage.ru_utime + usage.ru_stime, 1)
+        self._limits = [int(4 * number + 10) for number in seconds]
+        return seconds
+
+    def run(self, jobs: Sequence[Job], until: float) -> Iterator[Row]:
+        waiting = list(reversed(jobs))
+        while waiting or self._running:
+            if time.monotonic() > until:
+                waiting = [job for job in waiting if job.stage]  # what has begun comes to its end
+            while waiting and len(self._running) < self._workers:
+                self._start(waiting.pop())
+            pid, status, usage = os.wait4(-1, 0)
+            job = self._running.pop(pid)
+            job = replace(job, seconds=job.seconds + usage.ru_utime + usage.ru_stime)
+            if status == 0 and job.stage + 1 < len(self._stages):
+                waiting.append(replace(job, stage=job.stage + 1))
+            elif status == 0:
+                yield row(job, "survived", "")
+            else:
+                yield row(job, "timeout" if os.WIFSIGNALED(status) else "killed", self._failure(job))
+
+    def _start(self, job: Job) -> None:
+        self._report(job).unlink(missing_ok=True)
+        pid = os.fork()
+        if pid:
+            self._running[pid] = job
+            return
+        code = 70
+        try:
+            code = self._test(job)
+        except BaseException:  # noqa: BLE001  whatever it is, this process must not go on as its parent
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _test(self, job: Job) -> int:
+        """In the forked process: the exit code of the tests."""
+        os.chdir(ROOT)
+        log = os.open(self._report(job, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        limit = self._limits[job.stage] or resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if job.mutation is not None:
+            job.mutation.apply()
+        tree = ast.parse(job.file.read_text()) if job.mutation is None else job.mutation.tree
+        sys.meta_path.insert(0, Changed(job.file, tree))
+        share, tests = self._stages[job.stage]
+        os.environ |= {"TAILRACE_HISTORIES": share, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        options = ["-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+        return int(pytest.main([*options, *tests], plugins=[Report(self._report(job))]))
+
+    def _report(self, job: Job, kind: str = "failure") -> Path:
+        return self._directory / f"{job.number}.{kind}"
+
+    def _failure(self, job: Job) -> str:
+        report = self._report(job)
+        return report.read_text() if report.exists() else "the tests did not start"
+
+
+def row(job: Job, status: str, by: str) -> Row:
+    found = job.mutation
+    assert found is not None
+    place = {"number": job.number, "file": job.file.name, "line": found.line, "where": found.where}
+    change = {"operator": found.operator, "before": found.before, "after": found.after}
+    return {**place, **change, "status": status, "by": by, "seconds": round(job.seconds, 1)}
+
+
+def name_of(found: Row) -> str:
+    """How `docs/mutants.md` names a mutant."""
+    return f"`{found['file']}` `{found['where']}`: `{found['before']}` -> `{found['after']}`"
+
+
+def all_jobs() -> tuple[list[Job], Counter[str]]:
+    jobs: list[Job] = []
+    skipped: Counter[str] = Counter()
+    for file in sorted(CORE.glob("*.py")):
+        mutations = Mutations(ast.parse(file.read_text()))
+        skipped += mutations.skipped
+        jobs += [Job(number=len(jobs) + index, file=file, mutation=m) for index, m in enumerate(mutations.found, 1)]
+    return jobs, skipped
+
+
+def main() -> None:
+    options = parse()
+    sys.path.insert(0, str(ROOT / "src"))
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
+    hypothesis.settings.load_profile("mutants")
+    jobs, skipped = all_jobs()
+    figures: dict[str, Any] = {
+        "python": platform.python_version(),
+        "fingerprint": fingerprint(),
+        "num_mutants": len(jobs),
+    }
+    figures["skipped"] = skipped
+    chosen = [job for job in jobs if options.only in name_of(row(job, "", ""))]
+    if not options.all and options.sample < len(chosen):
+        chosen = random.Random(options.seed).sample(chosen, options.sample)
+    stages = [("1", tuple(options.tests))] if options.tests else default_stages()
+    figures["stages"] = [f"{share} {' '.join(tests)}" for share, tests in stages]
+    rows = known(options.json, figures)
+    new = [job for job in chosen if job.number not in rows]
+    with tempfile.TemporaryDirectory() as directory:
+        laboratory = Laboratory(stages, options.workers, Path(directory))
+        print(f"{len(new)} of {len(jobs)} mutants; " + "; ".join(figures["stages"]), flush=True)
+        print(f"the unchanged core takes {laboratory.calibrate()} s of processor time", flush=True)
+        for found in laboratory.run(new, time.monotonic() + 60 * options.minutes):
+            rows[found["number"]] = found
+            print(f"{len(rows)} {found['status']} {name_of(found)} {found['by']}", flush=True)
+    ordered = [rows[number] for number in sorted(rows)]
+    if options.json:
+        statuses = Counter(found["status"] for found in ordered)
+        text = json.dumps({**figures, "statuses": statuses, "mutants": ordered}, indent=1)
+        options.json.write_text(text + "\n")
+    sys.exit(judge(ordered))
+
+
+def default_stages() -> list[Stage]:
+    """Simulated runs read their settings with yaml, which may be missing where only the core is tested."""
+    has_yaml = importlib.util.find_spec("yaml") is not None
+    return [stage for stage in STAGES if has_yaml or "sim" not in str(stage)]
+
+
+def fingerprint() -> str:
+    """Of everything a result depends on."""
+    files = [
+        file
+        for folder in ("src/tailrace", "tests/core", "tests/policies", "tests/sim", "scripts")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def known(file: Path | None, figures: dict[str, Any]) -> dict[int, Row]:
+    if file is None or not file.exists():
+        return {}
+    data = json.loads(file.read_text())
+    is_same = all(data.get(key) == figures[key] for key in ("fingerprint", "stages"))
+    return {found["number"]: found for found in data["mutants"]} if is_same else {}
+
+
+def judge(rows: Sequence[Row]) -> int:
+    survivors = [name_of(found) for found in rows if found["status"] == "survived"]
+    reasons = REASONS.read_text() if REASONS.exists() else ""
+    unexplained = [name for name in survivors if name not in reasons]
+    share = 1 - len(survivors) / len(rows)
+    print(f"{share:.1%} of {len(rows)} killed; {len(survivors)} survived, {len(unexplained)} of them without a reason")
+    for name in unexplained:
+        print(f"* {name}")
+    return int(share < MIN_KILLED or bool(unexplained))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=120, help="how many mutants, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--all", action="store_true", help="every mutant")
+    parser.add_argument("--only", default="", help="mutants whose line contains this text")
+    parser.add_argument("--tests", nargs="+", default=[], help="run these instead of all that look at the core")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=Path, help="where the results are kept")
+    parser.add_argument("--minutes", type=float, default=1e6, help="after which no other mutant is begun")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

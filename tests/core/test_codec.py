@@ -1,0 +1,122 @@
+"""What is written is read back the same, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from tailrace.core import codec
+from tailrace.core import events as ev
+from tailrace.core.commands import FinishRun
+from tailrace.core.errors import InvalidTransition, ReplayMismatch
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry, decode, encode, replay_all
+
+GROUP = GroupId("a:b", 1, 2)
+RESPONSE = TrajectoryId(GROUP, 3, 4)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Inner:
+    number: int = 7
+
+
+@dataclass(frozen=True)
+class Sample:
+    group: GroupId
+    version: Version
+    colour: Colour
+    name: str | None
+    pair: tuple[int, str]
+    many: tuple[TrajectoryId, ...]
+    listed: list[float]
+    table: dict[GroupId, Inner]
+    by_number: dict[InstanceId, bool]
+    nothing: None = None
+
+
+SAMPLE = Sample(
+    group=GROUP,
+    version=Version(3),
+    colour=Colour.RED,
+    name=None,
+    pair=(1, "x"),
+    many=(RESPONSE, RESPONSE._replace(member=0)),
+    listed=[0.5, 2.0],
+    table={GROUP: Inner(number=1)},
+    by_number={InstanceId(2): True},
+)
+
+
+def test_a_value_is_written_in_json_and_read_back_equal() -> None:
+    data = json.loads(json.dumps(codec.encode(SAMPLE)))
+    assert data["group"] == "a:b:1:2"
+    assert data["many"] == ["a:b:1:2:3:4", "a:b:1:2:0:4"]
+    assert data["colour"] == "red"
+    assert data["table"] == {"a:b:1:2": {"number": 1}}
+    assert data["by_number"] == {"2": True}
+    found = codec.decode(Sample, data)
+    assert found == SAMPLE
+    assert isinstance(next(iter(found.by_number)), int)
+
+
+def test_a_missing_field_has_its_default() -> None:
+    assert codec.decode(Inner, {}) == Inner()
+
+
+def test_a_tuple_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        codec.decode(tuple[int, str], [1])
+
+
+@pytest.mark.parametrize("annotation", [set[int], bytes, complex])
+def test_a_type_that_is_not_known_is_refused_when_it_is_met(annotation: object) -> None:
+    with pytest.raises(TypeError, match="cannot decode"):
+        codec.decode(annotation, [])
+
+
+@pytest.mark.parametrize("value", [{1}, b"x", object()])
+def test_a_value_that_is_not_known_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot encode"):
+        codec.encode([value])
+
+
+def test_an_id_may_have_colons_in_its_source() -> None:
+    assert GroupId.parse("a:b:1:2") == GROUP
+    assert TrajectoryId.parse("a:b:1:2:3:4") == RESPONSE
+    assert str(RESPONSE) == "a:b:1:2:3:4"
+
+
+def test_a_journal_entry_is_one_line_without_spaces() -> None:
+    entry = Entry(
+        now=1.5,
+        event=ev.StopRequested(reason="enough"),
+        commands=(FinishRun(is_complete=False, reason="enough"),),
+    )
+    line = encode(entry)
+    assert line == (
+        '{"now":1.5,"event":{"type":"StopRequested","reason":"enough"},'
+        '"commands":[{"type":"FinishRun","is_complete":false,"reason":"enough"}]}'
+    )
+    assert decode(line) == entry
+
+
+def test_a_journal_begins_with_the_start_of_its_run() -> None:
+    entry = Entry(now=0.0, event=ev.StopRequested(reason="enough"), commands=())
+    with pytest.raises(ReplayMismatch, match="begins with RunStarted, not StopRequested"):
+        replay_all([entry], lambda schedule: pytest.fail("there is no schedule"))
+
+
+def test_an_illegal_move_of_something_new_says_that_it_has_no_story() -> None:
+    error = InvalidTransition("group a", "open", "trained", [])
+    assert str(error) == "group a: open -> trained is not legal\n  (it has no story yet)"
+    assert (error.subject, error.old, error.new, error.story) == ("group a", "open", "trained", ())
+    told = InvalidTransition("group a", "open", "trained", ["one", "two"])
+    assert str(told).endswith("is not legal\n  one\n  two")

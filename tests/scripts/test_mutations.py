@@ -1,0 +1,83 @@
+"""What `scripts/mutations.py` changes in a module, and what it leaves alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "mutations.py"
+
+
+@pytest.fixture(scope="module")
+def mutations() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutations", SCRIPT)
+    module = sys.modules["mutations"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def variants(mutations: ModuleType, text: str) -> list[str]:
+    """The module after each change."""
+    found = []
+    for index in range(len(mutations.Mutations(ast.parse(text)).found)):
+        mutation = mutations.Mutations(ast.parse(text)).found[index]
+        mutation.apply()
+        found.append(ast.unparse(mutation.tree))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f(a < b)", ["pass", "f(a <= b)"]),
+        ("x = a and b", ["x = a or b", "x = b", "x = a"]),
+        ("x = a - 1", ["x = a + 1", "x = a - 2"]),
+        ("x = min(a)", ["x = max(a)"]),
+        ("f(a[:b])", ["pass", "f(a[:])"]),
+        ("x = a in (b, c)", ["x = a not in (b, c)", "x = a in (c,)", "x = a in (b,)"]),
+        ("TABLE = {a: b, c: d}", ["TABLE = {c: d}", "TABLE = {a: b}"]),
+        ("x.y = True", ["pass", "x.y = False"]),
+        ("x = 's' if not a else b", ["x = 's' if a else b", "x = 'sX' if not a else b"]),
+        ("x = [a for a in b if c]", ["x = [a for a in b if not c]"]),
+    ],
+)
+def test_each_change_is_made_once(mutations: ModuleType, text: str, expected: list[str]) -> None:
+    assert sorted(variants(mutations, text)) == sorted(expected)
+
+
+def test_a_function_is_changed_in_its_returns_and_assignments(mutations: ModuleType) -> None:
+    text = "def f(a):\n    a = b\n    c = b\n    c = a\n    return c"
+    found = variants(mutations, text)
+    assert [variant.split("\n    ")[1:] for variant in found] == [
+        ["pass", "c = b", "c = a", "return c"],
+        ["a = b", "c = b", "pass", "return c"],
+        ["a = b", "c = b", "c = a", "return None"],
+    ], "a name's first value is not taken away"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"""A docstring."""', "docstrings"),
+        ("import a", "imports"),
+        ("x: tuple[1, 2]", "annotations"),
+        ("Alias = tuple[1, 2]", "annotations"),
+        ("if TYPE_CHECKING:\n    x = 1", "TYPE_CHECKING"),
+        ("class A:\n    __slots__ = ('a', 'b')", "__slots__"),
+        ("@f(1)\nclass A:\n    pass", "decorators"),
+        ("x = f'text {a}'", "texts"),
+    ],
+)
+def test_what_is_left_alone_is_counted(mutations: ModuleType, text: str, reason: str) -> None:
+    found = mutations.Mutations(ast.parse(text))
+    assert found.found == []
+    assert found.skipped[reason] >= 1
+
+
+def test_the_text_of_an_error_is_left_alone_but_not_the_error(mutations: ModuleType) -> None:
+    assert variants(mutations, "raise ValueError('no', 1)") == ["pass"]
