@@ -58,6 +58,9 @@ bench-schedules: $(STAMP)  ## accuracy, bubbles and wall time of the schedules, 
 bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
 
+bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
+	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
+
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 

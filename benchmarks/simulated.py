@@ -1,0 +1,66 @@
+"""Schedules in virtual time beside the figures of the papers they come from, and the orderings that must hold.
+
+    python benchmarks/simulated.py --json benchmarks/results/simulated.json
+
+Scenarios, assumptions and the grid of length distributions are those of `scenarios/`; nothing here is tuned. Every
+figure is printed as it comes out, also where it is far from the paper's. Exit status 1: an ordering does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import simulated_grid
+import simulated_papers
+from simulated_runs import Figures, Run, simulated
+
+
+def run_all(runs: list[Run], workers: int) -> dict[Run, Figures]:
+    """Every run once, the longest first; progress goes to stderr."""
+    began, found = time.monotonic(), {}
+    ordered = sorted(set(runs), key=Run.work, reverse=True)
+    with ProcessPoolExecutor(workers) as pool:
+        for run, figures in zip(ordered, pool.map(simulated, ordered), strict=True):
+            found[run] = figures
+            if len(found) % 25 == 0 or len(found) == len(ordered):
+                took = time.monotonic() - began
+                print(f"{len(found)} of {len(ordered)} simulations, {took:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def report(found: dict[Run, Figures]) -> tuple[dict[str, Any], bool]:
+    papers = simulated_papers.table(found)
+    grid = simulated_grid.table(found)
+    orderings = simulated_grid.orderings(found)
+    print("\n".join([*simulated_papers.lines(papers), "", *simulated_grid.lines(grid), ""]))
+    for ordering in orderings:
+        failures = f"; not so: {', '.join(ordering.failures)}" if ordering.failures else ""
+        print(f"{'holds' if ordering.holds else 'FAILS'}  {ordering.name} ({ordering.num_checks} checks{failures})")
+    result = {"papers": papers, "grid": grid, "orderings": [ordering.to_dict() for ordering in orderings]}
+    return result, all(ordering.holds for ordering in orderings)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write every figure of every run to this file")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    began = time.monotonic()
+    found = run_all([*simulated_papers.runs(), *simulated_grid.runs()], options.workers)
+    result, holds = report(found)
+    result |= {"seconds": round(time.monotonic() - began, 1), "workers": options.workers}
+    result["runs"] = [run.to_dict() | {"figures": figures.to_dict()} for run, figures in found.items()]
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""One simulation: a scenario, perhaps on other lengths or scaled up, under one schedule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tailrace.observe.schedule_account import ScheduleFigures
+from tailrace.sim.result import simulate
+from tailrace.sim.scenario import LengthGrid, Scenario, load_length_grid, load_scenario
+
+SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
+Figures = ScheduleFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    scenario: str
+    schedule: str
+    steps: int
+    lengths: str = ""
+    """An entry of the grid; empty: the scenario's own."""
+    cap: int = 0
+    scale: int = 1
+    """Times the batch and every device."""
+
+    def work(self) -> int:
+        """Roughly what it costs to simulate."""
+        chosen = load(self.scenario).schedule
+        return self.steps * self.scale * chosen.rollout_batch_size * chosen.n_samples_per_prompt
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@cache
+def load(name: str) -> Scenario:
+    return load_scenario(SCENARIOS / f"{name}.toml")
+
+
+@cache
+def grid() -> LengthGrid:
+    return load_length_grid(SCENARIOS / "length_grid.toml")
+
+
+def simulated(run: Run) -> Figures:
+    scenario = load(run.scenario).with_steps(run.steps)
+    if run.lengths:
+        entry = next(entry for entry in (*grid().long_tailed, *grid().not_long_tailed) if entry.name == run.lengths)
+        scenario = scenario.with_lengths(entry, run.cap)
+    result = simulate(scenario.scaled(run.scale), run.schedule)
+    if not result.is_complete:
+        raise RuntimeError(f"{run} did not come to its end: {result.reason}")
+    return result.figures
+
+
+def speed_up(figures: Figures, baseline: Figures) -> float:
+    """In optimizer steps per second."""
+    return baseline.seconds_per_step / figures.seconds_per_step
+
+
+def rollout_s(figures: Figures) -> float:
+    """Seconds per step in which responses are generated."""
+    return figures.tokens_generated / figures.rollout_tokens_per_s / figures.num_steps
