@@ -1,8 +1,8 @@
 """Small changes of a module, each of which a good test should notice.
 
 ``Mutations(tree)`` lists them in the order of the source; ``apply`` puts one into the tree. Not changed, and counted in
-``skipped``: docstrings, annotations and type aliases, imports, decorators, texts (of errors, in f-strings, with a space in
-them), ``__slots__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
+``skipped``: docstrings, annotations and type aliases, imports, decorators, texts (of errors, in f-strings, or with a
+space in them), ``__slots__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
 """
 
 from __future__ import annotations
