@@ -1,8 +1,8 @@
 """Small changes of a module, each of which a good test should notice.
 
 ``Mutations(tree)`` lists them in the order of the source; ``apply`` puts one into the tree. Not changed, and counted in
-``skipped``: docstrings, annotations and type aliases, imports, decorators, the texts of errors and of f-strings,
-``__slots__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
+``skipped``: docstrings, annotations and type aliases, imports, decorators, texts (of errors, in f-strings, or with a
+space in them), ``__slots__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _skip(owner: ast.AST, field: str, node: ast.AST, *, is_module: bool) -> str 
             return "__slots__"
         case ast.Assign(value=ast.Subscript() | ast.Call(func=ast.Name(id="NewType"))) if is_module:
             return "annotations"
-        case ast.Constant(value=str()) if isinstance(owner, ast.JoinedStr | ast.FormattedValue):
+        case ast.Constant(value=str(text)) if isinstance(owner, ast.JoinedStr) or " " in text:
             return "texts"
     if isinstance(owner, ast.FormattedValue) and field == "format_spec":
         return "texts"

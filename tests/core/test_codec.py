@@ -10,10 +10,22 @@ import pytest
 
 from tailrace.core import codec
 from tailrace.core import events as ev
+from tailrace.core.admission import Admission
 from tailrace.core.commands import FinishRun
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
+from tailrace.core.fleet import InstancePhase
+from tailrace.core.groups import GroupPhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
+from tailrace.core.ledger import BatchState
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import EpochEnd, Leftovers, Placement, VersionCap
+from tailrace.core.trajectory import Finish, TrajectoryPhase
+
+WORDS = (
+    Admission, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement, TrajectoryPhase,
+    VersionCap,
+)  # fmt: skip
 
 GROUP = GroupId("a:b", 1, 2)
 RESPONSE = TrajectoryId(GROUP, 3, 4)
@@ -65,6 +77,11 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     found = codec.decode(Sample, data)
     assert found == SAMPLE
     assert isinstance(next(iter(found.by_number)), int)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_stored_for_a_choice_is_its_name(words: type[Enum]) -> None:
+    assert [choice.value for choice in words] == [choice.name.lower() for choice in words]
 
 
 def test_a_missing_field_has_its_default() -> None:

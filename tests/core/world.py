@@ -166,7 +166,10 @@ class World:
         else:
             prompts = tuple(divmod(position, self.num_prompts) for position in positions[:-1])
         epoch, offset = divmod(positions[-1], self.num_prompts)
-        return ev.PromptsOffered(source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset)
+        domains = tuple("aabacba"[index % 7] for _, index in prompts) if self.schedule.has_quotas else ()
+        return ev.PromptsOffered(
+            source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset, domains=domains
+        )
 
     def score(self, trajectory: TrajectoryId) -> ev.Scored:
         outcome = Outcome.TIMEOUT if self.rng.random() < self.trouble else Outcome.OK

@@ -26,6 +26,8 @@ def accept(state: State, schedule: Schedule, routing: RoutingPolicy, now: float)
             state.ledger.occupy(group_id, group.oldest_version())
             state.complete[group_id] = None
         else:
+            assert state.round is not None
+            state.round.given_up[group_id] = group.domain
             yield from _discard(state, schedule, group, now)
 
 
@@ -80,14 +82,13 @@ def _close_round(
 ) -> Iterator[do.Command]:
     # In the order of their ids: what is deferred in the same round has no other order.
     rest = sorted((g for g in state.groups.values() if _is_left_over(g, schedule)), key=lambda g: g.id)
-    fate = "interrupted"
+    fate = {Leftovers.DEFER: "deferred", Leftovers.DROP: "dropped"}.get(schedule.leftovers, "interrupted")
     if schedule.leftovers is Leftovers.RESUME:
         yield from _interrupt(state, schedule, now)
     for group in rest if schedule.discards_leftovers else ():
-        fate = "deferred" if schedule.leftovers is Leftovers.DEFER else "dropped"
         yield from _discard(state, schedule, group, now)
     complete = tuple(sorted(state.complete))
-    others = {fate: tuple(sorted(g.id for g in rest if g.id not in state.complete))}
+    others = {fate: tuple(sorted({*(g.id for g in rest if g.id not in state.complete), *round.given_up}))}
     yield do.CloseRound(round=round.number, is_long=round.is_long, accepted=accepted, kept=complete, **others)
 
 

@@ -8,14 +8,14 @@ long: it takes the oldest prompts of the queue and launches nothing in excess.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace.core.ids import Version
+from tailrace.core.groups import Group, GroupPhase
+from tailrace.core.ids import GroupId, Version
 from tailrace.core.schedule import EpochEnd, Leftovers, Schedule
 
 if TYPE_CHECKING:
-    from tailrace.core.groups import Group
     from tailrace.core.state import State
 
 
@@ -31,6 +31,8 @@ class Round:
     """Groups it launches."""
     batch_size: int
     """Groups it ends with."""
+    given_up: dict[GroupId, str] = field(default_factory=dict)
+    """Complete groups (with their domains) that a quota left over: they were launched and are not replaced."""
 
 
 def next_round(state: State, schedule: Schedule) -> Round | None:
@@ -68,7 +70,7 @@ def num_members(schedule: Schedule, round: Round | None) -> int:
 def num_missing(state: State, schedule: Schedule) -> int:
     """Groups that should be in progress and are not."""
     if state.round is not None:
-        return state.round.size - state.num_train_groups
+        return state.round.size - len(state.round.given_up) - state.num_train_groups
     if schedule.leftovers is not Leftovers.KEEP:
         return 0
     still_needed = (schedule.max_steps - state.ledger.current) * schedule.batch_size
@@ -90,13 +92,14 @@ def is_wanted(state: State, schedule: Schedule, group: Group) -> bool:
     round = state.round
     if not schedule.has_quotas or round is None or round.is_long:
         return True
-    live = [g for g in state.groups.values() if g.id.source == schedule.train_source]
-    launched = Counter(g.domain for g in live)
+    phases = (GroupPhase.OPEN, GroupPhase.COMPLETE)
+    live = [g for g in state.groups.values() if g.id.source == schedule.train_source and g.phase in phases]
     accepted = Counter(g.domain for g in live if g.id in state.complete)
-    quotas = shares(launched, round.batch_size)
+    waiting = Counter(g.domain for g in live if g.id not in state.complete)
+    quotas = shares(accepted + waiting + Counter(round.given_up.values()), round.batch_size)
     if accepted[group.domain] < quotas[group.domain]:
         return True
-    others = sum(launched[domain] - accepted[domain] for domain in launched if accepted[domain] < quotas[domain])
+    others = sum(count for domain, count in waiting.items() if accepted[domain] < quotas[domain])
     return others < round.batch_size - accepted.total()
 
 

@@ -1,0 +1,78 @@
+"""Domains in proportion: how a batch is divided, and that short rounds keep to it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from core.histories import History, history, tail_batching
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId
+from tailrace.core.rounds import shares
+
+
+@pytest.mark.parametrize(
+    ("launched", "total", "expected"),
+    [
+        ({"a": 4, "b": 2}, 3, {"a": 2, "b": 1}),
+        ({"a": 3, "b": 3}, 3, {"a": 2, "b": 1}),
+        ({"b": 3, "a": 3}, 3, {"a": 2, "b": 1}),
+        ({"a": 1, "b": 5}, 4, {"a": 1, "b": 3}),
+        ({"a": 1, "b": 1, "c": 1}, 2, {"a": 1, "b": 1, "c": 0}),
+        ({"a": 1, "b": 19}, 4, {"a": 0, "b": 4}),
+        ({"a": 5}, 4, {"a": 4}),
+    ],
+)
+def test_a_total_is_divided_by_largest_remainder(
+    launched: dict[str, int], total: int, expected: dict[str, int]
+) -> None:
+    assert shares(Counter(launched), total) == expected
+
+
+def domains(found: History) -> dict[GroupId, str]:
+    offers = [e.event for e in found.world.entries if isinstance(e.event, ev.PromptsOffered)]
+    mine = [offer for offer in offers if offer.source == "train"]
+    return {
+        GroupId("train", *prompt): domain
+        for offer in mine
+        for prompt, domain in zip(offer.prompts, offer.domains, strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def histories() -> list[History]:
+    found = []
+    for seed in range(25):
+        rng = random.Random(f"quotas-{seed}")
+        schedule = tail_batching(rng, batch_size=4, launch_prompts=6, max_steps=6, has_quotas=True, max_in_flight=64)
+        found.append(history(schedule, rng, trouble=0.0))
+    return found
+
+
+def test_a_short_round_takes_each_domain_in_proportion_to_its_launch(histories: list[History]) -> None:
+    kinds = set()
+    for found in histories:
+        assert found.verdict.is_complete
+        domain = domains(found)
+        for _, closed in found.rounds():
+            if closed.is_long:
+                continue
+            launched = Counter(domain[group] for group in (*closed.accepted, *closed.deferred))
+            accepted = Counter(domain[group] for group in closed.accepted)
+            expected = shares(launched, 4)
+            assert all(accepted[name] == count for name, count in expected.items())
+            kinds.add(tuple(sorted(expected.items())))
+    assert len(kinds) > 1, "every round had the same mix, so the test shows little"
+
+
+def test_a_long_round_takes_what_the_queue_holds(histories: list[History]) -> None:
+    num_long = 0
+    for found in histories:
+        for opened, closed in found.rounds():
+            num_long += closed.is_long
+            assert not closed.is_long or sorted(opened.restarted) == sorted(closed.accepted)
+    assert num_long > 10
+    assert any(isinstance(command, do.CloseRound) for command in histories[0].commands)

@@ -1,0 +1,152 @@
+"""What cannot have happened is refused: an adapter that says so has a bug."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.errors import CoreError, InvalidTransition, UnknownSubject
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.schedule import Limits, Schedule
+from tailrace.core.trajectory import Finish, Trajectory
+
+I0 = InstanceId(0)
+NOBODY = TrajectoryId(GroupId("train", 0, 99), 0)
+
+
+def started(**changes: object) -> World:
+    schedule = Schedule(**{"train_source": "train", "batch_size": 2, "group_size": 2, "max_steps": 3, **changes})
+    world = World(schedule, random.Random(0))
+    world.tell(ev.RunStarted(schedule=schedule))
+    return world
+
+
+def until(world: World, is_there: Callable[[], bool]) -> World:
+    while not is_there():
+        world.advance()
+    return world
+
+
+def running(world: World) -> TrajectoryId:
+    until(world, lambda: bool(world.running.get(I0)))
+    return next(iter(world.running[I0]))
+
+
+def test_a_run_starts_once() -> None:
+    world = started()
+    with pytest.raises(CoreError, match="a run starts once"):
+        world.tell(ev.RunStarted(schedule=world.schedule))
+
+
+def test_an_event_nobody_knows_is_an_error() -> None:
+    @dataclass(frozen=True)
+    class Surprise(ev.Event):
+        pass
+
+    with pytest.raises(TypeError, match="unknown event"):
+        started().tell(Surprise())
+
+
+def test_a_prompt_is_offered_once() -> None:
+    world = started()
+    first = next(c for c in world.open if isinstance(c, do.RequestPrompts))
+    offer = ev.PromptsOffered(source="train", prompts=((0, 0), (0, 0)), next_epoch=0, next_offset=first.count)
+    with pytest.raises(CoreError, match="group train:0:0 was offered twice"):
+        world.tell(offer)
+
+
+def test_as_many_domains_are_offered_as_prompts() -> None:
+    offer = ev.PromptsOffered(source="train", prompts=((0, 0), (0, 1)), next_epoch=0, next_offset=2, domains=("a",))
+    with pytest.raises(ValueError, match="shorter"):
+        started().tell(offer)
+
+
+def test_a_trainer_is_never_ahead_of_the_run() -> None:
+    with pytest.raises(CoreError, match="the trainer reached version 1, the run is at 0"):
+        started().tell(ev.TrainerReached(version=Version(1)))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_only_the_next_step_is_trained(version: int) -> None:
+    world = started()
+    until(world, lambda: any(isinstance(c, do.TrainStep) for c in world.open))
+    with pytest.raises(CoreError, match=f"a step to version {version} was not asked for at version 0"):
+        world.tell(ev.StepTrained(version=Version(version), seconds=1.0, metrics=()))
+
+
+def test_a_step_is_trained_only_when_it_was_asked_for() -> None:
+    with pytest.raises(CoreError, match="a step to version 1 was not asked for at version 0"):
+        started().tell(ev.StepTrained(version=Version(1), seconds=1.0, metrics=()))
+
+
+def test_a_stranger_is_named() -> None:
+    world = started()
+    running(world)
+    part = ev.Progressed(trajectory=NOBODY, length=1)
+    with pytest.raises(UnknownSubject, match="no live trajectory train:0:99:0:0"):
+        world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(part,)))
+    with pytest.raises(UnknownSubject, match="no instance 7"):
+        world.tell(ev.InstanceLost(instance=InstanceId(7), reason="?"))
+
+
+def test_a_response_never_shrinks() -> None:
+    world = started()
+    response = running(world)
+    long, short = (ev.Progressed(trajectory=response, length=length) for length in (9, 8))
+    world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(long,)))
+    with pytest.raises(InvalidTransition, match="report of length 8 by version 0"):
+        world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(short,)))
+
+
+def test_versions_of_a_response_never_fall_and_equal_ones_are_one_segment() -> None:
+    response = Trajectory(id=NOBODY)
+    response.grow(0, Version(2))
+    assert response.segments == []
+    for length, version in ((3, 2), (5, 2), (5, 3), (6, 3)):
+        response.grow(length, Version(version))
+    assert response.segments == [(2, 5), (3, 1)]
+    assert response.length == 6
+    with pytest.raises(InvalidTransition):
+        response.grow(7, Version(2))
+    assert response.segments == [(2, 5), (3, 1)]
+
+
+def test_an_instance_that_is_ready_cannot_start_again() -> None:
+    world = started()
+    running(world)
+    with pytest.raises(InvalidTransition, match="instance 0: ready -> ready is not legal"):
+        world.tell(ev.InstanceStarted(instance=I0, version=Version(0)))
+
+
+def test_losses_of_an_instance_are_counted_since_the_last_step() -> None:
+    world = started(limits=Limits(max_restarts=1))
+    for version in range(3):
+        until(world, lambda version=version: world.coordinator.version == version and bool(world.running.get(I0)))
+        world.lose(I0, "it was killed")
+        assert world.verdict is None, world.verdict
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
+def test_a_response_that_was_given_up_is_not_heard_of_again() -> None:
+    """Its instance may still report on it, and even finish it, before it confirms the abort."""
+    world = started(batch_size=1, launch_responses=3, max_in_flight=3, limits=Limits())
+    until(world, lambda: any(isinstance(c, do.Abort) for c in world.open))
+    abort = next(c for c in world.open if isinstance(c, do.Abort))
+    instance = world.coordinator._state.instances[abort.instance]
+    response = abort.trajectories[0]
+    part = ev.Progressed(trajectory=response, length=50)
+    end = ev.Finished(trajectory=response, length=51, finish=Finish.STOP)
+    world.tell(ev.RolloutReported(instance=abort.instance, version=instance.version, progressed=(part,)))
+    world.tell(ev.RolloutReported(instance=abort.instance, version=instance.version, finished=(end,)))
+    assert response in instance.aborting
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
