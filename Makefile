@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger ledger-check histories clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-weights ledger-check histories clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -51,6 +51,9 @@ bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart
 
 bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 groups in flight
 	@$(BIN)/python benchmarks/ledger.py --json benchmarks/results/ledger.json
+
+bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 3 minutes)
+	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py

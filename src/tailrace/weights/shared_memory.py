@@ -1,8 +1,15 @@
-"""The weight channel between processes of one machine: a double-buffered file in memory.
+"""The parameter server on one machine: a double-buffered file in memory, one writer, any number of readers.
 
-``publish`` writes the older of two slots and then announces it; ``pull`` copies the announced slot out, and believes
-the copy only if no later publish had begun to overwrite it and every tensor matches its checksum. See
-``mapped_file.py`` for the bytes.
+``publish`` writes the older of two slots and then announces it; ``pull`` copies the announced slot out.
+
+* The writer comes first: a pull goes to the version announced last and never to the slot that is written next, so a
+  publish waits for pulls that had begun before the last announcement and for no other, however many come after them.
+* A reader that dies lets go of its slot. For one that lives and does not move on, the writer waits ``PATIENCE_S`` and
+  then overwrites what it reads.
+* A pull believes its copy only if no publish had begun to overwrite it and every tensor matches its checksum;
+  otherwise it reads again. So whatever happens to a lock, no pull returns a mixture.
+
+See ``mapped_file.py`` for the bytes.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from tailrace.weights.layout import Entry, WeightLayout
 from tailrace.weights.mapped_file import MappedFile, Record, checksum, file_bytes
 
 MEMORY_DIRECTORY = Path("/dev/shm")
+PATIENCE_S = 30.0
 MAX_READS = 100
 """Copies that were overtaken by the writer, or do not match their checksums, before a pull gives up."""
 
@@ -44,8 +52,8 @@ def channel_path(name: str, layout: WeightLayout) -> Path:
 class WeightWriter:
     """The only writer of a channel."""
 
-    def __init__(self, file: MappedFile) -> None:
-        self._file = file
+    def __init__(self, file: MappedFile, *, patience_s: float = PATIENCE_S) -> None:
+        self._file, self._patience_s = file, patience_s
 
     @classmethod
     def create(cls, path: Path, layout: WeightLayout) -> Self:
@@ -58,9 +66,14 @@ class WeightWriter:
         if newest is not None and version <= newest.version:
             raise ValueError(f"version {version} comes after version {newest.version}; versions only grow")
         generation = 1 if newest is None else newest.generation + 1
-        self._file.begun = generation
-        table = self._file.table(generation)
-        self._write(generation, table, weights)
+        self._file.own(generation, patience_s=self._patience_s)
+        try:
+            self._file.begun = generation
+            table = self._file.table(generation)
+            self._write(generation, table, weights)
+        finally:
+            # Before the announcement: whoever hears of the version can read it at once.
+            self._file.leave(generation)
         self._file.announce(Record(generation=generation, version=version, table_checksum=zlib.crc32(table.tobytes())))
 
     def close(self) -> None:
@@ -108,25 +121,32 @@ class WeightReader:
             if newest is None or newest.version < minimum_version:
                 held = "none yet" if newest is None else str(newest.version)
                 raise VersionNotPublished(f"version {minimum_version} is not published; the channel holds {held}")
-            weights, is_intact = self._copy(newest)
-            # Whoever writes two generations later writes into the slot just copied.
-            was_overtaken = self._file.begun >= newest.generation + 2
-            if is_intact and not was_overtaken:
+            if (weights := self._read(newest)) is not None:
                 return Pulled(Version(newest.version), weights)
         raise CorruptWeights(f"{self._file.path}: no whole version in {MAX_READS} reads; the last one did not match")
 
     def close(self) -> None:
         self._file.close()
 
-    def _copy(self, record: Record) -> tuple[dict[str, Tensor], bool]:
-        table = self._file.table(record.generation).copy()
+    def _read(self, record: Record) -> dict[str, Tensor] | None:
+        """This generation; None if there is a later one, or if it was overwritten meanwhile."""
+        if not self._file.share(record.generation):
+            return None
+        try:
+            if self._file.latest() != record:
+                return None
+            table = self._file.table(record.generation).copy()
+            copies = [self._file.tensor_bytes(record.generation, number).copy() for number in range(len(table))]
+            # Whoever writes two generations later writes into the slot just copied.
+            was_overtaken = self._file.begun >= record.generation + 2
+        finally:
+            self._file.leave(record.generation)
         is_intact = zlib.crc32(table.tobytes()) == record.table_checksum
-        weights = {}
-        for number, entry in enumerate(self._file.layout.entries):
-            copied = self._file.tensor_bytes(record.generation, number).copy()
-            is_intact = is_intact and checksum(copied) == table[number]
-            weights[entry.name] = _tensor_over(copied, entry)
-        return weights, is_intact
+        is_intact = is_intact and all(checksum(data) == table[number] for number, data in enumerate(copies))
+        if was_overtaken or not is_intact:
+            return None
+        entries = self._file.layout.entries
+        return {entry.name: _tensor_over(data, entry) for entry, data in zip(entries, copies, strict=True)}
 
     def _follow_path(self) -> None:
         try:
