@@ -109,7 +109,7 @@ class Observations:
                 tokens = sum(lengths) + self.prompt_length * len(lengths)
                 self.training.append((tokens, self._trainer_took(do.TrainStep, now)))
             case ev.WeightsPublished():
-                self.publish_s.append(self._trainer_took(do.PublishWeights, now))
+                self.publish_s.append(now - self._asked[do.PublishWeights])
             case ev.CheckpointSaved():
                 self.save_s.append(self._trainer_took(do.SaveCheckpoint, now))
             case ev.WeightsPulled(instance=instance):

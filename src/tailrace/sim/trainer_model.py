@@ -1,7 +1,8 @@
-"""The trainer in virtual time: one thing after the other, in the order asked.
+"""The trainer in virtual time: one thing after the other, in the order asked, and publishing beside it.
 
 A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, the optimizer and
-the communication at the end do not get cheaper with their number.
+the communication at the end do not get cheaper with their number. It ends no sooner than the version it began with is
+published.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class TrainerCosts:
     """Seconds per token (prompt and response) on one replica."""
     num_replicas: int = 1
     publish_s: float = 0.0
-    publish_overlaps: bool = False
-    """Publishing runs beside the next step, rather than before it."""
+    publish_overlaps: bool = True
+    """Publishing runs beside the next step and ends before it does, rather than before it begins."""
     checkpoint_s: float = 0.0
     start_s: float = 0.0
 
@@ -36,15 +37,17 @@ class TrainerModel:
     def __init__(self, costs: TrainerCosts, agenda: Agenda, *, on_busy: Callable[[bool], float]) -> None:
         """``on_busy`` is told when training begins and ends, and says how many times as long a step takes."""
         self._costs, self._agenda, self._on_busy = costs, agenda, on_busy
-        self._orders: deque[tuple[Callable[[], float], Callable[[float], Event]]] = deque()
+        self._orders: deque[tuple[Callable[[], float], Callable[[float], Event | None]]] = deque()
+        """How each begins, which says when it will end; and the news of its end, given its seconds."""
         self._is_working = False
+        self._published_at = 0.0
 
     def start(self, version: Version) -> None:
-        self._order(lambda: self._costs.start_s, lambda seconds: TrainerReached(version=version))
+        self._order(lambda: self._in(self._costs.start_s), lambda seconds: TrainerReached(version=version))
 
     def train(self, version: Version, tokens: int) -> None:
         def begin() -> float:
-            return self._on_busy(True) * self._costs.step(tokens)
+            return max(self._in(self._on_busy(True) * self._costs.step(tokens)), self._published_at)
 
         def end(seconds: float) -> Event:
             self._on_busy(False)
@@ -53,18 +56,25 @@ class TrainerModel:
         self._order(begin, end)
 
     def publish(self, version: Version) -> None:
-        def published(seconds: float) -> Event:
-            return WeightsPublished(version=version, seconds=seconds)
+        publish_s = self._costs.publish_s
 
-        if self._costs.publish_overlaps:
-            self._agenda.after(self._costs.publish_s, published(self._costs.publish_s))
-        else:
-            self._order(lambda: self._costs.publish_s, published)
+        def begin() -> float:
+            self._published_at = self._in(publish_s)
+            self._agenda.at(self._published_at, WeightsPublished(version=version, seconds=publish_s))
+            return self._agenda.now if self._costs.publish_overlaps else self._published_at
+
+        self._order(begin, lambda seconds: None)
 
     def save(self, version: Version) -> None:
-        self._order(lambda: self._costs.checkpoint_s, lambda seconds: CheckpointSaved(version=version, seconds=seconds))
+        self._order(
+            lambda: self._in(self._costs.checkpoint_s),
+            lambda seconds: CheckpointSaved(version=version, seconds=seconds),
+        )
 
-    def _order(self, begin: Callable[[], float], end: Callable[[float], Event]) -> None:
+    def _in(self, seconds: float) -> float:
+        return self._agenda.now + seconds
+
+    def _order(self, begin: Callable[[], float], end: Callable[[float], Event | None]) -> None:
         self._orders.append((begin, end))
         if not self._is_working:
             self._next()
@@ -72,10 +82,10 @@ class TrainerModel:
     def _next(self) -> None:
         self._is_working = bool(self._orders)
         if self._is_working:
-            begin, end = self._orders.popleft()
-            seconds = begin()
-            self._agenda.after(seconds, lambda: self._finish(end, seconds))
+            began, (begin, end) = self._agenda.now, self._orders.popleft()
+            self._agenda.at(begin(), lambda: self._finish(end, self._agenda.now - began))
 
-    def _finish(self, end: Callable[[float], Event], seconds: float) -> None:
-        self._agenda.post(end(seconds))
+    def _finish(self, end: Callable[[float], Event | None], seconds: float) -> None:
+        if (news := end(seconds)) is not None:
+            self._agenda.post(news)
         self._next()
