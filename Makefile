@@ -52,7 +52,7 @@ bench-quickstart: $(STAMP)  ## held-out accuracy before and after the quickstart
 bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 groups in flight
 	@$(BIN)/python benchmarks/ledger.py --json benchmarks/results/ledger.json
 
-bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 3 minutes)
+bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
