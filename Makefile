@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-weights ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -60,6 +60,9 @@ bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real
 
 bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
 	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
+
+bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
+	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py

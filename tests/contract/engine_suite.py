@@ -274,6 +274,16 @@ def test_pulled_weights_change_the_version_and_the_distribution(
     assert largest_gap(reference_model, [request], found) > 0.1
 
 
+def test_a_pull_needs_just_what_the_layout_names(make_engine: MakeEngine, reference_model: PreTrainedModel) -> None:
+    engine = make_engine()
+    named = {piece.parameter for piece in engine.layout().pieces}
+    weights = {name: tensor for name, tensor in reference_model.state_dict().items() if name in named}
+    assert weights.keys() == named
+    engine.pull(weights, Version(3))
+    requests = [make_request(1)]
+    assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+
+
 def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights: Mapping[str, torch.Tensor]) -> None:
     engine = make_engine()
     engine.submit([make_request()])

@@ -225,6 +225,44 @@ def test_partial_cap_on_versions_is_kept() -> None:
         assert all(len(v) <= 2 for v in versions.values())
 
 
+def overlaps(found: History) -> int:
+    """Steps asked for while their version was being published; holds each push to what instances may rely on."""
+    count, publishing = 0, None
+    published, reached = {0}, 0
+    for entry in found.world.entries:
+        match entry.event:
+            case ev.WeightsPublished(version=version):
+                published.add(version)
+                publishing = None
+            case ev.StepTrained(version=version):
+                assert publishing is None, "the weights changed while they were read"
+                reached = version
+        for command in entry.commands:
+            match command:
+                case do.PublishWeights(version=version):
+                    assert version == reached
+                    publishing = version
+                case do.TrainStep(version=version):
+                    count += publishing == version
+                case do.PullWeights(version=version):
+                    assert version in published, "a version was pulled that was not published"
+    return count
+
+
+def test_a_version_is_published_while_the_next_step_trains_where_a_batch_is_ready() -> None:
+    found = dict.fromkeys((Leftovers.KEEP, Leftovers.WAIT), 0)
+    for seed in seeds(round(30 * SCALE)):
+        for leftovers in found:
+            rng = random.Random(f"push-{seed}")
+            bound = 2 if leftovers is Leftovers.KEEP else 0
+            schedule = Schedule(
+                train_source="train", batch_size=2, group_size=1, max_steps=6, leftovers=leftovers, max_staleness=bound
+            )
+            found[leftovers] += overlaps(history(schedule, rng, trouble=0.0))
+    assert found[Leftovers.KEEP] > 0
+    assert found[Leftovers.WAIT] == 0, "a synchronous batch needs the version before it"
+
+
 def test_keep_never_discards_and_never_exceeds_its_bound() -> None:
     for seed in seeds(round(60 * SCALE)):
         rng = random.Random(f"keep-{seed}")

@@ -90,8 +90,13 @@ class World:
                     self.open.append(command)
 
     def take_one(self) -> do.Command:
-        """Any open command; but what one adapter was told comes to it in that order."""
+        """Any open command; but what one adapter was told comes to it in that order.
+
+        A version is published, beside everything else the trainer does, before the next step ends.
+        """
         chosen = self.rng.choice(self.open)
+        if isinstance(chosen, do.TrainStep):
+            chosen = next((c for c in self.open if isinstance(c, do.PublishWeights)), chosen)
         receiver = getattr(chosen, "instance", type(chosen))
         first = next(c for c in self.open if getattr(c, "instance", type(c)) == receiver)
         self.open.remove(first)

@@ -27,8 +27,9 @@ import tailrace
 from tailrace.cli.main import main
 from tailrace.config.load import SettingsError, load
 from tailrace.data.models import resolve_model
-from tailrace.engines.native.architecture import parse_architecture, weight_names
-from tailrace.engines.native.parameters import allocate, list_targets
+from tailrace.engines.native.architecture import parse_architecture, weight_shapes
+from tailrace.engines.native.layout import engine_layout
+from tailrace.engines.native.parameters import allocate, list_destinations
 from tailrace.runtime.run_directory import RunDirectory
 
 Arrange = Callable[[Path], list[str]]
@@ -460,4 +461,7 @@ def test_the_weights_that_are_looked_for_are_those_the_engine_fills(
     switches = {"tie_word_embeddings": is_tied, "attention_bias": has_biases, "mlp_bias": has_biases}
     shape = parse_architecture({"model_type": family, "num_attention_heads": 2} | sizes | switches)
     parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)
-    assert sorted(weight_names(shape)) == sorted(list_targets(parameters, shape))
+    layout = engine_layout(shape, "float32")
+    assert sorted(weight_shapes(shape)) == sorted(piece.parameter for piece in layout.pieces)
+    found = list_destinations(parameters, shape)
+    assert {name: tuple(found[name].views[0].shape) for name in found} == dict(layout.tensors)

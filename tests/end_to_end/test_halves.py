@@ -103,16 +103,21 @@ def test_a_finished_rollout_run_says_what_it_found(rollouts: Path, capsys: pytes
     assert "tok/s" in said
 
 
-def test_a_replay_gives_the_same_weights_and_ends_with_the_response_it_lacks(trained: Result, tmp_path: Path) -> None:
-    """One step more than was saved: the checkpoint of the steps that were must be the original's, bit by bit."""
-    assert trained.is_complete
-    again = train(
-        settings(tmp_path / "run", schedule__max_steps=NUM_STEPS + 1, rollout__from_run=trained.directory), quiet
-    )
+def test_a_replay_gives_the_same_weights(trained: Result, tmp_path: Path) -> None:
+    again = train(settings(tmp_path / "run", schedule__max_steps=NUM_STEPS, rollout__from_run=trained.directory), quiet)
+    assert again.is_complete
     assert launch.final_weights(again.directory) == launch.final_weights(trained.directory)
     assert launch.untimed_metrics(again.directory) == launch.untimed_metrics(trained.directory)
+
+
+def test_a_replay_of_more_steps_than_were_saved_ends_with_the_response_it_lacks(
+    trained: Result, tmp_path: Path
+) -> None:
+    more = settings(tmp_path / "run", schedule__max_steps=NUM_STEPS + 1, rollout__from_run=trained.directory)
+    again = train(more, quiet)
     assert not again.is_complete
     assert f"the run {trained.directory} has no finished response train:0:" in again.reason
+    assert launch.untimed_metrics(again.directory) == launch.untimed_metrics(trained.directory)
 
 
 def test_rollouts_are_what_training_asks_for_in_its_first_step(rollouts: Path, trained: Result) -> None:

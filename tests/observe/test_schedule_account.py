@@ -11,7 +11,7 @@ from tailrace.core.admission import Admission
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import Leftovers, Placement, Schedule
+from tailrace.core.schedule import Leftovers, Limits, Placement, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.observe.schedule_account import ScheduleAccount
 
@@ -165,10 +165,16 @@ def test_bubbles_are_device_seconds_without_work() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_tokens_add_up_over_random_histories_with_crashes(seed: int) -> None:
     schedule = Schedule(
-        train_source="train", batch_size=3, group_size=2, max_steps=4, num_instances=2, filters_equal_scores=True
+        train_source="train",
+        batch_size=3,
+        group_size=2,
+        max_steps=4,
+        num_instances=2,
+        filters_equal_scores=True,
+        limits=Limits(max_restarts=1000),
     )
     world = World(schedule, random.Random(seed), trouble=0.03)
-    world.run()
+    assert world.run().is_complete
     made = ScheduleAccount()
     for entry in world.entries:
         made.feed(entry)

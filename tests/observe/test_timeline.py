@@ -37,7 +37,7 @@ def scored(now: float, trajectory: TrajectoryId, *commands: do.Command) -> Entry
 
 
 def one_step() -> list[Entry]:
-    """Start 0-1, generate 1-6, score 3-4 and 6-7, train 7-9, save 9-10, publish 10-12, pull 12-13, end 13."""
+    """Start 0-1, generate 1-6, score 3-4 and 6-7, train 7-9, save 9-10, publish 9-12, pull 12-13, end 13."""
     dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in (FAST, SLOW))
     train = do.TrainStep(version=Version(0), trajectories=(FAST, SLOW), scores=(1.0, 1.0))
     saved, published = do.SaveCheckpoint(version=Version(1)), do.PublishWeights(version=Version(1))
@@ -52,7 +52,7 @@ def one_step() -> list[Entry]:
         scored(4.0, FAST),
         report(6.0, SLOW, do.Score(trajectories=(SLOW,))),
         scored(7.0, SLOW, train),
-        entry(9.0, ev.StepTrained(version=Version(1), seconds=1.9, metrics=()), saved, published),
+        entry(9.0, ev.StepTrained(version=Version(1), seconds=1.9, metrics=()), published, saved),
         entry(10.0, ev.CheckpointSaved(version=Version(1), seconds=0.9)),
         entry(
             12.0,
@@ -95,6 +95,23 @@ def test_idle_is_what_no_span_covers(name: str, idle_s: float) -> None:
     assert lane.idle_s == pytest.approx(idle_s)
     assert lane.idle_ratio == pytest.approx(idle_s / 13.0)
     assert sum(span.seconds for span in lane.with_idle() if span.kind == "idle") == pytest.approx(idle_s)
+
+
+def test_a_push_is_shown_where_no_other_work_hides_it() -> None:
+    train, published = do.TrainStep(version=Version(1), trajectories=(), scores=()), ev.WeightsPublished
+    found = lanes(
+        [
+            *one_step()[:7],  # from 9 on: publishing and saving
+            entry(9.5, ev.ResponsesScored(scores=()), train),
+            entry(10.0, ev.CheckpointSaved(version=Version(1), seconds=0.9)),
+            entry(12.0, published(version=Version(1), seconds=2.9)),
+            entry(14.0, ev.StepTrained(version=Version(2), seconds=3.9, metrics=())),
+        ]
+    )
+    assert found["trainer"].spans[1:] == (
+        Span(kind="saving", start=9.0, end=10.0),
+        Span(kind="training", start=10.0, end=14.0),
+    )
 
 
 def test_what_is_open_counts_up_to_the_last_entry() -> None:

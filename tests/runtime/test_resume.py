@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from core.world import World
+from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.schedule import Schedule
+from tailrace.core.journal import Entry
+from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Metrics
 from tailrace.policies.routing.least_loaded import LeastLoaded
@@ -53,6 +56,28 @@ def recalled(tmp_path: Path, store: PayloadStore, checkpoint: Path | None = None
     )
 
 
+def save(tmp_path: Path, entries: list[Entry], schedule: Schedule, version: Version) -> Path:
+    """A checkpoint of the run as it was after these entries."""
+    coordinator, metrics = Coordinator(schedule, routing=LeastLoaded()), Metrics()
+    for entry in entries:
+        coordinator.handle(entry.event, now=entry.now)
+        metrics.feed(entry)
+    lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(True)
+    state = {
+        "coordinator": coordinator.snapshot(),
+        "metrics": metrics.snapshot(),
+        "journal_size": sum(len(line) for line in lines[: len(entries)]),
+        "metrics_size": 0,
+        "now": 1.0,
+        "version": version,
+        "summary": {},
+    }
+    checkpoint = tmp_path / f"step_{version}"
+    checkpoint.mkdir()
+    (checkpoint / "run_state.json").write_text(json.dumps(state))
+    return checkpoint
+
+
 @pytest.fixture
 def world() -> World:
     world = World(SCHEDULE, random.Random(7))
@@ -71,31 +96,42 @@ def test_without_a_checkpoint_every_step_is_taken_again(tmp_path: Path, world: W
 
 
 def test_from_a_checkpoint_only_what_came_after_it_is_read(tmp_path: Path, world: World) -> None:
-    half = World(SCHEDULE, random.Random(7))
-    metrics = Metrics()
     index = next(i for i, e in enumerate(world.entries) if getattr(e.event, "version", None) == 2)
-    size = 0
     with write(tmp_path, world) as store:
-        for entry in world.entries[: index + 1]:
-            half.coordinator.handle(entry.event, now=entry.now)
-            metrics.feed(entry)
-        size = sum(len(line) for line in (tmp_path / "journal.jsonl").read_bytes().splitlines(True)[: index + 1])
-        checkpoint = tmp_path / "step_2"
-        checkpoint.mkdir()
-        state = {
-            "coordinator": half.coordinator.snapshot(),
-            "metrics": metrics.snapshot(),
-            "journal_size": size,
-            "metrics_size": 0,
-            "now": 1.0,
-            "version": 2,
-            "summary": {},
-        }
-        (checkpoint / "run_state.json").write_text(json.dumps(state))
-        past = recalled(tmp_path, store, checkpoint)
+        past = recalled(tmp_path, store, save(tmp_path, world.entries[: index + 1], SCHEDULE, Version(2)))
     assert past.tail == tuple(world.entries[index + 1 :])
     assert [step.version for step in past.steps_to_redo()] == [2]
     assert past.coordinator.snapshot() == world.coordinator.snapshot()
+
+
+def test_a_step_asked_for_together_with_the_checkpoint_is_taken_again_too(tmp_path: Path) -> None:
+    """Its order is in the entry that the checkpoint ends with, and only its end is in the tail."""
+    schedule = Schedule(
+        train_source="train",
+        batch_size=1,
+        group_size=1,
+        max_steps=6,
+        leftovers=Leftovers.KEEP,
+        max_staleness=2,
+        save_interval=1,
+    )
+    world = World(schedule, random.Random(0))
+    world.run()
+    orders = [{type(command) for command in entry.commands} for entry in world.entries]
+    index = next(i for i, kinds in enumerate(orders) if {do.SaveCheckpoint, do.TrainStep} <= kinds)
+    [begun] = [c for c in world.entries[index].commands if isinstance(c, do.TrainStep)]
+    with write(tmp_path, world) as store:
+        checkpoint = save(tmp_path, world.entries[: index + 1], schedule, begun.version)
+        past = recall(
+            journal=tmp_path / "journal.jsonl",
+            checkpoint=checkpoint,
+            store=store,
+            schedule=schedule,
+            routing=LeastLoaded(),
+        )
+    redone = past.steps_to_redo()
+    assert redone[0] == begun
+    assert [step.version for step in redone] == list(range(begun.version, 6))
 
 
 def test_an_event_without_its_payload_ends_the_journal_there(tmp_path: Path, world: World) -> None:

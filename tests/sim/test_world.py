@@ -11,6 +11,7 @@ from tailrace.core.schedule import Placement
 from tailrace.core.trajectory import Finish
 from tailrace.sim.faults import InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.reward_model import RewardKind
+from tailrace.sim.trainer_model import TrainerCosts
 
 START = do.StartInstance(instance=I0)
 
@@ -117,14 +118,26 @@ def test_a_reward_past_its_limit_is_a_timeout() -> None:
     assert (at, event.scores[0].outcome) == (3.0, Outcome.TIMEOUT)
 
 
-def test_the_trainer_does_one_thing_after_the_other() -> None:
+def test_the_trainer_does_one_thing_after_the_other_and_publishes_beside_it() -> None:
     stage = Stage(6).do(START, submit(0)).pass_time(50.0)
     step = do.TrainStep(version=Version(0), trajectories=(response(0),), scores=(1.0,))
     stage.do(step, do.PublishWeights(version=Version(1)), do.SaveCheckpoint(version=Version(1))).pass_time()
     assert [(at, type(event)) for at, event in stage.heard[-3:]] == [
         (68.0, ev.StepTrained),  # 10 s, and 16 tokens on two replicas
+        (69.0, ev.CheckpointSaved),
         (71.0, ev.WeightsPublished),
-        (71.0, ev.CheckpointSaved),
+    ]
+
+
+@pytest.mark.parametrize(("overlaps", "publish_s", "ends"), [(True, 3.0, 10.0), (True, 30.0, 30.0), (False, 3.0, 13.0)])
+def test_a_version_is_published_before_the_next_step_ends(overlaps: bool, publish_s: float, ends: float) -> None:
+    costs = TrainerCosts(fixed_s=10.0, token_s=0.0, publish_s=publish_s, publish_overlaps=overlaps)
+    stage = Stage(trainer=costs).do(
+        do.PublishWeights(version=Version(1)), do.TrainStep(version=Version(1), trajectories=(), scores=())
+    )
+    assert [(at, type(event)) for at, event in stage.pass_time().heard] == [
+        (publish_s, ev.WeightsPublished),
+        (ends, ev.StepTrained),
     ]
 
 

@@ -21,6 +21,7 @@ from tailrace.sim.trainer_model import TrainerCosts
 from tailrace.sim.world import World, WorldCosts
 
 ONE_SECOND_STEPS = EngineCosts(k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0, kv_capacity=10_000)
+STEADY = TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0, checkpoint_s=1.0)
 I0 = InstanceId(0)
 
 
@@ -49,6 +50,7 @@ class Stage:
         workers: int = 2,
         placement: Placement = Placement.DISAGGREGATED,
         faults: Iterable[Fault] = (),
+        trainer: TrainerCosts = STEADY,
         **times: float,
     ) -> None:
         self.agenda = Agenda()
@@ -57,7 +59,7 @@ class Stage:
         costs = WorldCosts(
             engine=ONE_SECOND_STEPS,
             instance=InstanceTimes(**times),
-            trainer=TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0),
+            trainer=trainer,
             reward=RewardCosts(seed=0, num_workers=workers, kinds=(rewards or RewardKind(),)),
             num_prompts=5,
             prompt_length=10,

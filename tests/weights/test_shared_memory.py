@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-import contextlib
-import signal
+import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished
 from tailrace.weights.mapped_file import RECORD_OFFSETS, MappedFile
 from tailrace.weights.shared_memory import WeightReader, WeightWriter, channel_path, layout_of
-from weights.publisher import SHAPES, weights
+from weights.contents import SHAPES, weights
 
-PUBLISHER = Path(__file__).with_name("publisher.py")
+STRESS = Path(__file__).parents[2] / "benchmarks" / "weights.py"
 
 
 def create(path: Path) -> WeightWriter:
@@ -30,22 +31,6 @@ def assert_holds(pulled: tuple[Version, dict[str, Tensor]], version: int) -> Non
     assert list(pulled[1]) == list(SHAPES)
     for name, expected in weights(version):
         assert torch.equal(pulled[1][name], expected)
-
-
-@contextlib.contextmanager
-def publisher(how: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, str(PUBLISHER), how, str(path)])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
 
 
 def test_what_is_published_is_pulled_bit_for_bit(tmp_path: Path) -> None:
@@ -118,32 +103,82 @@ def test_a_publish_that_fails_leaves_the_old_version_and_a_working_channel(tmp_p
     assert_holds(reader.pull(Version(2)), 2)
 
 
-def test_a_writer_killed_in_the_middle_of_a_publish_leaves_the_old_version_readable(tmp_path: Path) -> None:
-    path = tmp_path / "w"
-    with publisher("half", path) as process:
-        wait_for(path.with_suffix(".half"), process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    reader = WeightReader.open(path)
-    assert_holds(reader.pull(Version(0)), 1)
-    WeightWriter(MappedFile(path, writable=True)).publish(Version(2), weights(2))
-    assert_holds(reader.pull(Version(2)), 2)
+class Meddled(MappedFile):
+    """A reader's file: something happens while the first tensor is copied."""
+
+    def __init__(self, path: Path, meddle: Callable[[], None]) -> None:
+        super().__init__(path, writable=False)
+        self._meddle: Callable[[], None] | None = meddle
+
+    def tensor_bytes(self, generation: int, index: int) -> np.ndarray:
+        meddle, self._meddle = self._meddle, None
+        if meddle is not None:
+            meddle()
+        return super().tensor_bytes(generation, index)
 
 
-def test_pulls_during_constant_publishing_are_whole_and_never_go_back(tmp_path: Path) -> None:
-    path = tmp_path / "w"
-    seen: list[int] = []
-    with publisher("for ever", path) as process:
-        wait_for(path, process)
-        reader = WeightReader.open(path)
-        deadline = time.monotonic() + 3.0
-        while time.monotonic() < deadline:
-            with contextlib.suppress(VersionNotPublished):
-                version, pulled = reader.pull(Version(0))
-                seen.append(version)
-                assert all(bool((tensor == version).all()) for tensor in pulled.values())
-    assert seen == sorted(seen)
-    assert len(set(seen)) > 10
+def test_a_publish_waits_for_those_who_read_what_it_overwrites_and_a_pull_for_nobody(tmp_path: Path) -> None:
+    writer = create(tmp_path / "w")
+    writer.publish(Version(0), weights(0))
+
+    def publish_twice() -> None:
+        writer.publish(Version(1), weights(1))
+        writer.publish(Version(2), weights(2))
+
+    def meddle() -> None:
+        thread.start()
+        while reader.latest_version() != 1:
+            time.sleep(0.001)
+        thread.join(0.1)
+        assert thread.is_alive(), "version 2 has overwritten version 0 while it was read"
+        assert_holds(WeightReader.open(tmp_path / "w").pull(Version(0)), 1)
+
+    thread = threading.Thread(target=publish_twice)
+    reader = WeightReader(Meddled(tmp_path / "w", meddle))
+    assert_holds(reader.pull(Version(0)), 0)
+    thread.join()
+    assert_holds(reader.pull(Version(0)), 2)
+
+
+def test_a_reader_that_does_not_move_on_is_overtaken_and_its_copy_not_believed(tmp_path: Path) -> None:
+    create(tmp_path / "w")
+    writer = WeightWriter(MappedFile(tmp_path / "w", writable=True), patience_s=0.0)
+    writer.publish(Version(0), weights(0))
+
+    def meddle() -> None:
+        writer.publish(Version(1), weights(1))
+        writer.publish(Version(2), weights(2))
+
+    assert_holds(WeightReader(Meddled(tmp_path / "w", meddle)).pull(Version(0)), 2)
+
+
+def test_a_pull_in_the_middle_of_a_publish_gives_the_version_before(tmp_path: Path) -> None:
+    writer = create(tmp_path / "w")
+    reader = WeightReader.open(tmp_path / "w")
+
+    def pulling(version: int) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in weights(version):
+            assert_holds(reader.pull(Version(0)), version - 1)
+            yield name, tensor
+
+    writer.publish(Version(0), weights(0))
+    for version in range(1, 4):
+        writer.publish(Version(version), pulling(version))
+
+
+def test_real_processes_that_push_pull_and_are_killed_never_see_a_torn_version(tmp_path: Path) -> None:
+    """A short slice of `make bench-weights`."""
+    out = tmp_path / "weights.json"
+    options = ["--seconds", "1", "--kills", "6", "--json", str(out)]
+    subprocess.run([sys.executable, str(STRESS), *options], check=True, capture_output=True)
+    found = json.loads(out.read_text())
+    assert found["pusher killed"]["half_way"] > 0, "no push was killed in its middle, so the test shows nothing"
+    assert found["pusher killed"]["old_version_not_readable"] == 0
+    for stage in ("pushes, pulled", "pusher killed", "puller killed"):
+        assert found[stage]["pulls"] > 0
+        assert (found[stage]["torn"], found[stage]["refused"], found[stage]["went_back"]) == (0, 0, 0)
+    assert found["pushes, pulled"]["pushes"] > 0
+    assert found["puller killed"]["pushes"] > 0, "a dead reader held up the writer"
 
 
 @pytest.mark.parametrize("where", ["tensor", "table"])

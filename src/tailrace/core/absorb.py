@@ -190,6 +190,8 @@ def _trainer_reached(state: State, schedule: Schedule, event: ev.TrainerReached,
 def _step_trained(state: State, schedule: Schedule, event: ev.StepTrained, now: float) -> None:
     if state.training is None or event.version != state.version + 1:
         raise CoreError(f"a step to version {event.version} was not asked for at version {state.version}")
+    if state.publishing is not None:
+        raise CoreError(f"version {state.publishing.version} was trained further while it was still being published")
     for group in state.batches.pop(0):
         state.groups.pop(group).move(GroupPhase.TRAINED, now=now)
     state.version = state.trainer = event.version

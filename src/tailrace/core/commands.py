@@ -170,7 +170,10 @@ class TrainStep(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishWeights(Command):
-    """Make the trainer's version available to instances. Ends in ``WeightsPublished`` or ``TrainingFailed``."""
+    """Make the trainer's version available to instances. Ends in ``WeightsPublished`` or ``TrainingFailed``.
+
+    The next step may be asked for meanwhile: its optimizer step waits until the version is published.
+    """
 
     version: Version
 

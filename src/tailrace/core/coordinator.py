@@ -10,12 +10,12 @@ from typing import Any
 
 from tailrace.core import codec
 from tailrace.core.absorb import absorb
-from tailrace.core.commands import Command, FinishRun
+from tailrace.core.commands import Command, FinishRun, TrainStep
 from tailrace.core.events import Event, RunResumed
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.invariants import check
 from tailrace.core.policy import RoutingPolicy
-from tailrace.core.rules import RULES
+from tailrace.core.rules import RULES, next_step
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
 from tailrace.core.waits import Wait, waits
@@ -58,6 +58,10 @@ class Coordinator:
     def live(self) -> set[TrajectoryId]:
         """Responses the run still needs: their payload must be kept."""
         return {trajectory.id for trajectory in self._state.trajectories()}
+
+    def step_in_progress(self) -> TrainStep | None:
+        """The step that was asked for and is not trained yet."""
+        return None if self._state.training is None else next_step(self._state)
 
     @property
     def version(self) -> Version:

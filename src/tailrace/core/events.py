@@ -154,7 +154,10 @@ class TrainerReached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrained(Event):
-    """One optimizer step is complete; the trainer holds ``version``. Answers ``TrainStep``."""
+    """One optimizer step is complete; the trainer holds ``version``. Answers ``TrainStep``.
+
+    Whatever was being published when the step was asked for is published before this.
+    """
 
     version: Version
     seconds: float

@@ -72,6 +72,7 @@ def _check_bound(state: State, schedule: Schedule, train: list[Group]) -> None:
 def _check_versions(state: State, schedule: Schedule) -> None:
     assert state.published <= state.version <= schedule.max_steps
     assert state.training is None or state.batches
+    assert state.publishing is None or state.publishing.version == state.version
     for instance in state.instances.values():
         # After a restart the weights are published again; until then an instance holds what it started with.
         newest = max(state.published, 0)

@@ -60,19 +60,20 @@ def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, no
         yield do.StartInstance(instance=instance.id)
 
 
+def publish(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+    """Instances wait for it, so it comes before the checkpoint; both, and the next step, may then go on beside it."""
+    if state.published < state.version and state.publishing is None and state.is_trainer_ready:
+        state.publishing = Pending(since=now, version=state.version)
+        yield do.PublishWeights(version=state.version)
+
+
 def save(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    # Comes before any rule that changes the state of the new step, and the training worker does one thing after
-    # the other: the checkpoint holds exactly this version.
+    # Comes before the rule that begins a step, and the training worker does one thing after the other: the
+    # checkpoint holds exactly this version.
     is_possible = state.saving is None and state.training is None and state.is_trainer_ready
     if state.save_due is not None and is_possible:
         state.saving = Pending(since=now, version=state.save_due)
         yield do.SaveCheckpoint(version=state.saving.version)
-
-
-def publish(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    if state.published < state.version and state.publishing is None and state.is_trainer_ready:
-        state.publishing = Pending(since=now, version=state.version)
-        yield do.PublishWeights(version=state.version)
 
 
 def interrupt(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
@@ -168,14 +169,20 @@ def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
         if any(instance.phase not in away for instance in state.instances.values()):
             return
+    step = next_step(state)
+    if schedule.is_strict and min(step.oldest) < state.version - (schedule.max_staleness or 0):
+        worst = min(zip(step.oldest, step.trajectories, strict=True))
+        raise CoreError(f"{worst[1]} has tokens of version {worst[0]}, too old to train {state.version}")
+    state.training = Pending(since=now, version=state.version)
+    yield step
+
+
+def next_step(state: State) -> do.TrainStep:
+    """On the first batch that is not trained yet; the same whenever it is asked for."""
     members = sorted((t for group in state.batches[0] for t in state.groups[group].scored()), key=lambda t: t.id)
     # A response without tokens is as fresh as can be.
     oldest = tuple(min((version for version, _ in t.segments), default=state.version) for t in members)
-    if schedule.is_strict and min(oldest) < state.version - (schedule.max_staleness or 0):
-        worst = min(zip(oldest, members, strict=True), key=lambda pair: pair[0])
-        raise CoreError(f"{worst[1].id} has tokens of version {worst[0]}, too old to train {state.version}")
-    state.training = Pending(since=now, version=state.version)
-    yield do.TrainStep(
+    return do.TrainStep(
         version=state.version,
         trajectories=tuple(t.id for t in members),
         scores=tuple(t.score for t in members),
@@ -229,8 +236,8 @@ RULES: tuple[Rule, ...] = (
     release_surplus,
     start_trainer,
     start_instances,
-    save,
     publish,
+    save,
     interrupt,
     pull,
     evaluate,

@@ -10,7 +10,8 @@
 * A request whose prefix already uses up its budget finishes with LENGTH and no tokens in the next ``step``.
 * Log-probs are those of the distribution really sampled from. Randomness is keyed by
   (seed, trajectory, token position): neither batch composition nor interruption changes what is sampled.
-* ``pull`` with live requests is an error. ``release`` gives the engine's memory back while it has no live
+* ``layout`` says what of the model the engine keeps; ``pull`` is given the values of just that, by Hugging Face name.
+  ``pull`` with live requests is an error. ``release`` gives the engine's memory back while it has no live
   requests; ``restore`` takes it again, after which weights must be pulled before the next ``submit``.
 * ``submit`` raises ``Unservable``, taking none of the requests, where no engine of this kind could ever serve one.
 """
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.trajectory import Finish
 from tailrace.store.segment import Segment, Tokens
+from tailrace.weights.sharding import Holding
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +87,7 @@ class Engine(Protocol):
     def progress(self) -> list[Output]: ...
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]: ...
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
+    def layout(self) -> Holding: ...
     def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None: ...
     def stats(self) -> Stats: ...
     def release(self) -> None: ...

@@ -44,7 +44,8 @@ class DeviceTime:
         self._occupied: dict[InstanceId, None] = {}
         """Instances that start, load weights or release memory."""
         self._orders: list[type[do.Command]] = []
-        """What the trainer was asked to do and has not done."""
+        """What the trainer was asked to do, one after the other, and has not done."""
+        self._is_publishing = False
         self._now: float | None = None
         """None until the first ``Submit``."""
         self._sums = DeviceSums()
@@ -62,7 +63,7 @@ class DeviceTime:
 
     def feed(self, entry: Entry) -> None:
         if isinstance(entry.event, ev.RunResumed):
-            self._running, self._occupied, self._orders = {}, {}, []
+            self._running, self._occupied, self._orders, self._is_publishing = {}, {}, [], False
         elif self._now is not None:
             self._add(entry.now - self._now)
         if self._now is not None:
@@ -80,10 +81,11 @@ class DeviceTime:
         sums.instance_s += seconds * num_generating
         sums.training_s += seconds * (do.TrainStep in self._orders[:1])
         assert self._schedule is not None
+        is_trainer_working = bool(self._orders) or self._is_publishing
         if self._schedule.placement is Placement.DISAGGREGATED:
-            sums.working_s += seconds * (num_working * self._per_instance + self._training * bool(self._orders))
+            sums.working_s += seconds * (num_working * self._per_instance + self._training * is_trainer_working)
         else:
-            num_working = self._schedule.num_instances if self._orders else num_working
+            num_working = self._schedule.num_instances if is_trainer_working else num_working
             sums.working_s += seconds * num_working * self._per_instance
 
     def _event(self, event: ev.Event) -> None:
@@ -107,11 +109,12 @@ class DeviceTime:
                 self._orders.remove(do.TrainStep)
                 self.at_step = replace(self._sums)
             case ev.WeightsPublished():
-                self._orders.remove(do.PublishWeights)
+                self._is_publishing = False
             case ev.CheckpointSaved() | ev.CheckpointFailed():
                 self._orders.remove(do.SaveCheckpoint)
             case ev.TrainingFailed():
                 self._orders.clear()
+                self._is_publishing = False
 
     def _end(self, instance: InstanceId, trajectories: set[TrajectoryId]) -> None:
         running = self._running.get(instance, set())
@@ -130,5 +133,7 @@ class DeviceTime:
                 | do.ReleaseMemory(instance=instance)
             ):
                 self._occupied[instance] = None
-            case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
+            case do.PublishWeights():
+                self._is_publishing = True
+            case do.TrainStep() | do.SaveCheckpoint():
                 self._orders.append(type(command))

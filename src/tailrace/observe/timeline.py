@@ -10,7 +10,8 @@ holds for every lane, finished run or not. What is still open when the journal e
   `loading weights` during a pull, `ending` from the order to end it until the news of its end.
 * Rewards are `scoring` while at least one score is asked for and not back.
 * The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
-  cost it. Then it does one thing after the other, in the order asked: `training`, `saving`, `publishing`.
+  cost it. Then it does one thing after the other, in the order asked: `training`, `saving`. `publishing` goes on beside
+  them and is shown where they leave it room: it is what a push takes that no other work hides.
 * Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
   Run time stands still during the outage itself, so this is what the resumed run needs to get ready.
 """
@@ -114,6 +115,7 @@ class Timeline:
         self._scoring: set[TrajectoryId] = set()
         self._orders: deque[str] = deque()
         """What the trainer was asked to do and has not done."""
+        self._is_publishing = False
         self._version = 0
         self._now = 0.0
 
@@ -140,6 +142,7 @@ class Timeline:
         self._running.clear()
         self._scoring.clear()
         self._orders.clear()
+        self._is_publishing = False
 
     def _event(self, event: ev.Event) -> None:
         match event:
@@ -167,12 +170,14 @@ class Timeline:
                 self._version = version
                 self._fulfil(TRAINING)
             case ev.WeightsPublished():
-                self._fulfil(PUBLISHING)
+                self._is_publishing = False
+                self._show_trainer()
             case ev.CheckpointSaved() | ev.CheckpointFailed():
                 self._fulfil(SAVING)
             case ev.TrainingFailed():
                 self._orders.clear()
-                self._track(TRAINER).switch(None, self._now)
+                self._is_publishing = False
+                self._show_trainer()
 
     def _command(self, command: do.Command) -> None:
         match command:
@@ -195,7 +200,8 @@ class Timeline:
             case do.SaveCheckpoint():
                 self._order(SAVING)
             case do.PublishWeights():
-                self._order(PUBLISHING)
+                self._is_publishing = True
+                self._show_trainer()
 
     def _generate(self, instance: InstanceId, *, gone: set[TrajectoryId]) -> None:
         running = self._running.setdefault(instance, set())
@@ -206,14 +212,17 @@ class Timeline:
 
     def _order(self, kind: str) -> None:
         self._orders.append(kind)
-        self._track(TRAINER).switch(self._orders[0], self._now)
+        self._show_trainer()
 
     def _fulfil(self, kind: str) -> None:
         if kind in self._orders:
             self._orders.remove(kind)
-        track = self._track(TRAINER)
-        track.switch(None, self._now)  # two steps in a row are two spans
-        track.switch(self._orders[0] if self._orders else None, self._now)
+        self._track(TRAINER).switch(None, self._now)  # two steps in a row are two spans
+        self._show_trainer()
+
+    def _show_trainer(self) -> None:
+        otherwise = PUBLISHING if self._is_publishing else None
+        self._track(TRAINER).switch(self._orders[0] if self._orders else otherwise, self._now)
 
     def _instance(self, instance: InstanceId) -> _Track:
         return self._track(f"instance {instance}")

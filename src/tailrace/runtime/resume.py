@@ -33,6 +33,8 @@ class Past:
     checkpoint: Path | None
     tail: tuple[Entry, ...]
     """Entries after the checkpoint, already absorbed by the coordinator."""
+    begun: do.TrainStep | None
+    """A step that was asked for together with the checkpoint: the tail may tell of its end, never of its beginning."""
     now: float
     journal_size: int
     metrics_size: int
@@ -48,7 +50,8 @@ class Past:
 
     def steps_to_redo(self) -> list[do.TrainStep]:
         """Steps that were completed after the checkpoint, in order."""
-        asked = [c for entry in self.tail for c in entry.commands if isinstance(c, do.TrainStep)]
+        asked = [] if self.begun is None else [self.begun]
+        asked += [c for entry in self.tail for c in entry.commands if isinstance(c, do.TrainStep)]
         done = {entry.event.version for entry in self.tail if isinstance(entry.event, ev.StepTrained)}
         # A step may have been asked for more than once, if the run was resumed in between.
         by_version = {command.version: command for command in asked if command.version + 1 in done}
@@ -67,6 +70,7 @@ def recall(
         metrics = Metrics.restore(state["metrics"])
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
         version, summary = state["version"], state["summary"]
+    begun = coordinator.step_in_progress()
     tail: list[Entry] = []
     for end, entry in journal_file.read(journal, position) if journal.exists() else ():
         if not _has_payload(entry.event, store):
@@ -79,6 +83,7 @@ def recall(
         metrics=metrics,
         checkpoint=checkpoint,
         tail=tuple(tail),
+        begun=begun,
         now=tail[-1].now if tail else now,
         journal_size=position,
         metrics_size=metrics_size,

@@ -19,7 +19,7 @@ from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.data.training import TrainingPrompts
-from tailrace.engines.native.architecture import Architecture, read_architecture, weight_names
+from tailrace.engines.native.architecture import Architecture, read_architecture, weight_shapes
 from tailrace.observe.run_files import RunFiles
 from tailrace.rewards.plan import RewardPlan
 from tailrace.runtime import plan
@@ -124,7 +124,7 @@ def _check_model(settings: Settings, model: Path) -> None:
 def _lack(architecture: Architecture, model: Path) -> str | None:
     held = tensor_names(model)
     # A network saved without its head calls its weights the same, less `model.`; the trainer loads those too.
-    missing = (n for n in weight_names(architecture) if n not in held and n.removeprefix("model.") not in held)
+    missing = (n for n in weight_shapes(architecture) if n not in held and n.removeprefix("model.") not in held)
     first = next(missing, None)
     return f"they lack {first}, which a model of this config.json needs" if first else None
 

@@ -158,7 +158,7 @@ class Observations:
                 lengths = [self.lengths[t][0] for t in self._step.trajectories]
                 self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
             case ev.WeightsPublished():
-                self.publish_s.append(self._trainer_took(do.PublishWeights, now))
+                self.publish_s.append(now - self._asked[do.PublishWeights])
             case ev.CheckpointSaved():
                 self.save_s.append(self._trainer_took(do.SaveCheckpoint, now))
             case ev.WeightsPulled(instance=instance):

@@ -108,7 +108,7 @@ class TrainerSection(Sourced):
     fixed_s: NonNegativeFloat
     token_s: NonNegativeFloat
     publish_s: NonNegativeFloat = 0.0
-    publish_overlaps: bool = False
+    publish_overlaps: bool = True
     checkpoint_s: NonNegativeFloat = 0.0
 
 

@@ -1,7 +1,8 @@
-"""The trainer in virtual time: one thing after the other, in the order asked.
+"""The trainer in virtual time: one thing after the other, in the order asked, and publishing beside it.
 
 A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, the optimizer and
-the communication at the end do not get cheaper with their number.
+the communication at the end do not get cheaper with their number. It ends no sooner than the version it began with is
+published.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class TrainerCosts:
     """Seconds per token (prompt and response) on one replica."""
     num_replicas: int = 1
     publish_s: float = 0.0
-    publish_overlaps: bool = False
-    """Publishing runs beside the next step, rather than before it."""
+    publish_overlaps: bool = True
+    """Publishing runs beside the next step and ends before it does, rather than before it begins."""
     checkpoint_s: float = 0.0
     start_s: float = 0.0
     warm_up_s: float = 0.0
@@ -38,7 +39,9 @@ class TrainerCosts:
 class _Order:
     seconds: float
     """Where nothing else runs on the same devices."""
-    end: Callable[[float], Event]
+    begin: Callable[[], None] | None = None
+    end: Callable[[float], Event] | None = None
+    """The news of its end, given its seconds."""
     is_step: bool = False
 
 
@@ -51,6 +54,8 @@ class TrainerModel:
         """How many times as long an optimizer step takes at this moment."""
         self._left_s = self._began = self._since = 0.0
         """Of the order under way: what is left at full speed, when it began, when its speed last changed."""
+        self._published_at = 0.0
+        """A step does not end before the weights it changes are pushed."""
         self._num_plans = 0
         self._is_warm = False
 
@@ -66,13 +71,19 @@ class TrainerModel:
         self._order(_Order(seconds=warm_up_s + self._costs.step(tokens), end=trained, is_step=True))
 
     def publish(self, version: Version) -> None:
+        publish_s = self._costs.publish_s
+
         def published(seconds: float) -> Event:
-            return WeightsPublished(version=version, seconds=seconds)
+            return WeightsPublished(version=version, seconds=publish_s)
+
+        def begin() -> None:
+            self._published_at = self._agenda.now + publish_s
+            self._agenda.at(self._published_at, published(publish_s))
 
         if self._costs.publish_overlaps:
-            self._agenda.after(self._costs.publish_s, published(self._costs.publish_s))
+            self._order(_Order(seconds=0.0, begin=begin))
         else:
-            self._order(_Order(seconds=self._costs.publish_s, end=published))
+            self._order(_Order(seconds=publish_s, end=published))
 
     def save(self, version: Version) -> None:
         def saved(seconds: float) -> Event:
@@ -96,6 +107,8 @@ class TrainerModel:
     def _begin(self) -> None:
         order = self._orders[0]
         self._left_s, self._began = order.seconds, self._agenda.now
+        if order.begin is not None:
+            order.begin()
         self._plan()
         if order.is_step:
             self._on_busy(True)
@@ -110,9 +123,13 @@ class TrainerModel:
     def _finish(self, plan: int) -> None:
         if plan != self._num_plans:
             return
+        if self._orders[0].is_step and self._agenda.now < self._published_at:
+            self._agenda.at(self._published_at, lambda: self._finish(plan))
+            return
         order = self._orders.popleft()
         if order.is_step:
             self._on_busy(False)
-        self._agenda.post(order.end(self._agenda.now - self._began))
+        if order.end is not None:
+            self._agenda.post(order.end(self._agenda.now - self._began))
         if self._orders:
             self._begin()

@@ -3,7 +3,9 @@
 * One writer, any number of readers; versions only grow.
 * ``pull`` gives one whole version, never a mixture, and says which one it is.
 * A publish that fails, or whose process dies, leaves the version before it readable.
-* Neither side waits for the other: the writer overwrites what is oldest, a reader that was overtaken reads again.
+* Readers share, and never wait for a publish: the version before it stays where it is meanwhile.
+* The writer comes first. A publish overwrites what is oldest; it waits for those who still read that, for nobody who
+  came later, and neither for the dead nor without end.
 """
 
 from __future__ import annotations

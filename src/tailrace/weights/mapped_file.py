@@ -8,7 +8,8 @@
 
 Generation g lies in slot g % 2 and is announced by record g % 2. A record counts only if its own checksum is right,
 and the record with the highest generation is the newest; so a writer that dies at any moment leaves the generation
-before it announced and untouched. The writer of generation g + 2 is the first to overwrite slot g % 2.
+before it announced and untouched. The writer of generation g + 2 is the first to overwrite slot g % 2; by then g + 1 is
+announced, so nobody begins to read that slot any more, and it waits (``slot_locks``) for those who still do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import errno
 import mmap
 import os
 import struct
+import weakref
 import zlib
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -26,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.weights.layout import WeightLayout, align
+from tailrace.weights.slot_locks import SlotLocks
 
 MAGIC = b"tailrace"
 FORMAT = 1
@@ -49,9 +52,11 @@ class MappedFile:
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
-        with path.open("r+b" if writable else "rb") as file:
-            self.inode = os.fstat(file.fileno()).st_ino
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        self._close_handle = weakref.finalize(self, os.close, handle)
+        self.inode = os.fstat(handle).st_ino
+        self._locks = SlotLocks(handle)
+        self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         magic, file_format, layout_bytes, _ = PROLOGUE.unpack_from(self._map, 0)
         if magic != MAGIC or file_format != FORMAT:
             raise ValueError(f"{path} is not a weight channel of format {FORMAT}")
@@ -98,6 +103,17 @@ class MappedFile:
     def begun(self, generation: int) -> None:
         self._map[BEGUN_OFFSET : BEGUN_OFFSET + 8] = generation.to_bytes(8, "little")
 
+    def share(self, generation: int) -> bool:
+        """Whether its slot may be read now; until ``leave`` its writer waits, if not for ever."""
+        return self._locks.share(generation % 2)
+
+    def own(self, generation: int, *, patience_s: float) -> bool:
+        """Whether nobody reads its slot, after waiting for those who do."""
+        return self._locks.own(generation % 2, patience_s=patience_s)
+
+    def leave(self, generation: int) -> None:
+        self._locks.leave(generation % 2)
+
     def table(self, generation: int) -> NDArray[np.uint32]:
         """Checksums of a generation's tensors, in layout order; a view."""
         offset = self._slot_offset(generation)
@@ -110,6 +126,7 @@ class MappedFile:
         return np.frombuffer(self._map, np.uint8, entry.padded_bytes, offset)
 
     def close(self) -> None:
+        self._close_handle()
         # Where somebody (a traceback, for one) still holds a view, the mapping goes with the last of them.
         with contextlib.suppress(BufferError):
             self._map.close()

@@ -130,7 +130,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Answered by ``Published``."""
+    """Answered by ``Published`` or ``Refused``, before the answer to any ``Train`` that comes after it."""
 
     version: Version
 

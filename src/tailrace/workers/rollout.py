@@ -19,7 +19,7 @@ from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedRollouts
-from tailrace.weights.shared_memory import WeightReader
+from tailrace.weights.puller import Puller
 from tailrace.workers.link import Link, connect
 from tailrace.workers.messages import (
     Forget,
@@ -43,7 +43,7 @@ _FINISHED_INTERVAL_S = 0.05
 class RolloutWorker:
     def __init__(self, link: Link, init: RolloutInit, engine: Engine) -> None:
         self._link, self._engine = link, engine
-        self._reader: WeightReader | None = None
+        self._puller: Puller | None = None
         self._progress_interval_s = init.rollout.progress_interval_s
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
@@ -128,9 +128,9 @@ class RolloutWorker:
         if self._is_released:
             self._engine.restore()
             self._is_released = False
-        if self._reader is None:
-            self._reader = WeightReader.open(message.channel)
-        pulled = self._reader.pull(message.version)
+        if self._puller is None:
+            self._puller = Puller.open(message.channel, self._engine.layout())
+        pulled = self._puller.pull(message.version)
         self._engine.pull(pulled.weights, pulled.version)
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
 

@@ -1,6 +1,7 @@
-"""The training worker: does one thing after the other, in the order asked.
+"""The training worker: does one thing after the other, in the order asked, and publishes beside it.
 
-That order is a promise: a checkpoint asked for after step v and before step v + 1 holds version v.
+* A checkpoint asked for after step v and before step v + 1 holds version v.
+* A version asked for there is published while step v + 1 adds up its gradients, and before its optimizer step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from tailrace.weights.shared_memory import WeightWriter, channel_path, layout_of
 from tailrace.workers.link import Link, connect
 from tailrace.workers.messages import (
     Publish,
-    Published,
     Refused,
     Save,
     Saved,
@@ -28,6 +28,7 @@ from tailrace.workers.messages import (
     TrainingInit,
     TrainingReady,
 )
+from tailrace.workers.publishing import Publishing
 
 
 class TrainingWorker:
@@ -47,7 +48,12 @@ class TrainingWorker:
             self._trainer.load(init.checkpoint)
         layout = layout_of(self._trainer.named_weights())
         self.channel = channel_path(init.channel_name, layout)
-        self._writer = WeightWriter.create(self.channel, layout)
+        self._publishing = Publishing(
+            link,
+            WeightWriter.create(self.channel, layout),
+            self._trainer.named_weights,
+            device=self._trainer.model.device,
+        )
 
     @property
     def version(self) -> Version:
@@ -57,8 +63,8 @@ class TrainingWorker:
         match message:
             case Train():
                 self._train(message)
-            case Publish():
-                self._publish(message)
+            case Publish(version=version):
+                self._publishing.begin(version)
             case Save():
                 self._save(message)
             case _:
@@ -70,17 +76,14 @@ class TrainingWorker:
             self._link.send(Refused(reason=f"asked to train version {message.version}, holds {self.version}"))
             return
         try:
-            result = self._trainer.train(in_groups(message.samples))
+            self._trainer.accumulate(in_groups(message.samples))
+            self._publishing.finish()
+            result = self._trainer.finish_step()
         except (FloatingPointError, torch.OutOfMemoryError) as error:
             self._link.send(Refused(reason=str(error)))
             return
         seconds = time.monotonic() - start
         self._link.send(Trained(version=result.version, seconds=seconds, metrics=tuple(result.metrics.items())))
-
-    def _publish(self, message: Publish) -> None:
-        start = time.monotonic()
-        self._writer.publish(message.version, self._trainer.named_weights())
-        self._link.send(Published(version=message.version, seconds=time.monotonic() - start))
 
     def _save(self, message: Save) -> None:
         start = time.monotonic()

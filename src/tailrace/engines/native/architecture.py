@@ -7,7 +7,7 @@ file does not import torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,25 +62,32 @@ class Architecture:
             )
 
 
-def weight_names(shape: Architecture) -> Iterator[str]:
-    """Hugging Face names of all weights the network needs, in the order it uses them."""
-    projections = [f"self_attn.{name}_proj" for name in "qkv"]
-    mlp = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
-    weights = ["input_layernorm", *projections, "self_attn.o_proj", "post_attention_layernorm", *mlp]
+def weight_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
+    """All weights the network needs, by their Hugging Face names, in the order it uses them."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    query, key = shape.query_size, shape.kv_size
+    linear = {
+        "self_attn.q_proj": ((query, hidden), shape.has_qkv_bias),
+        "self_attn.k_proj": ((key, hidden), shape.has_qkv_bias),
+        "self_attn.v_proj": ((key, hidden), shape.has_qkv_bias),
+        "self_attn.o_proj": ((hidden, query), shape.has_output_bias),
+        "mlp.gate_proj": ((inner, hidden), shape.has_mlp_bias),
+        "mlp.up_proj": ((inner, hidden), shape.has_mlp_bias),
+        "mlp.down_proj": ((hidden, inner), shape.has_mlp_bias),
+    }
+    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
     if shape.has_qk_norm:
-        weights += ["self_attn.q_norm", "self_attn.k_norm"]
-    biases = [
-        *(projections if shape.has_qkv_bias else ()),
-        *(["self_attn.o_proj"] if shape.has_output_bias else ()),
-        *(mlp if shape.has_mlp_bias else ()),
-    ]
-    yield "model.embed_tokens.weight"
+        norms |= {"self_attn.q_norm": shape.head_dim, "self_attn.k_norm": shape.head_dim}
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
     for index in range(shape.num_layers):
-        yield from (f"model.layers.{index}.{name}.weight" for name in weights)
-        yield from (f"model.layers.{index}.{name}.bias" for name in biases)
-    yield "model.norm.weight"
+        prefix = f"model.layers.{index}."
+        found |= {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
+        found |= {f"{prefix}{name}.weight": sizes for name, (sizes, _) in linear.items()}
+        found |= {f"{prefix}{name}.bias": sizes[:1] for name, (sizes, has_bias) in linear.items() if has_bias}
+    found["model.norm.weight"] = (hidden,)
     if not shape.has_tied_embeddings:
-        yield "lm_head.weight"
+        found["lm_head.weight"] = (shape.vocab_size, hidden)
+    return found
 
 
 def read_architecture(checkpoint: Path) -> Architecture:

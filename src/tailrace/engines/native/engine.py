@@ -20,11 +20,13 @@ from tailrace.engines.contract import Output, Request, Stats
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.batcher import Batcher, Plan, Ticket
 from tailrace.engines.native.checkpoint import CheckpointTensors
+from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import EngineLimits
 from tailrace.engines.native.randomness import stream_key
 from tailrace.engines.native.runner import Runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.stops import DecodeText, StopTable, ends_with_stop
+from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
 
@@ -112,6 +114,9 @@ class NativeEngine:
     def num_prefilled_tokens(self) -> int:
         """Since the engine started, padding not counted."""
         return self._batcher.num_prefilled_tokens
+
+    def layout(self) -> Holding:
+        return engine_layout(self.architecture, str(self._dtype).removeprefix("torch."))
 
     def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
         self._refuse_while_live(f"pull version {version}")

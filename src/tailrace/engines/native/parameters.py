@@ -1,9 +1,9 @@
-"""The engine's own weight tensors and the map from Hugging Face names to them.
+"""The engine's own weight tensors, and where in them the tensors of its layout (``layout.py``) go.
 
-Weights are stored the way decoding reads them fastest: query, key and value in one matrix, gate and up in one,
-each as ``[in, out]``. Rotary dimensions are interleaved, so that one complex multiplication rotates a pair
-(attention does not notice: queries and keys are permuted alike). ``fill`` writes in place and never reallocates,
-after checking that every weight is there in the right shape.
+Weights are stored the way decoding reads them fastest: fused as the layout says, each as ``[in, out]``. Rotary
+dimensions are interleaved, so that one complex multiplication rotates a pair (attention does not notice: queries and
+keys are permuted alike). ``fill`` writes in place and never reallocates, after checking that every weight is there in
+the right shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tailrace.engines.native.architecture import Architecture
+from tailrace.engines.native.architecture import Architecture, weight_shapes
+from tailrace.engines.native.layout import engine_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +43,24 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where one Hugging Face parameter goes."""
+class Destination:
+    """Where one tensor of the engine's layout goes."""
 
-    view: torch.Tensor
-    """A view of the engine's tensor in the shape of the source."""
-    num_rotary_heads: int = 0
-    """Heads along the first dimension whose halves are interleaved."""
+    views: tuple[torch.Tensor, ...]
+    """Of the engine's tensors, in the shape of the layout's; more than one if it keeps copies."""
+    num_rotary_rows: int = 0
+    """Rows, from the first on, that are heads whose halves are interleaved."""
+    head_dim: int = 0
 
-    def write(self, source: torch.Tensor) -> None:
-        if not self.num_rotary_heads:
-            self.view.copy_(source)
-            return
-        heads, rest = self.num_rotary_heads, self.view.shape[1:]
-        half = self.view.shape[0] // heads // 2
-        halves = source.reshape(heads, 2, half, *rest).transpose(1, 2)
-        self.view.unflatten(0, (heads, half, 2)).copy_(halves)
+    def write(self, offset: tuple[int, ...], source: torch.Tensor) -> None:
+        place = tuple(slice(at, at + size) for at, size in zip(offset, source.shape, strict=True))
+        half = self.head_dim // 2
+        for view in self.views:
+            if offset[0] < self.num_rotary_rows:
+                halves = source.unflatten(0, (-1, 2, half)).transpose(1, 2)
+                view[place].unflatten(0, (-1, half, 2)).copy_(halves)
+            else:
+                view[place].copy_(source)
 
 
 def allocate(shape: Architecture, *, device: torch.device, dtype: torch.dtype) -> Parameters:
@@ -97,21 +100,19 @@ def _allocate_layer(shape: Architecture, *, device: torch.device, dtype: torch.d
 
 def fill(parameters: Parameters, shape: Architecture, weights: Mapping[str, torch.Tensor]) -> None:
     """Copy ``weights`` (Hugging Face names) into ``parameters``: all of them, or, if one does not fit, none."""
-    targets = list_targets(parameters, shape)
-    missing = [name for name in targets if name not in weights]
+    wanted = weight_shapes(shape)
+    missing = [name for name in wanted if name not in weights]
     if missing:
         raise ValueError(f"{len(missing)} weights are missing, the first one is {missing[0]}")
-    unknown = [name for name in weights if name not in targets and not _is_derived(name, shape)]
+    unknown = [name for name in weights if name not in wanted and not _is_derived(name, shape)]
     if unknown:
         raise ValueError(f"{len(unknown)} weights are unknown to this architecture, the first one is {unknown[0]}")
-    for name, (target, *_) in targets.items():
-        given, wanted = tuple(weights[name].shape), tuple(target.view.shape)
-        if given != wanted:
-            raise ValueError(f"{name} has shape {given}, expected {wanted}")
-    for name, copies in targets.items():
-        source = weights[name]
-        for target in copies:
-            target.write(source)
+    for name, sizes in wanted.items():
+        if (given := tuple(weights[name].shape)) != sizes:
+            raise ValueError(f"{name} has shape {given}, expected {sizes}")
+    destinations = list_destinations(parameters, shape)
+    for piece in engine_layout(shape, str(parameters.norm.dtype).removeprefix("torch.")).pieces:
+        destinations[piece.tensor].write(piece.offset, weights[piece.parameter])
 
 
 def _is_derived(name: str, shape: Architecture) -> bool:
@@ -119,58 +120,51 @@ def _is_derived(name: str, shape: Architecture) -> bool:
     return name.endswith("rotary_emb.inv_freq") or (shape.has_tied_embeddings and name == "lm_head.weight")
 
 
-def list_targets(parameters: Parameters, shape: Architecture) -> dict[str, list[Target]]:
-    """Every Hugging Face parameter name of this architecture and where its values go."""
-    targets = {
-        "model.embed_tokens.weight": [Target(view=parameters.embedding)],
-        "model.norm.weight": [Target(view=parameters.norm)],
+def list_destinations(parameters: Parameters, shape: Architecture) -> dict[str, Destination]:
+    """Every tensor of the engine's layout and where its values go."""
+    head = parameters.head.t()
+    embeddings = [parameters.embedding]
+    if shape.has_tied_embeddings and parameters.head.data_ptr() != parameters.embedding.data_ptr():
+        embeddings.append(head)
+    found = {
+        "model.embed_tokens.weight": Destination(views=tuple(embeddings)),
+        "model.norm.weight": Destination(views=(parameters.norm,)),
     }
-    head = Target(view=parameters.head.t())
     if not shape.has_tied_embeddings:
-        targets["lm_head.weight"] = [head]
-    elif parameters.head.data_ptr() != parameters.embedding.data_ptr():
-        targets["model.embed_tokens.weight"].append(head)
+        found["lm_head.weight"] = Destination(views=(head,))
     for index, layer in enumerate(parameters.layers):
-        prefix = f"model.layers.{index}."
-        targets |= {prefix + name: [target] for name, target in _layer_targets(layer, shape).items()}
-        targets |= {prefix + name: copies for name, copies in _head_norm_targets(layer, shape).items()}
-    return targets
+        for name, destination in _layer_destinations(layer, shape).items():
+            found[f"model.layers.{index}.{name}"] = destination
+    return found
 
 
-def _layer_targets(layer: LayerParameters, shape: Architecture) -> dict[str, Target]:
-    inner = shape.intermediate_size
-    targets = {
-        "input_layernorm.weight": Target(view=layer.attention_norm),
-        "post_attention_layernorm.weight": Target(view=layer.mlp_norm),
-        "self_attn.o_proj.weight": Target(view=layer.output.t()),
-        "mlp.gate_proj.weight": Target(view=layer.gate_up[:, :inner].t()),
-        "mlp.up_proj.weight": Target(view=layer.gate_up[:, inner:].t()),
-        "mlp.down_proj.weight": Target(view=layer.down.t()),
+def _layer_destinations(layer: LayerParameters, shape: Architecture) -> dict[str, Destination]:
+    plain = {
+        "input_layernorm.weight": layer.attention_norm,
+        "post_attention_layernorm.weight": layer.mlp_norm,
+        "self_attn.o_proj.weight": layer.output.t(),
+        "self_attn.o_proj.bias": layer.output_bias,
+        "mlp.gate_up_proj.weight": layer.gate_up.t(),
+        "mlp.gate_up_proj.bias": layer.gate_up_bias,
+        "mlp.down_proj.weight": layer.down.t(),
+        "mlp.down_proj.bias": layer.down_bias,
     }
-    targets |= _projection_targets(layer.qkv.t(), "weight", shape)
-    if layer.qkv_bias is not None:
-        targets |= _projection_targets(layer.qkv_bias, "bias", shape)
-    if layer.output_bias is not None:
-        targets["self_attn.o_proj.bias"] = Target(view=layer.output_bias)
-    if layer.gate_up_bias is not None and layer.down_bias is not None:
-        targets["mlp.gate_proj.bias"] = Target(view=layer.gate_up_bias[:inner])
-        targets["mlp.up_proj.bias"] = Target(view=layer.gate_up_bias[inner:])
-        targets["mlp.down_proj.bias"] = Target(view=layer.down_bias)
-    return targets
+    found = {name: Destination(views=(view,)) for name, view in plain.items() if view is not None}
+    num_rotary_rows = shape.query_size + shape.kv_size
+    for name, view in {"weight": layer.qkv.t(), "bias": layer.qkv_bias}.items():
+        if view is not None:
+            found[f"self_attn.qkv_proj.{name}"] = Destination(
+                views=(view,), num_rotary_rows=num_rotary_rows, head_dim=shape.head_dim
+            )
+    return found | _head_norm_destinations(layer, shape)
 
 
-def _projection_targets(qkv: torch.Tensor, kind: str, shape: Architecture) -> dict[str, Target]:
-    query, key, value = qkv.split([shape.query_size, shape.kv_size, shape.kv_size])
-    return {
-        f"self_attn.q_proj.{kind}": Target(view=query, num_rotary_heads=shape.num_heads),
-        f"self_attn.k_proj.{kind}": Target(view=key, num_rotary_heads=shape.num_kv_heads),
-        f"self_attn.v_proj.{kind}": Target(view=value),
-    }
-
-
-def _head_norm_targets(layer: LayerParameters, shape: Architecture) -> dict[str, list[Target]]:
+def _head_norm_destinations(layer: LayerParameters, shape: Architecture) -> dict[str, Destination]:
     """Qwen3 has one norm for all query heads and one for all key heads; each head gets its copy."""
     if layer.qk_norm is None:
         return {}
-    heads = [Target(view=norm, num_rotary_heads=1) for norm in layer.qk_norm]
-    return {"self_attn.q_norm.weight": heads[: shape.num_heads], "self_attn.k_norm.weight": heads[shape.num_heads :]}
+    copies = layer.qk_norm.unbind()
+    return {
+        f"self_attn.{name}.weight": Destination(views=views, num_rotary_rows=shape.head_dim, head_dim=shape.head_dim)
+        for name, views in {"q_norm": copies[: shape.num_heads], "k_norm": copies[shape.num_heads :]}.items()
+    }

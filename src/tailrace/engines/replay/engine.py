@@ -20,6 +20,7 @@ from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unservable
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.store.segment import Response, Segment
+from tailrace.weights.sharding import Holding
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +77,9 @@ class ReplayEngine:
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             self._forget(trajectory)
+
+    def layout(self) -> Holding:
+        return Holding(worker="replay")  # it has no model
 
     def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
         self._refuse_live("pull weights")

@@ -1,0 +1,17 @@
+"""What the native engine keeps, in the terms of the sharding table (``weights/sharding.py``).
+
+That is everything, with query, key and value in one tensor and gate and up in one. Importing this file does not import
+torch.
+"""
+
+from __future__ import annotations
+
+from tailrace.engines.native.architecture import Architecture, weight_shapes
+from tailrace.weights.sharding import Heads, Holding, Parameter, Scheme, holdings
+
+
+def engine_layout(shape: Architecture, dtype: str) -> Holding:
+    parameters = [Parameter(name=name, shape=sizes, dtype=dtype) for name, sizes in weight_shapes(shape).items()]
+    heads = Heads(num_query=shape.num_heads, num_kv=shape.num_kv_heads, size=shape.head_dim)
+    [holding] = holdings(parameters, heads, Scheme(is_fused=True), side="engine")
+    return holding

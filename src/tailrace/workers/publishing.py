@@ -1,0 +1,61 @@
+"""The push of a version: it runs beside whatever the trainer does next, and is over before the weights change.
+
+The weights are read where they are; only an optimizer step writes them, and the worker calls ``finish`` before each.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from tailrace.core.ids import Version
+from tailrace.weights.channel import WeightSink
+from tailrace.workers.link import Link
+from tailrace.workers.messages import Published, Refused
+
+
+class Publishing:
+    """Owns the thread that pushes, one version at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        sink: WeightSink,
+        weights: Callable[[], Iterable[tuple[str, Tensor]]],
+        *,
+        device: torch.device,
+    ) -> None:
+        self._link, self._sink, self._weights = link, sink, weights
+        # Copies on the trainer's own stream would queue up behind the kernels of the next step.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="publishing")
+        self._current: Future[None] | None = None
+
+    def begin(self, version: Version) -> None:
+        self.finish()
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # the step before is complete
+        self._current = self._thread.submit(self._publish, version)
+
+    def finish(self) -> None:
+        """Return when nobody reads the weights any more."""
+        if self._current is not None:
+            self._current.result()
+            self._current = None
+
+    def _publish(self, version: Version) -> None:
+        start = time.monotonic()
+        try:
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                self._sink.publish(version, self._weights())
+        except Exception as error:  # noqa: BLE001  nobody may be waiting for this thread: untold, it would be a silent wait
+            traceback.print_exc()
+            self._link.send(Refused(reason=f"version {version} could not be published: {error}"))
+        else:
+            self._link.send(Published(version=version, seconds=time.monotonic() - start))
