@@ -77,12 +77,11 @@ class TreeInput:
         blocks, queries, keys = [], [], []
         for rows in _similar_rows(tree, device.type):
             queries_BQ, keys_BL = _pad([queries for queries, _ in rows]), _pad([keys for _, keys in rows])
-            (num_rows, num_queries), num_keys = queries_BQ.shape, keys_BL.shape[1]
-            # The column of a key is its position; behind the last key of a row stands padding, unseen by its queries.
-            mask_BQL = np.arange(num_keys) <= tree.positions_U[queries_BQ][..., None]
-            is_whole = all(len(asking) == len(seen) for asking, seen in rows)
-            mask = None if is_whole else tensor(mask_BQL)
-            blocks.append(Block(num_rows=num_rows, num_queries=num_queries, num_keys=num_keys, mask_BQL=mask))
+            (num_rows, num_queries), num_keys, mask_BQL = queries_BQ.shape, keys_BL.shape[1], None
+            if any(len(asking) != len(seen) for asking, seen in rows):
+                # The column of a key is its position; behind a row's last key stands padding, unseen by its queries.
+                mask_BQL = tensor(np.arange(num_keys) <= tree.positions_U[queries_BQ][..., None])
+            blocks.append(Block(num_rows=num_rows, num_queries=num_queries, num_keys=num_keys, mask_BQL=mask_BQL))
             queries.append(queries_BQ.ravel())
             keys.append(keys_BL.ravel())
         asking = np.concatenate(queries)
