@@ -7,9 +7,9 @@ mean of the clipped surrogate, no KL term), temperature, precision (fp32) and th
 once; the script counts and refuses a run where that is not so. Each training is a fresh process and systems take turns.
 
 ``end_to_end`` counts from the start of the process to its end: imports, loading, training, and for tailrace also its
-journal, checkpoint and report, all of which TRL is spared. ``per_step`` counts from the end of the first optimizer step
-to the end of the last. Figures are medians over the rounds; ``ratio`` is tailrace over the faster of TRL's two, end to
-end.
+journal, payload store and checkpoint, which TRL is spared. Neither writes a report. ``per_step`` counts from the end of
+the first optimizer step to the end of the last. Figures are medians over the rounds; ``ratio`` is tailrace over the
+faster of TRL's two, end to end.
 """
 
 from __future__ import annotations

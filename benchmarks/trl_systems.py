@@ -89,6 +89,7 @@ def _recipe(plan: Plan, folder: Path) -> dict[str, Any]:
     """Everything else is the default: GRPO's advantage, the clipped surrogate, its token mean, no KL term."""
     return {
         "output_dir": str(folder / "run"),
+        "report": False,
         "seed": plan.seed,
         "model": {"path": plan.checkpoint, "device": "cpu"},
         "data": {"train": str(folder / "prompts.jsonl"), "shuffle": False},

@@ -1,62 +1,68 @@
 from __future__ import annotations
 
 import itertools
+from typing import TypeVar
 
-import pytest
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.algorithms.packing import pack
+from tailrace.algorithms.packing import cheapest_cuts, pack
 
-LENGTHS = st.lists(st.integers(1, 60), max_size=40)
+Item = TypeVar("Item")
+SIZES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=40)
 
 
-def cost(lengths: list[int], packs: list[list[int]], overhead: int) -> int:
-    return sum(len(members) * max(lengths[index] for index in members) + overhead for members in packs)
+def cost(sizes: list[tuple[int, int]], overhead: int) -> int:
+    """Of one batch: rows padded to its most queries and most keys."""
+    return len(sizes) * max(queries for queries, _ in sizes) * max(keys for _, keys in sizes) + overhead
+
+
+def cuts_of(items: list[Item]) -> list[list[list[Item]]]:
+    """Every way to cut a row of items into pieces."""
+    found = []
+    for bits in range(2 ** (len(items) - 1)):
+        ends = [place + 1 for place in range(len(items) - 1) if bits >> place & 1]
+        found.append([items[a:b] for a, b in itertools.pairwise([0, *ends, len(items)])])
+    return found
 
 
 @settings(max_examples=100, deadline=None)
-@given(LENGTHS, st.integers(1, 200), st.integers(0, 100))
-def test_every_sequence_appears_once_and_no_budget_is_exceeded(lengths: list[int], budget: int, overhead: int) -> None:
-    packs = pack(lengths, max_tokens=budget, overhead_tokens=overhead)
-    assert sorted(itertools.chain.from_iterable(packs)) == list(range(len(lengths)))
-    for members in packs:
-        longest = max(lengths[index] for index in members)
-        assert len(members) * longest <= budget or len(members) == 1
-    assert packs == pack(lengths, max_tokens=budget, overhead_tokens=overhead)
+@given(SIZES, st.integers(0, 1000))
+def test_every_row_appears_once_and_the_packs_are_the_same_again(sizes: list[tuple[int, int]], overhead: int) -> None:
+    packs = pack(sizes, overhead=overhead)
+    assert sorted(itertools.chain.from_iterable(packs)) == list(range(len(sizes)))
+    assert packs == pack(sizes, overhead=overhead)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(10, 60), st.integers(0, 30))
-def test_no_other_cut_of_the_sorted_sequences_is_cheaper(lengths: list[int], budget: int, overhead: int) -> None:
-    descending = sorted(lengths, reverse=True)
-    costs = []
-    for bits in range(2 ** (len(lengths) - 1)):
-        ends = [place + 1 for place in range(len(lengths) - 1) if bits >> place & 1]
-        pieces = [descending[a:b] for a, b in itertools.pairwise([0, *ends, len(lengths)])]
-        if all(len(piece) * piece[0] <= budget or len(piece) == 1 for piece in pieces):
-            costs.append(sum(len(piece) * piece[0] + overhead for piece in pieces))
-    assert cost(lengths, pack(lengths, max_tokens=budget, overhead_tokens=overhead), overhead) == min(costs)
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=8), st.integers(0, 500))
+def test_no_other_cut_of_the_sorted_rows_is_cheaper(sizes: list[tuple[int, int]], overhead: int) -> None:
+    cuts = cuts_of(sorted(sizes, key=lambda size: (-size[1], -size[0])))
+    least = min(sum(cost(piece, overhead) for piece in pieces) for pieces in cuts)
+    packs = pack(sizes, overhead=overhead)
+    assert sum(cost([sizes[index] for index in members], overhead) for members in packs) == least
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 20))
+def test_cuts_of_limited_size_are_the_cheapest_of_those(items: list[int], limit: int) -> None:
+    """A piece is as large as the sum of its items and costs the square of its first."""
+    sums, squares = np.concatenate([[0], np.cumsum(items)]), np.array(items) ** 2
+    cuts = cheapest_cuts(len(items), lambda starts, end: (squares[starts], sums[end] - sums[starts]), max_size=limit)
+    assert [place for start, end in cuts for place in range(start, end)] == list(range(len(items)))
+    allowed = [pieces for pieces in cuts_of(items) if all(sum(piece) <= limit or len(piece) == 1 for piece in pieces)]
+    least = min(sum(piece[0] ** 2 for piece in pieces) for pieces in allowed)
+    assert sum(items[start] ** 2 for start, _ in cuts) == least
 
 
 def test_a_straggler_is_not_padded_together_with_short_ones() -> None:
-    packs = pack([20, 500, 21, 20, 22], max_tokens=16384, overhead_tokens=64)
-    assert packs == [[1], [4, 2, 0, 3]]
+    assert pack([(length, length) for length in (20, 500, 21, 20, 22)], overhead=4096) == [[1], [4, 2, 0, 3]]
 
 
-def test_a_sequence_longer_than_the_budget_gets_its_own_micro_batch() -> None:
-    assert pack([5, 300, 5], max_tokens=100, overhead_tokens=64) == [[1], [0, 2]]
+def test_equal_rows_keep_their_order() -> None:
+    assert pack([(7, 7)] * 4, overhead=1) == [[0, 1, 2, 3]]
 
 
-def test_equal_lengths_keep_their_order() -> None:
-    assert pack([7, 7, 7, 7], max_tokens=14, overhead_tokens=1) == [[0, 1], [2, 3]]
-
-
-def test_nothing_to_pack_gives_no_micro_batch() -> None:
-    assert pack([], max_tokens=10, overhead_tokens=64) == []
-
-
-@pytest.mark.parametrize(("lengths", "budget"), [([3, 0], 10), ([3], 0)])
-def test_empty_sequences_and_budgets_are_refused(lengths: list[int], budget: int) -> None:
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        pack(lengths, max_tokens=budget, overhead_tokens=64)
+def test_nothing_to_pack_gives_no_batch() -> None:
+    assert pack([], overhead=64) == []

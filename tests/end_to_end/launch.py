@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "rollout.threads": 1,
     "rollout.progress_interval_s": 0.05,
     "trainer.threads": 1,
+    "report": False,
     "eval_interval": 2,
     "save_interval": 3,
     "eval": '[{"name": "heldout", "path": "builtin:arith-heldout", "max_prompts": 8, "reward": "exact_match"}]',

@@ -36,10 +36,10 @@ class Disturbed:
 @pytest.fixture(scope="module")
 def disturbed(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     output = tmp_path_factory.mktemp("disturbed") / "run"
-    total = launch.num_entries(whole.output)
+    total, given = launch.num_entries(whole.output), whole.given | {"report": False}
 
     def begin() -> subprocess.Popen[bytes]:
-        return launch.start(output, **whole.given)
+        return launch.start(output, **given)
 
     process = begin()
     outliving = launch.kill_when(process, lambda: bool(launch.children(process)))
@@ -54,7 +54,7 @@ def disturbed(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Disturbed
 
     for checkpoint in ("step_4.partial", "step_4"):
         outliving += launch.kill_when(begin(), (output / "checkpoints" / checkpoint).exists)
-    run = launch.train_well(output, **whole.given)
+    run = launch.train_well(output, **given)
     return Disturbed(run=run, outliving=outliving, stop_code=stop_code, stop_reason=last.event.reason)
 
 
@@ -76,6 +76,13 @@ def test_a_run_that_was_disturbed_ends_like_one_that_was_not(whole: Run, disturb
 def test_a_run_killed_around_its_last_checkpoint_still_writes_it(disturbed: Disturbed) -> None:
     assert (disturbed.run.output / "checkpoints" / "latest").resolve().name == "step_4"
     assert "done: 4 steps are done; reward" in disturbed.run.said
+
+
+def test_a_run_ends_with_a_report_unless_told_otherwise(whole: Run, disturbed: Disturbed) -> None:
+    assert f"report:     {whole.output / 'report.html'}" in whole.said
+    assert (whole.output / "report.html").exists()
+    assert "report:" not in disturbed.run.said
+    assert not (disturbed.run.output / "report.html").exists()
 
 
 def test_no_worker_outlives_a_killed_controller(disturbed: Disturbed) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
@@ -32,6 +32,26 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def untied_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _write_model(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+@pytest.fixture(scope="session")
+def exact_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For equalities in fp64. Llama's norms compute in fp32 whatever the weights are; Phi's do not."""
+    torch.manual_seed(7)
+    config = PhiConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        bos_token_id=None,
+        eos_token_id=1,
+        initializer_range=0.3,
+    )
+    path = tmp_path_factory.mktemp("exact")
+    PhiForCausalLM(config).save_pretrained(path)
+    return path
 
 
 def _write_model(path: Path, *, tied: bool) -> Path:

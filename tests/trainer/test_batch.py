@@ -66,11 +66,14 @@ def test_a_micro_batch_by_hand(make_groups: MakeGroups) -> None:
         )
         return dataclasses.replace(template, prompt=np.array(prompt, np.int32), response=response)
 
-    samples = [sample([5, 6, 7], [8], [1], 0), sample([9], [10, 11, 12], [1, 0, 1], 2)]
+    samples = [sample([5, 6, 7], [8], [1], 0), sample([5], [10, 11, 12], [1, 0, 1], 2)]
     micro = collate(samples, [0.5, -0.5], Version(2), torch.device("cpu"))
-    assert micro.input_ids_BL.tolist() == [[5, 6, 7], [9, 10, 11]]
+    assert micro.tree.tokens_U.tolist() == [5, 6, 7, 10, 11]
+    assert micro.tree.positions_U.tolist() == [0, 1, 2, 1, 2]
+    assert micro.tree.keys.tolist() == micro.tree.queries.tolist() == [0, 1, 2, 0, 3, 4]
+    assert micro.tree.place_U.tolist() == [0, 1, 2, 4, 5]
     assert micro.targets_N.tolist() == [8, 10, 11, 12]
-    assert micro.source_N.tolist() == [2, 3, 4, 5]
+    assert micro.source_N.tolist() == [2, 0, 3, 4]
     assert micro.mask_BT.tolist() == [[True, False, False], [True, False, True]]
     assert micro.is_current_BT.tolist() == [[True, False, False], [False, False, True]]
     assert micro.behaviour_BT.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]

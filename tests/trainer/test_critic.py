@@ -59,15 +59,16 @@ def test_neither_padding_nor_company_changes_a_value(make_trainer: MakeTrainer, 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_a_streamed_batch_has_the_gradients_of_the_whole_one(
-    make_trainer: MakeTrainer, make_groups: MakeGroups, mode: str
+    make_trainer: MakeTrainer, make_groups: MakeGroups, exact_model_path: Path, mode: str
 ) -> None:
-    groups = near_the_policy(make_trainer(), make_groups(3, num_groups=6), noise=0.1)
+    groups = near_the_policy(make_trainer(path=exact_model_path), make_groups(3, num_groups=6), noise=0.1)
     captured, updated = [], []
     for pieces in ([groups], [groups[:1], groups[1:3], groups[3:]], [[group] for group in reversed(groups)]):
         trainer = with_opinions(
             make_trainer(
                 algorithm=GAE.model_copy(update={"loss_agg_mode": mode}),
                 settings=TrainerSettings(learning_rate=1e-3, max_tokens_per_gpu=64),
+                path=exact_model_path,
             )
         )
         trainer.model.double()

@@ -43,13 +43,14 @@ def with_trainer_logprobs(trainer: Trainer, groups: Groups, temperature: float =
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kl_loss_coef", [0.0, 0.1])
 def test_a_streamed_batch_has_the_gradient_of_the_whole_one(
-    make_trainer: MakeTrainer, make_groups: MakeGroups, mode: str, kl_loss_coef: float
+    make_trainer: MakeTrainer, make_groups: MakeGroups, exact_model_path: Path, mode: str, kl_loss_coef: float
 ) -> None:
     algorithm = AlgorithmSettings(loss_agg_mode=mode, kl_loss_coef=kl_loss_coef)
+    settings = TrainerSettings(learning_rate=1e-3, max_tokens_per_gpu=64)
     groups = make_groups(3, num_groups=6)
     captured, updated = [], []
     for pieces in ([groups], [groups[:1], groups[1:3], groups[3:]], [[group] for group in reversed(groups)]):
-        trainer = make_trainer(algorithm=algorithm, settings=TrainerSettings(learning_rate=1e-3, max_tokens_per_gpu=64))
+        trainer = make_trainer(algorithm=algorithm, settings=settings, path=exact_model_path)
         in_fp64_and_away_from_the_reference(trainer)
         for piece in pieces:
             trainer.accumulate(piece)

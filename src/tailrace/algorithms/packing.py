@@ -1,48 +1,59 @@
-"""Sequences are put into micro-batches that waste little padding.
+"""Things in a row are cut into pieces that cost little.
 
-A micro-batch costs ``longest * number of sequences`` tokens (it is padded to its longest) plus a fixed overhead,
-also counted in tokens. ``pack`` finds the cheapest cut of the sequences sorted by length, longest first, so that
-
-* no micro-batch exceeds the token budget, unless it is a single sequence longer than the budget;
-* no sequence is split, each appears once;
-* the result depends on the lengths alone: equal lengths keep their given order.
+``pack`` is for attention over rows that are padded to the longest of their batch: ``rows * queries * keys`` scores and
+a fixed overhead, also counted in scores. It finds the cheapest cut of the rows sorted by keys, then queries, most
+first, so that no row is split, each appears once, and the result depends on the sizes alone: equal ones keep their
+given order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
 
 
-def pack(lengths: Sequence[int], *, max_tokens: int, overhead_tokens: int) -> list[list[int]]:
-    """Indices into ``lengths``, one list per micro-batch."""
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    if any(length < 1 for length in lengths):
-        raise ValueError(f"every length must be at least 1, got {min(lengths)}")
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    cuts = _cheapest_cuts(np.array([lengths[index] for index in order], dtype=np.int64), max_tokens, overhead_tokens)
-    return [order[start:end] for start, end in cuts]
+def pack(sizes: Sequence[tuple[int, int]], *, overhead: int) -> list[list[int]]:
+    """Indices into ``sizes`` (queries, keys), one list per batch."""
+    order = sorted(range(len(sizes)), key=lambda index: (-sizes[index][1], -sizes[index][0]))
+    queries = np.array([sizes[index][0] for index in order], np.int64)
+    keys = np.array([sizes[index][1] for index in order], np.int64)
+
+    def price(starts: Indices, end: int) -> tuple[Indices, Indices]:
+        most_queries = np.maximum.accumulate(queries[starts][::-1])[::-1]
+        scores = (end - starts) * most_queries * keys[starts]
+        return scores + overhead, scores
+
+    return [order[start:end] for start, end in cheapest_cuts(len(order), price)]
 
 
-def _cheapest_cuts(
-    descending: np.ndarray[tuple[int], np.dtype[np.int64]], max_tokens: int, overhead: int
+def cheapest_cuts(
+    num_items: int, price: Callable[[Indices, int], tuple[Indices, Indices]], *, max_size: int | None = None
 ) -> list[tuple[int, int]]:
-    """Dynamic programme over the ends of micro-batches: best[end] is the least cost of the first ``end`` sequences."""
-    num_sequences = len(descending)
-    best = np.zeros(num_sequences + 1, dtype=np.int64)
-    best_start = np.zeros(num_sequences + 1, dtype=np.int64)
-    starts = np.arange(num_sequences)
-    for end in range(1, num_sequences + 1):
-        padded = (end - starts[:end]) * descending[:end]
-        cost = best[:end] + padded + overhead
-        cost[:-1][padded[:-1] > max_tokens] = np.iinfo(np.int64).max
-        # The last of equal minima: the smallest final micro-batch, a rule that does not depend on numpy's order.
-        best_start[end] = end - 1 - int(np.argmin(cost[::-1]))
-        best[end] = cost[best_start[end]]
+    """The cheapest cut of a row of items into pieces [start, end) of limited size; one item alone may be larger.
+
+    ``price`` tells cost and size of the pieces that begin at each of some starts and have a common end; a piece inside
+    another is not larger. A dynamic programme over the ends: best[end] is the least cost of the first ``end`` items.
+    """
+    best = np.zeros(num_items + 1, np.int64)
+    best_start = np.zeros(num_items + 1, np.int64)
+    first = 0
+    for end in range(1, num_items + 1):
+        starts = np.arange(first, end)
+        costs, sizes = price(starts, end)
+        if max_size is not None:
+            num_too_large = min(int(np.count_nonzero(sizes > max_size)), len(starts) - 1)
+            first += num_too_large
+            starts, costs = starts[num_too_large:], costs[num_too_large:]
+        costs = best[starts] + costs
+        # The last of equal minima: the smallest final piece, a rule that does not depend on numpy's order.
+        best_start[end] = end - 1 - int(np.argmin(costs[::-1]))
+        best[end] = costs[best_start[end] - first]
     cuts: list[tuple[int, int]] = []
-    end = num_sequences
+    end = num_items
     while end > 0:
         cuts.append((int(best_start[end]), end))
         end = int(best_start[end])

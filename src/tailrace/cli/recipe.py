@@ -64,7 +64,8 @@ def carry_out(
             print(settings.model_dump_json(indent=2))
             return 0
         result = run(settings)
-        _report(result.directory)
+        if settings.report:
+            _report(result.directory)
         return result.exit_code
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)

@@ -274,7 +274,7 @@ class TrainerSettings(Section):
     max_grad_norm: PositiveFloat = 1.0
     """Global-norm gradient clipping."""
     max_tokens_per_gpu: PositiveInt = 16384
-    """Most tokens (padding included) of a micro-batch."""
+    """Most tokens of a micro-batch; a prefix that several responses share counts once."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     threads: PositiveInt | None = None
@@ -383,6 +383,8 @@ class Settings(Section):
     """`auto`: the same command continues an unfinished run in `output_dir`; `never`: refuse a used directory."""
     logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()
     """Where metrics go besides `metrics.jsonl`: any of `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
+    report: bool = True
+    """Write `report.html` when the command ends; `tailrace report` writes it at any time."""
     project_name: str = Field(default="tailrace", min_length=1)
     """Project under which W&B and trackio file the run."""
     experiment_name: str | None = None

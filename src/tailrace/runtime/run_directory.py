@@ -33,7 +33,8 @@ from tailrace.config.settings import Settings
 from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
-    "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "project_name", "experiment_name",
+    "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
+    "experiment_name",
 )  # fmt: skip
 """What may differ when a run is continued: none of it changes what is computed."""
 _OURS = (

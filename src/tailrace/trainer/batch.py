@@ -42,9 +42,9 @@ class Sample:
         return int(np.count_nonzero(self.response.mask))
 
     @property
-    def num_inputs(self) -> int:
+    def inputs(self) -> Tokens:
         """Tokens the network reads: all but the last, which nothing is predicted from."""
-        return len(self.prompt) + len(self.response) - 1
+        return np.concatenate([self.prompt, self.response.tokens[:-1]])
 
 
 def in_groups(samples: Iterable[Sample]) -> list[list[Sample]]:

@@ -1,6 +1,6 @@
 """The critic of ``gae``: the starting model with a scalar head, trained beside the policy.
 
-B sequences, L input positions, T response positions, N response tokens, D hidden width.
+B sequences, T response positions, N response tokens, D hidden width.
 
 The value at a response token is that of the state before it: the same hidden state that predicts the token. The head
 starts at zero, so the first advantages are the scores themselves. There is one optimizer step per batch, so the values
@@ -20,10 +20,11 @@ from transformers import PreTrainedModel
 from tailrace.algorithms import aggregation
 from tailrace.algorithms.values import clipped_value_loss, gae
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
-from tailrace.trainer import lora, optimizer
+from tailrace.trainer import lora, optimizer, tree_attention
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import load_model
 from tailrace.trainer.objective import total
+from tailrace.trainer.tree_attention import TreeInput, take
 
 
 class ValueModel(nn.Module):
@@ -36,9 +37,8 @@ class ValueModel(nn.Module):
         self.head = nn.Linear(width, 1, bias=False, device=next(model.parameters()).device)
         nn.init.zeros_(self.head.weight)
 
-    def forward(self, input_ids_BL: Tensor, source_N: Tensor) -> Tensor:
-        hidden_BLD = self.body(input_ids=input_ids_BL, use_cache=False).last_hidden_state
-        hidden_ND = hidden_BLD.flatten(0, 1)[source_N]
+    def forward(self, tree: TreeInput, source_N: Tensor) -> Tensor:
+        hidden_ND = take(tree_attention.run(self.body, tree, "last_hidden_state"), source_N)
         # In full precision also where the body runs in bf16: advantages are differences of values.
         with torch.autocast(hidden_ND.device.type, enabled=False):
             values_N: Tensor = self.head(hidden_ND.to(self.head.weight.dtype)).squeeze(1)
@@ -74,7 +74,7 @@ class Critic:
 
     def values(self, micro: MicroBatch) -> Tensor:
         with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            return micro.spread(self.model(micro.input_ids_BL, micro.source_N))
+            return micro.spread(self.model(micro.tree, micro.source_N))
 
     def criticize(self, micro: MicroBatch) -> Criticism:
         """Advantages of a micro-batch and the loss of the values they came from."""

@@ -1,9 +1,6 @@
-"""Samples become padded tensors.
+"""Samples become tensors: one tree of all their tokens, and what is known about each response.
 
-B sequences, L input positions, T response positions, N response tokens of all B sequences without padding.
-
-Sequences are padded on the right and no attention mask is used: in a causal model no token sees what stands after
-it, so padding cannot reach a real token, and the fast causal attention kernels apply.
+B sequences, U nodes of the tree, T response positions, N response tokens of all B sequences without padding.
 """
 
 from __future__ import annotations
@@ -16,19 +13,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tailrace.algorithms.prefix_tree import plant
 from tailrace.core.ids import Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
+from tailrace.trainer.tree_attention import TreeInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     samples: Sequence[Sample]
-    input_ids_BL: Tensor
+    tree: TreeInput
+    """What the network reads: every token but the last of each sequence, which nothing is predicted from."""
     targets_N: Tensor
     """The response tokens."""
     source_N: Tensor
-    """Where each response token is predicted, as an index into B*L."""
+    """The node at which each response token is predicted."""
     place_N: Tensor
     """Where each response token stands, as an index into B*T."""
     mask_BT: Tensor
@@ -49,33 +49,27 @@ def collate(
     samples: Sequence[Sample], advantages: Sequence[float], version: Version, device: torch.device
 ) -> MicroBatch:
     """Every sample has at least one response token."""
-    num_inputs = max(sample.num_inputs for sample in samples)
+    tree = plant([sample.inputs for sample in samples])
     num_places = max(len(sample.response) for sample in samples)
     shape_BT = (len(samples), num_places)
-    input_ids_BL = np.zeros((len(samples), num_inputs), np.int64)
     mask_BT, is_current_BT = np.zeros(shape_BT, np.bool_), np.zeros(shape_BT, np.bool_)
     behaviour_BT = np.zeros(shape_BT, np.float32)
     sources, places = [], []
     for row, sample in enumerate(samples):
         response, num_prompt, length = sample.response, len(sample.prompt), len(sample.response)
-        input_ids_BL[row, :num_prompt] = sample.prompt
-        input_ids_BL[row, num_prompt : num_prompt + length - 1] = response.tokens[:-1]
-        # Padding repeats a token of the same row: were it a token with broken weights, 0 * NaN would reach others.
-        input_ids_BL[row, num_prompt + length - 1 :] = sample.prompt[0]
         mask_BT[row, :length] = response.mask != 0
         is_current_BT[row, :length] = _generated_by(response, version)
         # Only masked tokens may lack a log-prob (``Sample`` checks); a NaN would spoil their zero gradient.
         behaviour_BT[row, :length] = np.nan_to_num(response.full_logprobs, nan=0.0, posinf=0.0, neginf=0.0)
-        steps = np.arange(length)
-        sources.append(row * num_inputs + num_prompt - 1 + steps)
-        places.append(row * num_places + steps)
+        sources.append(tree.paths[row][num_prompt - 1 :])
+        places.append(row * num_places + np.arange(length))
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     return MicroBatch(
         samples=samples,
-        input_ids_BL=tensor(input_ids_BL),
+        tree=TreeInput.of(tree, device),
         targets_N=tensor(np.concatenate([sample.response.tokens for sample in samples]).astype(np.int64)),
         source_N=tensor(np.concatenate(sources)),
         place_N=tensor(np.concatenate(places)),

@@ -1,6 +1,6 @@
 """The Transformers module that is trained, and the log-probs it gives to response tokens.
 
-B sequences, L input positions, N response tokens, D hidden width, V vocabulary.
+U nodes of a tree of tokens, N response tokens, D hidden width, V vocabulary.
 
 Log-probs are ``log_softmax(logits / temperature)`` in at least fp32. Logits exist only for response tokens, and for
 long batches only a chunk at a time (recomputed in the backward pass), so memory does not grow with N * V.
@@ -19,7 +19,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.logging import disable_progress_bar
 
+from tailrace.trainer import tree_attention
 from tailrace.trainer.microbatch import MicroBatch
+from tailrace.trainer.tree_attention import take
 
 LOGITS_PER_CHUNK = 2**28
 """Most logits (N * V) that exist at the same time: 1 GiB in fp32."""
@@ -49,6 +51,7 @@ def load_model(path: Path, *, device: torch.device, gradient_checkpointing: bool
     # The model's own file is copied into checkpoints; an odd one must not make saving the weights fail.
     model.generation_config = GenerationConfig()
     model.to(device).eval()
+    tree_attention.teach(model)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         # Layers recompute only in training mode. They alone enter it; what is inside them keeps dropout off.
@@ -81,10 +84,10 @@ class Network:
     def score(self, micro: MicroBatch) -> TokenScores:
         with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             if self._has_plain_head:
-                hidden_BLD = self.model.base_model(input_ids=micro.input_ids_BL, use_cache=False).last_hidden_state
-                return self._score_hidden(hidden_BLD.flatten(0, 1)[micro.source_N], micro.targets_N)
-            logits_BLV = self.model(input_ids=micro.input_ids_BL, use_cache=False).logits
-            return self._score_logits(logits_BLV.flatten(0, 1)[micro.source_N], micro.targets_N)
+                hidden_UD = tree_attention.run(self.model.base_model, micro.tree, "last_hidden_state")
+                return self._score_hidden(take(hidden_UD, micro.source_N), micro.targets_N)
+            logits_UV = tree_attention.run(self.model, micro.tree, "logits")
+            return self._score_logits(take(logits_UV, micro.source_N), micro.targets_N)
 
     def _score_hidden(self, hidden_ND: Tensor, targets_N: Tensor) -> TokenScores:
         head = self.model.get_output_embeddings()

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tailrace.algorithms import packing
+from tailrace.algorithms import prefix_tree
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS
 from tailrace.core.ids import Version
@@ -107,11 +107,12 @@ class Trainer:
             chosen = [
                 index for index, sample in enumerate(samples) if has_gradient[index] == learn and len(sample.response)
             ]
-            lengths = [samples[index].num_inputs for index in chosen]
-            for pack in packing.pack(
-                lengths, max_tokens=self._settings.max_tokens_per_gpu, overhead_tokens=self._overhead_tokens
+            for places in prefix_tree.split(
+                [samples[index].inputs for index in chosen],
+                max_tokens=self._settings.max_tokens_per_gpu,
+                overhead_tokens=self._overhead_tokens,
             ):
-                members = [chosen[place] for place in pack]
+                members = [chosen[place] for place in places]
                 micro = collate(
                     [samples[index] for index in members],
                     [advantage_of[index] for index in members],
