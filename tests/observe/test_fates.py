@@ -72,7 +72,7 @@ def test_the_tokens_of_a_group_that_is_not_trained_are_wasted(command: do.Comman
 def test_a_deferred_group_comes_back_and_wastes_what_it_had() -> None:
     fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 1.0)])
     fates.feed(entry(ev.TimerFired(), do.CloseRound(round=0, is_long=False, accepted=(), deferred=(GROUP,))))
-    again = do.OpenRound(round=1, is_long=True, version=Version(1), restarted=(GROUP,))
+    again = do.OpenRound(round=1, is_long=True, version=Version(1), num_prompts=1, num_responses=2, restarted=(GROUP,))
     fates.feed(entry(ev.TimerFired(), again))
     fate = fates.groups[GROUP]
     assert (fate.state, fate.num_deferred, fate.num_resumed, fate.num_wasted) == (IN_PROGRESS, 1, 0, 10)

@@ -179,7 +179,7 @@ def test_rollout_that_begins_during_a_step_slows_it_from_then_on() -> None:
 def test_prompts_go_on_with_the_next_epoch_and_notes_are_not_answered() -> None:
     stage = Stage().do(
         do.RequestPrompts(source="train", epoch=0, offset=3, count=4),
-        do.OpenRound(round=0, is_long=False, version=Version(0)),
+        do.OpenRound(round=0, is_long=False, version=Version(0), num_prompts=4, num_responses=1),
         do.CloseRound(round=0, is_long=False, accepted=()),
     )
     [(_, offered)] = stage.pass_time().heard

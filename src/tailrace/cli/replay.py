@@ -73,6 +73,7 @@ def _under(schedule: Schedule, name: str) -> Schedule:
         schedule,
         launch_prompts=prompts,
         launch_responses=responses,
+        trials=(),
         leftovers=preset.leftovers,
         max_staleness=preset.max_staleness,
         admission=preset.admission,

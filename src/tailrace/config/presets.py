@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -69,6 +70,20 @@ def resolved(wishes: Wishes) -> Preset:
     if wishes.max_staleness is not None:
         given["max_staleness"] = None if wishes.max_staleness == "unbounded" else int(wishes.max_staleness)
     return replace(PRESETS[wishes.preset], **given)
+
+
+def trials(
+    preset: Preset, factors: Sequence[float], *, batch_size: int, group_size: int
+) -> tuple[tuple[int, int], ...]:
+    """Launch sizes to try. Where responses are not over-provisioned (strict mode), no trial does."""
+    tried = [
+        replace(preset, over_provision_prompts=factor, over_provision_responses=factor)
+        if preset.over_provision_responses > 1
+        else replace(preset, over_provision_prompts=factor)
+        for factor in factors
+    ]
+    sizes = [launch_sizes(each, batch_size=batch_size, group_size=group_size) for each in tried]
+    return tuple(dict(sizes).items())  # factors that come to the same number of prompts are one trial
 
 
 def launch_sizes(preset: Preset, *, batch_size: int, group_size: int) -> tuple[int, int]:

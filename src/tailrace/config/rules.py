@@ -80,6 +80,8 @@ def _engine(settings: Settings) -> Iterator[str]:
         yield f"rollout.kv_tokens ({rollout.kv_tokens}) cannot hold one longest response ({longest} tokens with prompt)"
     if rollout.deterministic and settings.model.dtype != "float32":
         yield f"rollout.deterministic needs model.dtype 'float32', got '{settings.model.dtype}'"
+    if rollout.deterministic and settings.schedule.over_provision_trials:
+        yield "schedule.over_provision_trials are judged by the clock, so rollout.deterministic cannot repeat them"
     longest_eval = max((s.max_response_length or 0 for s in settings.eval), default=0)
     if longest_eval > rollout.max_response_length:
         yield (

@@ -293,6 +293,9 @@ class ScheduleSettings(Section):
     over_provision_responses: Annotated[float, Field(ge=1)] | None = None
     """Responses a prompt is launched with, as a multiple of `n_samples_per_prompt` (rounded up); 1 is the strict mode:
     the fastest responses are not preferred."""
+    over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
+    """Factors to try in the first rounds with `defer`, such as [1.1, 1.2, 1.3, 1.4]: each serves two short rounds as
+    factor for prompts and responses; after the first long round the one with the least seconds per step is kept."""
     leftovers: Literal["wait", "drop", "defer", "resume", "keep"] | None = None
     """What becomes of responses that are not finished when the batch is full: wait for them, drop them, defer their
     prompts to a long round, resume them in the next round, or keep them running without rounds."""

@@ -113,6 +113,10 @@ class OpenRound(Command):
     is_long: bool
     version: Version
     """The oldest version that may generate it."""
+    num_prompts: int
+    """Groups it launches."""
+    num_responses: int
+    """Responses each of them begins with."""
     resumed: tuple[GroupId, ...] = ()
     """Interrupted or deferred groups that go on with the tokens they have."""
     restarted: tuple[GroupId, ...] = ()

@@ -76,6 +76,8 @@ def _give(state: State, schedule: Schedule, group: Group, instance: Instance, no
     if group.version is None:
         group.version = instance.version
         state.ledger.reserve(group.id, instance.version)
+    if state.round is not None and state.round.began_at is None and group.id.source == schedule.train_source:
+        state.round.began_at = now
     instance.heard_at = instance.heard_at if instance.running else now
     for trajectory in group.members.values():
         if trajectory.phase is TrajectoryPhase.PENDING:

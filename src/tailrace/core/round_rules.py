@@ -47,6 +47,7 @@ def collect(state: State, schedule: Schedule, routing: RoutingPolicy, now: float
             yield from _restart(state, schedule, state.groups[group_id], now)
         return
     round, state.round = state.round, None
+    state.search.note(round, now - (now if round.began_at is None else round.began_at))
     yield from _close_round(state, schedule, round, consumption.batch, now)
 
 
@@ -165,6 +166,8 @@ def open_round(state: State, schedule: Schedule, routing: RoutingPolicy, now: fl
         round=round.number,
         is_long=round.is_long,
         version=round.version,
+        num_prompts=round.size,
+        num_responses=round.num_members,
         resumed=tuple(resumed),
         restarted=tuple(restarted),
     )

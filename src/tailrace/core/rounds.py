@@ -29,8 +29,12 @@ class Round:
     """The oldest version that may generate for it."""
     size: int
     """Groups it launches."""
+    num_members: int
+    """Responses each of them begins with."""
     batch_size: int
     """Groups it ends with."""
+    began_at: float | None = None
+    """When the first of them was given to an instance."""
     given_up: dict[GroupId, str] = field(default_factory=dict)
     """Complete groups (with their domains) that a quota left over: they were launched and are not replaced."""
 
@@ -40,17 +44,21 @@ def next_round(state: State, schedule: Schedule) -> Round | None:
     number = state.ledger.current
     if number >= schedule.max_steps or state.published < number - schedule.rounds_ahead:
         return None
-    size, is_long = schedule.num_launched, len(state.queue) >= schedule.batch_size
-    batch_size = schedule.batch_size
-    if is_long:
-        size = schedule.batch_size
-    elif (remainder := _remainder(state, schedule)) is not None:
-        is_long = True
-        size = batch_size = min(remainder, batch_size)
-    return Round(number=number, is_long=is_long, version=state.published, size=size, batch_size=batch_size)
+    size, num_members = state.search.launch(schedule)
+    is_long, batch_size = len(state.queue) >= schedule.batch_size, schedule.batch_size
+    if not is_long and (remainder := _remainder(state, schedule, size)) is not None:
+        is_long, batch_size = True, min(remainder, batch_size)
+    return Round(
+        number=number,
+        is_long=is_long,
+        version=state.published,
+        size=batch_size if is_long else size,
+        num_members=schedule.group_size if is_long else num_members,
+        batch_size=batch_size,
+    )
 
 
-def _remainder(state: State, schedule: Schedule) -> int | None:
+def _remainder(state: State, schedule: Schedule, size: int) -> int | None:
     """Prompts that a pass over the data still has to train before it ends, where they must not be carried on."""
     if schedule.epoch_end is EpochEnd.CARRY or not schedule.epoch_size:
         return None
@@ -58,13 +66,12 @@ def _remainder(state: State, schedule: Schedule) -> int | None:
     fresh = schedule.epoch_size - offset
     if state.queue and next(iter(state.queue)).epoch < epoch:
         return len(state.queue)
-    return len(state.queue) + fresh if fresh < schedule.num_launched else None
+    return len(state.queue) + fresh if fresh < size else None
 
 
 def num_members(schedule: Schedule, round: Round | None) -> int:
     """Responses a group begins with."""
-    is_long = round is not None and round.is_long
-    return schedule.group_size if is_long else schedule.num_members
+    return schedule.num_members if round is None else round.num_members
 
 
 def num_missing(state: State, schedule: Schedule) -> int:

@@ -49,9 +49,8 @@ def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now:
 
 
 def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    for instance in state.instances.values():
-        if instance.phase is not InstancePhase.ABSENT:
-            continue
+    absent = InstancePhase.ABSENT
+    for instance in [each for each in state.instances.values() if each.phase is absent]:
         if instance.num_restarts > state.limits.max_restarts:
             times = f"{instance.num_restarts} times within one step"
             state.verdict = f"instance {instance.id} was lost {times}; the last time: {instance.last_loss}"
@@ -87,9 +86,9 @@ def interrupt(state: State, schedule: Schedule, routing: RoutingPolicy, now: flo
 
 
 def pull(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    for instance in state.instances.values():
-        is_behind = instance.version < state.published and instance.is_idle
-        if is_behind or (instance.phase is InstancePhase.RELEASED and _is_room_free(state)):
+    published, released = state.published, InstancePhase.RELEASED
+    for instance in [i for i in state.instances.values() if i.version < published or i.phase is released]:
+        if instance.is_idle or (instance.phase is released and _is_room_free(state)):
             instance.move(InstancePhase.PULLING, now=now)
             yield do.PullWeights(instance=instance.id, version=state.published)
 

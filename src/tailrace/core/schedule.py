@@ -98,6 +98,8 @@ class Schedule:
     """Groups a round launches; 0: the batch."""
     launch_responses: int = 0
     """Responses a launched group begins with; 0: the group size. Long rounds never launch more than they train."""
+    trials: tuple[tuple[int, int], ...] = ()
+    """(groups, responses per group) that short rounds launch by way of trial; the best is kept (`core.speculation`)."""
     leftovers: Leftovers = Leftovers.WAIT
     max_staleness: int | None = 0
     """Versions between the oldest token of a trained response and the version that trains it; None: any number."""
@@ -146,6 +148,11 @@ class Schedule:
         return self.launch_prompts or self.batch_size
 
     @property
+    def most_launched(self) -> int:
+        """Groups the largest short round launches."""
+        return max([self.num_launched, *(groups for groups, _ in self.trials)])
+
+    @property
     def num_members(self) -> int:
         """Responses a group of a short round begins with."""
         return self.launch_responses or self.group_size
@@ -172,7 +179,7 @@ class Schedule:
             batch_size=self.batch_size,
             max_staleness=self.max_staleness or 0,
             admission=self.admission,
-            capacity=self.num_launched if gives_up else self.batch_size,
+            capacity=self.most_launched if gives_up else self.batch_size,
         )
 
     @property
@@ -220,13 +227,17 @@ def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
             yield "only 'defer' has a queue to flush at the end of an epoch"
         if s.filters_equal_scores:
             yield "a flushed round trains what is left, so groups cannot be filtered and replaced: carry the queue on"
-        if s.epoch_size < s.num_launched:
-            yield f"a round launches {s.num_launched} prompts, more than the {s.epoch_size} of an epoch"
-    elif s.leftovers is Leftovers.DEFER and 0 < s.epoch_size < 2 * s.batch_size + s.num_launched:
+        if s.epoch_size < s.most_launched:
+            yield f"a round launches {s.most_launched} prompts, more than the {s.epoch_size} of an epoch"
+    elif s.leftovers is Leftovers.DEFER and 0 < s.epoch_size < 2 * s.batch_size + s.most_launched:
         yield (
             f"a deferred prompt is trained before it comes again, so the {s.epoch_size} prompts may all be waiting:"
-            f" 'defer' needs at least {2 * s.batch_size + s.num_launched}"
+            f" 'defer' needs at least {2 * s.batch_size + s.most_launched}"
         )
+    if s.trials and s.leftovers is not Leftovers.DEFER:
+        yield "over-provisioning is searched for by short and long rounds, which only 'defer' has"
+    if any(groups <= s.batch_size or responses < s.group_size for groups, responses in s.trials):
+        yield f"a trial launches more than {s.batch_size} prompts, with at least {s.group_size} responses each"
     if s.has_quotas and not s.discards_leftovers:
         yield "quotas leave complete groups over, so they need 'defer' or 'drop'"
     if s.max_versions_per_sample is not None and s.leftovers is not Leftovers.RESUME:

@@ -17,6 +17,7 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.ledger import Ledger
 from tailrace.core.rounds import Round
 from tailrace.core.schedule import Limits, Schedule
+from tailrace.core.speculation import Search
 from tailrace.core.trajectory import Trajectory
 
 
@@ -43,6 +44,8 @@ class State:
     groups: dict[GroupId, Group] = field(default_factory=dict)
     round: Round | None = None
     """None between rounds, and always where there are none."""
+    search: Search = field(default_factory=Search)
+    """What rounds cost so far, where the over-provisioning is searched for."""
     queue: dict[GroupId, None] = field(default_factory=dict)
     """The long queue: deferred groups, the first deferred first."""
     held: dict[GroupId, str] = field(default_factory=dict)

@@ -23,7 +23,7 @@ def alarms(fates: Fates, schedule: Schedule) -> list[str]:
 
 
 def _waiting_prompts(fates: Fates, schedule: Schedule) -> list[str]:
-    surplus = schedule.num_launched - schedule.batch_size
+    surplus = min([schedule.num_launched, *(groups for groups, _ in schedule.trials)]) - schedule.batch_size
     if schedule.leftovers is not Leftovers.DEFER or not surplus:
         return []
     bound = 2 * ceil(schedule.batch_size / surplus) + 2

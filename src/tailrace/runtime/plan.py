@@ -32,16 +32,15 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
 def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
     rollout, limits, asked = settings.rollout, settings.limits, settings.schedule
     preset = presets.resolved(asked)
-    launch_prompts, launch_responses = presets.launch_sizes(
-        preset, batch_size=asked.rollout_batch_size, group_size=rollout.n_samples_per_prompt
-    )
+    sizes = {"batch_size": asked.rollout_batch_size, "group_size": rollout.n_samples_per_prompt}
+    launch_prompts, launch_responses = presets.launch_sizes(preset, **sizes)
     return Schedule(
         train_source=TRAIN_SOURCE,
-        batch_size=asked.rollout_batch_size,
-        group_size=rollout.n_samples_per_prompt,
+        **sizes,
         max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
         launch_prompts=launch_prompts,
         launch_responses=launch_responses,
+        trials=presets.trials(preset, asked.over_provision_trials, **sizes),
         leftovers=preset.leftovers,
         max_staleness=preset.max_staleness,
         admission=preset.admission,

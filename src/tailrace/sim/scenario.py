@@ -11,7 +11,7 @@ import difflib
 import math
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -58,6 +58,7 @@ class VariantSection(Section):
     preset: str
     over_provision_prompts: float | None = Field(default=None, ge=1)
     over_provision_responses: float | None = Field(default=None, ge=1)
+    over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
     leftovers: Leftovers | None = None
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
     rounds_ahead: NonNegativeInt | None = None

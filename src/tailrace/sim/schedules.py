@@ -20,14 +20,14 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
         known = ", ".join([*presets.PRESETS, *chosen.variants])
         raise ScenarioError(f"no schedule '{variant.preset}'; there are {known}")
     preset = presets.resolved(variant)
-    prompts, responses = presets.launch_sizes(
-        preset, batch_size=chosen.rollout_batch_size, group_size=chosen.n_samples_per_prompt
-    )
+    sizes = {"batch_size": chosen.rollout_batch_size, "group_size": chosen.n_samples_per_prompt}
+    prompts, responses = presets.launch_sizes(preset, **sizes)
     try:
         return Schedule(
             **_base(scenario),
             launch_prompts=prompts,
             launch_responses=responses,
+            trials=presets.trials(preset, variant.over_provision_trials, **sizes),
             leftovers=preset.leftovers,
             max_staleness=preset.max_staleness,
             admission=preset.admission,
