@@ -40,6 +40,8 @@ def next_round(state: State, schedule: Schedule) -> Round | None:
     number = state.ledger.current
     if number >= schedule.max_steps or state.published < number - schedule.rounds_ahead:
         return None
+    if schedule.train_source in state.prompts:
+        return None  # they were to replace groups of the last round: this one begins with them
     size, is_long = schedule.num_launched, len(state.queue) >= schedule.batch_size
     batch_size = schedule.batch_size
     if is_long:
