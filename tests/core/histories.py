@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
-from tailrace.core.ids import GroupId
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 
 NUM_PROMPTS = 29
+I0 = InstanceId(0)
 _BASE = {"train_source": "train", "epoch_size": NUM_PROMPTS, "limits": Limits(max_restarts=1000)}
 
 
@@ -144,3 +145,24 @@ def seeds(count: int, first: int = 0) -> range:
 def history(schedule: Schedule, rng: random.Random, *, trouble: float, checks: bool = True) -> History:
     world = World(schedule, rng, num_prompts=NUM_PROMPTS, trouble=trouble, checks=checks)
     return History(schedule=schedule, world=world, verdict=world.run())
+
+
+def started(**changes: object) -> World:
+    """The world of a small run that has just begun."""
+    schedule = Schedule(**{"train_source": "train", "batch_size": 2, "group_size": 2, "max_steps": 3, **changes})
+    world = World(schedule, random.Random(0))
+    world.tell(ev.RunStarted(schedule=schedule))
+    return world
+
+
+def until(world: World, is_there: Callable[[], bool]) -> World:
+    while not is_there():
+        assert world.verdict is None, "the run ended before it came to that"
+        world.advance()
+    return world
+
+
+def running(world: World) -> TrajectoryId:
+    """The first response that runs."""
+    until(world, lambda: bool(world.running.get(I0)))
+    return next(iter(world.running[I0]))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 
 import pytest
 
 from tailrace.core import codec
+from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
 from tailrace.core.commands import FinishRun
@@ -86,6 +87,14 @@ def test_what_is_stored_for_a_choice_is_its_name(words: type[Enum]) -> None:
 
 def test_a_missing_field_has_its_default() -> None:
     assert codec.decode(Inner, {}) == Inner()
+
+
+def test_what_an_event_or_a_command_leaves_out_is_nothing() -> None:
+    parts = [part for part in (*vars(ev).values(), *vars(do).values()) if is_dataclass(part)]
+    mine = [part for part in parts if part.__module__ in (ev.__name__, do.__name__)]
+    defaults = {f"{p.__name__}.{f.name}": f.default for p in mine for f in fields(p) if f.default is not MISSING}
+    assert "Scored.detail" in defaults
+    assert [name for name, default in defaults.items() if default] == []
 
 
 def test_a_tuple_of_the_wrong_length_is_refused() -> None:

@@ -119,10 +119,16 @@ def outdate(state: State) -> None:
 def fill_queue(state: State) -> None:
     assert state.round is not None
     assert not state.queue
+    assert not state.round.is_long
     state.round.is_long = True
-    for prompt in range(4):
+    for prompt in range(state.round.size):
         group = Group(id=STRANGER._replace(prompt=prompt), num_needed=2, phase=GroupPhase.DEFERRED)
         state.groups[group.id], state.queue[group.id] = group, None
+
+
+def reserve_for_stranger(state: State) -> None:
+    assert state.ledger.can_reserve(state.version)
+    state.ledger.reserve(STRANGER, state.version)
 
 
 def swap_finished(state: State) -> None:
@@ -207,6 +213,7 @@ CHANGES: dict[str, Change] = {
     # the bound
     "the ledger is out of order": misplace,
     "a group is not in the ledger": lambda s: s.ledger.delete(next(g for g in s.ledger if s.ledger.is_reserved(g))),
+    "the ledger has a stranger": reserve_for_stranger,
     "the ledger has another group finished": swap_finished,
     "the ledger is a batch ahead": skip_batch,
     "a reservation is older than its group": age_reservation,

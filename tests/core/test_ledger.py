@@ -144,6 +144,13 @@ def test_a_group_version_may_rise_when_it_finishes_and_never_falls() -> None:
     ledger.check()
 
 
+@pytest.mark.parametrize("changes", [{"batch_size": 0}, {"max_staleness": -1}, {"capacity": 1}])
+def test_rules_without_a_batch_a_bound_or_room_are_refused(changes: dict[str, int]) -> None:
+    sound = {"batch_size": 2, "max_staleness": 0, "capacity": 2}
+    with pytest.raises(ValueError, match="batch_size >= 1, max_staleness >= 0, capacity >= batch_size"):
+        LedgerRules(admission=Admission.DEADLINE, **{**sound, **changes})
+
+
 def test_what_is_not_in_order_is_an_error() -> None:
     ledger = Ledger(rules(1, 1))
     with pytest.raises(UnknownSubject):

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
-from core.world import World
+from core.histories import I0, running, started, until
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.errors import CoreError, InvalidTransition, UnknownSubject
+from tailrace.core.groups import Group, GroupPhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.schedule import Limits, Schedule
+from tailrace.core.schedule import Leftovers, Limits
 from tailrace.core.trajectory import Finish, Trajectory
 
-I0 = InstanceId(0)
 NOBODY = TrajectoryId(GroupId("train", 0, 99), 0)
-
-
-def started(**changes: object) -> World:
-    schedule = Schedule(**{"train_source": "train", "batch_size": 2, "group_size": 2, "max_steps": 3, **changes})
-    world = World(schedule, random.Random(0))
-    world.tell(ev.RunStarted(schedule=schedule))
-    return world
-
-
-def until(world: World, is_there: Callable[[], bool]) -> World:
-    while not is_there():
-        world.advance()
-    return world
-
-
-def running(world: World) -> TrajectoryId:
-    until(world, lambda: bool(world.running.get(I0)))
-    return next(iter(world.running[I0]))
 
 
 def test_a_run_starts_once() -> None:
@@ -83,6 +63,22 @@ def test_only_the_next_step_is_trained(version: int) -> None:
 def test_a_step_is_trained_only_when_it_was_asked_for() -> None:
     with pytest.raises(CoreError, match="a step to version 1 was not asked for at version 0"):
         started().tell(ev.StepTrained(version=Version(1), seconds=1.0, metrics=()))
+
+
+def test_weights_do_not_change_while_they_are_published() -> None:
+    world = started(batch_size=1, group_size=1, max_steps=6, leftovers=Leftovers.KEEP, max_staleness=2)
+    both = {do.PublishWeights, do.TrainStep}
+    until(world, lambda: both <= {type(command) for command in world.open})
+    version = world.coordinator.version
+    with pytest.raises(CoreError, match=f"version {version} was trained further while it was still being published"):
+        world.tell(ev.StepTrained(version=Version(version + 1), seconds=1.0, metrics=()))
+
+
+def test_a_group_is_not_trained_before_it_is_taken() -> None:
+    group = Group(id=NOBODY.group, num_needed=1)
+    with pytest.raises(InvalidTransition, match="group train:0:99: open -> trained is not legal"):
+        group.move(GroupPhase.TRAINED, now=0.0)
+    assert group.phase is GroupPhase.OPEN
 
 
 def test_a_stranger_is_named() -> None:

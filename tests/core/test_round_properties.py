@@ -167,6 +167,9 @@ def test_flushed_epochs_train_every_prompt_exactly_once_per_pass() -> None:
         epochs = Counter(group.epoch for group in found.trained())
         newest = max(epochs)
         assert all(count == 29 for epoch, count in epochs.items() if epoch < newest)
+        passes = [{t.group.epoch for t in step.trajectories} for step in found.steps()]
+        assert passes == sorted(passes, key=min), "a pass began again"
+        assert all(len(epochs) == 1 for epochs in passes), "a step mixes two passes"
 
 
 def test_partial_1_nothing_disappears(partial: list[History]) -> None:
@@ -210,6 +213,22 @@ def test_partial_6_what_was_begun_goes_on_before_anything_new(partial: list[Hist
 def test_partial_7_a_step_has_exactly_its_groups_in_order(partial: list[History]) -> None:
     for found in partial:
         assert_trained_once(found)
+
+
+def test_a_step_says_which_version_wrote_the_first_token_of_each_response(partial: list[History]) -> None:
+    has_several = False
+    for found in partial:
+        versions: dict[object, list[int]] = {}
+        for entry in found.world.entries:
+            if isinstance(entry.event, ev.RolloutReported):
+                for part in (*entry.event.progressed, *entry.event.finished):
+                    if part.length:
+                        versions.setdefault(part.trajectory, []).append(entry.event.version)
+        for step in found.steps():
+            writers = [versions.get(trajectory, [step.version]) for trajectory in step.trajectories]
+            assert list(step.oldest) == [numbers[0] for numbers in writers]
+            has_several = has_several or any(len(set(numbers)) > 1 for numbers in writers)
+    assert has_several, "no response was continued, so the test shows nothing"
 
 
 def test_partial_cap_on_versions_is_kept() -> None:

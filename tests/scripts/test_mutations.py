@@ -10,15 +10,19 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "mutations.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def mutations() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutations", SCRIPT)
-    module = sys.modules["mutations"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("mutations")
 
 
 def variants(mutations: ModuleType, text: str) -> list[str]:
@@ -81,3 +85,11 @@ def test_what_is_left_alone_is_counted(mutations: ModuleType, text: str, reason:
 
 def test_the_text_of_an_error_is_left_alone_but_not_the_error(mutations: ModuleType) -> None:
     assert variants(mutations, "raise ValueError('no', 1)") == ["pass"]
+
+
+def test_every_reason_is_of_a_change_of_this_core(mutations: ModuleType) -> None:
+    mutants = load("mutants")
+    names = [mutants.name_of(mutants.row(job, "", "")) for job in mutants.all_jobs()[0]]
+    reasons = [line for line in mutants.REASONS.read_text().splitlines() if line.startswith("* `")]
+    assert reasons
+    assert [line for line in reasons if not any(line.startswith(f"* {name}: ") for name in names)] == []

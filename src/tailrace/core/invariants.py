@@ -48,14 +48,13 @@ def _check_training_groups(state: State, schedule: Schedule, train: list[Group])
     assert set(state.complete) | set(state.finished) == by_phase[GroupPhase.COMPLETE]
     assert set(state.queue) == by_phase[GroupPhase.DEFERRED]
     taken = [group for batch in state.batches for group in batch]
-    assert len(taken) == len(set(taken))
     assert set(taken) == by_phase[GroupPhase.TAKEN]
     assert sum(len(ids) for ids in by_phase.values()) == len(live) + len(taken) + len(state.queue)
     assert not set(state.held) & set(state.groups)
     if state.round is not None:
         assert state.round.number == state.ledger.current
         assert state.num_train_groups <= state.round.size
-        assert not (state.round.is_long and len(state.queue) >= schedule.batch_size * 2)
+        assert not (state.round.is_long and len(state.queue) >= schedule.num_launched)
 
 
 def _check_bound(state: State, schedule: Schedule, train: list[Group]) -> None:

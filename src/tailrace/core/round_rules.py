@@ -176,10 +176,7 @@ def open_round(state: State, schedule: Schedule, routing: RoutingPolicy, now: fl
 def _take_from_queue(state: State, schedule: Schedule, group: Group, now: float) -> Iterator[do.Command]:
     """A deferred group comes back: with its tokens if they are fresh enough for this batch, else from its prompt."""
     del state.queue[group.id]
-    is_fresh = group.version is not None and group.version + (schedule.max_staleness or 0) >= state.ledger.current
-    if schedule.max_staleness is None:
-        is_fresh = group.version is not None
-    if is_fresh and group.version is not None and state.ledger.can_reserve(group.version):
+    if group.version is not None and state.ledger.can_reserve(group.version):
         state.ledger.reserve(group.id, group.version)
     elif group.version is not None or not group.members:
         yield from let_go(state, group.clear() if group.members else [])

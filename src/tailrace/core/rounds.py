@@ -44,6 +44,8 @@ def next_round(state: State, schedule: Schedule) -> Round | None:
     number = state.ledger.current
     if number >= schedule.max_steps or state.published < number - schedule.rounds_ahead:
         return None
+    if schedule.train_source in state.prompts:
+        return None  # they were to replace groups of the last round: this one begins with them
     size, num_members = state.search.launch(schedule)
     is_long, batch_size = len(state.queue) >= schedule.batch_size, schedule.batch_size
     if not is_long and (remainder := _remainder(state, schedule, size)) is not None:

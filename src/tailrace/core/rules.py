@@ -203,7 +203,7 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
     elif state.num_failed_in_a_row >= max(_MIN_FAILURES, 2 * schedule.batch_size * schedule.group_size):
         count = state.num_failed_in_a_row
         state.verdict = f"the last {count} rewards failed, every one of them; {state.last_reward_failure}"
-    is_saved = state.save_due is None and state.saving is None
+    is_saved = state.save_due is None
     if state.verdict is None and state.version == schedule.max_steps and state.eval_done == state.version and is_saved:
         state.verdict = f"{state.version} steps are done" if schedule.trains else "every prompt is done"
         yield do.FinishRun(is_complete=True, reason=state.verdict)

@@ -1,0 +1,50 @@
+"""Which members of a group count, and for what."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.core.groups import Group
+from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+
+GROUP = GroupId("train", 0, 1)
+PENDING, RUNNING = TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING
+GENERATED, SCORED = TrajectoryPhase.GENERATED, TrajectoryPhase.SCORED
+
+
+def group(*members: tuple[TrajectoryPhase, Version, int]) -> Group:
+    """Each member has a number of tokens of one version; two of them are needed."""
+    found = Group(id=GROUP, num_needed=2, version=Version(0))
+    for number, (phase, version, length) in enumerate(members):
+        member = Trajectory(id=TrajectoryId(GROUP, number), phase=phase)
+        member.grow(length, version)
+        found.members[member.id] = member
+        found.num_unsettled += phase is not SCORED
+    return found
+
+
+@pytest.mark.parametrize(
+    ("members", "kept"),
+    [
+        ([(PENDING, 0), (RUNNING, 1), (RUNNING, 9)], {1, 2}),
+        ([(PENDING, 0), (RUNNING, 1), (RUNNING, 9), (GENERATED, 2)], {2, 3}),
+        ([(RUNNING, 8), (RUNNING, 9), (GENERATED, 2), (SCORED, 1)], {2, 3}),
+        ([(GENERATED, 8), (GENERATED, 9), (SCORED, 1), (SCORED, 1)], {2, 3}),
+        ([(PENDING, 3), (PENDING, 3), (PENDING, 3)], {0, 1}),
+    ],
+)
+def test_a_group_keeps_the_members_that_are_furthest(
+    members: list[tuple[TrajectoryPhase, int]], kept: set[int]
+) -> None:
+    found = group(*((phase, Version(0), length) for phase, length in members))
+    given_up = found.forgo_surplus()
+    assert {member.member for member in found.members} == kept
+    assert {member.id.member for member in given_up} == set(range(len(members))) - kept
+    assert found.num_unsettled == sum(member.phase is not SCORED for member in found.members.values())
+
+
+def test_only_members_that_go_on_need_an_instance_of_their_version() -> None:
+    assert group((SCORED, Version(3), 5), (PENDING, Version(1), 5)).newest_version() == 1
+    assert group((GENERATED, Version(3), 5), (PENDING, Version(1), 0)).newest_version() == 0
+    assert group((PENDING, Version(1), 5), (RUNNING, Version(2), 5)).newest_version() == 2

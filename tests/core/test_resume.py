@@ -1,0 +1,49 @@
+"""What a resumed run forgives, writes again and leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.histories import I0, running, started, until
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core.schedule import Limits
+
+
+def saves(world: World) -> list[do.SaveCheckpoint]:
+    return [c for entry in world.entries for c in entry.commands if isinstance(c, do.SaveCheckpoint)]
+
+
+def test_losses_of_an_instance_are_forgiven() -> None:
+    world = started(limits=Limits(max_restarts=0))
+    running(world)
+    world.lose(I0, "out of memory")
+    assert world.verdict is not None
+    assert "instance 0 was lost 1 times" in world.verdict.reason
+    world.crash_and_resume()
+    assert do.StartInstance(instance=I0) in world.entries[-1].commands
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict.is_complete
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_a_checkpoint_is_written_again_unless_it_is_on_disk(is_on_disk: bool) -> None:
+    world = started(save_interval=1)
+    until(world, lambda: any(isinstance(command, do.SaveCheckpoint) for command in world.open))
+    [asked] = saves(world)
+    world.saved += [asked.version] if is_on_disk else []
+    world.crash_and_resume()
+    until(world, lambda: world.verdict is not None)
+    assert world.saved == [1, 2, 3]
+    assert saves(world).count(asked) == (1 if is_on_disk else 2)
+
+
+def test_a_checkpoint_is_not_written_of_a_version_the_trainer_has_left() -> None:
+    world = started(save_interval=2, max_steps=4)
+    until(world, lambda: any(isinstance(command, do.SaveCheckpoint) for command in world.open))
+    [asked] = saves(world)
+    world.open.remove(asked)  # it never comes to its end
+    until(world, lambda: world.coordinator.version == 3)
+    world.crash_and_resume()
+    until(world, lambda: world.verdict is not None)
+    assert world.saved == [4]

@@ -1,0 +1,91 @@
+"""What a round takes in, and when it may end."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from core.histories import active_partial, history, started, tail_batching
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId
+from tailrace.core.schedule import EvalSet, Leftovers, Limits, VersionCap
+
+HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
+
+
+def test_a_prompt_that_comes_again_too_early_is_held_back_and_replaced() -> None:
+    """A pass in another order may begin with the prompts the last one ended with."""
+    world = started(group_size=1, leftovers=Leftovers.DEFER, launch_prompts=3)
+    prompts = ((0, 5), (0, 6), (1, 5))
+    world.tell(ev.PromptsOffered(source="train", prompts=prompts, next_epoch=1, next_offset=1))
+    state = world.coordinator._state
+    assert list(state.groups) == [GroupId("train", 0, 5), GroupId("train", 0, 6)]
+    assert list(state.held) == [GroupId("train", 1, 5)]
+    assert do.RequestPrompts(source="train", epoch=1, offset=1, count=1) in world.entries[-1].commands
+
+
+def test_a_queue_of_several_batches_is_trained_in_long_rounds_one_after_the_other() -> None:
+    rng = random.Random(0)
+    schedule = tail_batching(rng, batch_size=2, group_size=1, launch_prompts=9, launch_responses=1, max_steps=8)
+    kinds = [closed.is_long for _, closed in history(schedule, rng, trouble=0.0).rounds()]
+    assert kinds == [False, True, True, True, False, True, True, True]
+
+
+def test_a_long_round_takes_as_many_from_the_queue_as_were_filtered() -> None:
+    """Every event is checked: a round that took more would have more groups than its size."""
+    for seed in range(3):
+        rng = random.Random(f"top-up-{seed}")
+        schedule = tail_batching(
+            rng,
+            batch_size=2,
+            group_size=2,
+            launch_prompts=9,
+            launch_responses=2,
+            max_steps=6,
+            filters_equal_scores=True,
+        )
+        found = history(schedule, rng, trouble=0.0)
+        assert found.verdict.is_complete
+        num_long = sum(closed.is_long for _, closed in found.rounds())
+        assert num_long > 0
+        assert found.left_out()
+
+
+class LateOffers(World):
+    """Prompts come only when nothing is generated or scored."""
+
+    def answer(self, command: do.Command) -> None:
+        is_busy = bool(self.rewards) or any(self.running.values())
+        if isinstance(command, do.RequestPrompts) and is_busy:
+            self.open.append(command)
+        else:
+            super().answer(command)
+
+
+def test_a_long_round_has_no_groups_in_excess_even_where_prompts_come_late() -> None:
+    """Every event is checked, as above. A group was filtered, the others filled the batch before the prompt that was
+    to replace it came: the next round begins with it, not before it."""
+    for seed in range(5):
+        rng = random.Random(f"late-{seed}")
+        changes = {"group_size": 2, "launch_responses": 2, "filters_equal_scores": True}
+        schedule = tail_batching(rng, batch_size=2, launch_prompts=4, rounds_ahead=1, max_staleness=1, **changes)
+        schedule = replace(schedule, limits=Limits(prompts_s=1e6))
+        world = LateOffers(schedule, rng, num_prompts=29)
+        assert world.run().is_complete
+
+
+@pytest.mark.parametrize("version_cap", VersionCap)
+def test_a_training_response_at_its_cap_of_versions_is_waited_for_or_begins_again(version_cap: VersionCap) -> None:
+    again = set()
+    for seed in range(10):
+        rng = random.Random(f"cap-{seed}")
+        schedule = active_partial(
+            rng, max_versions_per_sample=1, version_cap=version_cap, eval_sets=HELDOUT, eval_interval=1
+        )
+        submits = [c for c in history(schedule, rng, trouble=0.0, checks=False).commands if isinstance(c, do.Submit)]
+        again |= {d.trajectory.group.source for submit in submits for d in submit.dispatches if d.trajectory.attempt}
+    assert again == ({"train"} if version_cap is VersionCap.RESTART else set())

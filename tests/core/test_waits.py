@@ -1,0 +1,61 @@
+"""A wait has a name and a limit, and is acted on when the limit is passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.histories import I0, running, started
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.schedule import Limits, Schedule
+from tailrace.core.trajectory import Finish
+from tailrace.policies.routing.least_loaded import LeastLoaded
+
+
+def names(world: World) -> list[str]:
+    return [wait.what for wait in world.coordinator.waits()]
+
+
+def end(world: World, response: TrajectoryId) -> None:
+    ended = ev.Finished(trajectory=response, length=9, finish=Finish.STOP)
+    world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=(ended,)))
+
+
+def test_a_wait_for_several_names_the_first_and_counts_the_others() -> None:
+    world = started(batch_size=1, group_size=2)
+    first = running(world)
+    second = first._replace(member=1)
+    assert f"response {first} and 1 more on instance 0" in names(world)
+    end(world, first)
+    assert f"response {second} on instance 0" in names(world)
+    assert f"reward of {first}" in names(world)
+    end(world, second)
+    assert f"reward of {first} and 1 more" in names(world)
+
+
+def test_a_timer_that_is_still_to_come_is_not_set_again() -> None:
+    world = started(limits=Limits(prompts_s=5.0))
+    assert do.SetTimer(at=5.0) in world.entries[-1].commands
+    world.now = 4.0
+    world.tell(ev.TrainerReached(version=Version(0)))
+    assert not any(isinstance(command, do.SetTimer) for command in world.entries[-1].commands)
+
+
+def test_a_wait_past_its_limit_is_noticed_with_whatever_comes_next() -> None:
+    world = started(limits=Limits(prompts_s=5.0))
+    world.now = 6.0
+    world.tell(ev.TrainerReached(version=Version(0)))
+    assert world.verdict is not None
+    assert world.verdict.reason == "waited 6 s for prompts of 'train' (limit 5 s)"
+
+
+def test_a_journal_is_followed_under_the_limits_it_was_written_with() -> None:
+    """A run that is resumed with other limits before its first checkpoint reads its journal from the start."""
+    then = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=Limits(prompts_s=5.0))
+    coordinator = Coordinator(replace(then, limits=Limits(prompts_s=50.0)), routing=LeastLoaded())
+    coordinator.handle(ev.RunStarted(schedule=then), now=0.0)
+    [limit_s] = [wait.limit_s for wait in coordinator.waits() if wait.what == "prompts of 'train'"]
+    assert limit_s == 5.0
