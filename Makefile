@@ -65,7 +65,7 @@ bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processe
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
 
 bench-profile: $(STAMP)  ## cost model of the native engine: error on load points that were not fitted (about a minute)
-	@$(BIN)/tailrace profile tiny-arith --json benchmarks/results/profile_tiny_arith.json
+	@$(BIN)/tailrace profile tiny-arith --rollout.threads 1 --json benchmarks/results/profile_tiny_arith.json
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py

@@ -50,6 +50,7 @@ def test_a_model_stands_in_for_a_recipe(capsys: pytest.CaptureFixture[str]) -> N
     [
         (["no-such-recipe"], "no recipe 'no-such-recipe'"),
         (["tiny-arith", "--model.path", "x"], "both name a model"),
+        (["tiny-arith", "--json", "no/such/folder/profile.json"], "there is no folder no/such/folder"),
         (["quickstart", "--repeats", "0"], "--repeats must be at least 1"),
         (["quickstart", "--max_prompt_length", "8", "--max_response_length", "8"], "give them more than"),
         (["quickstart", "--max_running", "1", "--max_prompt_length", "8", "--max_response_length", "32"], "too few"),

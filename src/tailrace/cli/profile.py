@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.cli import recipe
 from tailrace.config.load import SettingsError, load
@@ -37,6 +37,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 def _load(options: argparse.Namespace) -> Settings:
     if options.repeats < 1:
         raise SettingsError(f"--repeats must be at least 1, got {options.repeats}")
+    if options.json is not None and not options.json.parent.is_dir():
+        raise SettingsError(f"--json: there is no folder {options.json.parent}")
     given = recipe.overrides(options)
     if not _is_model(options.recipe):
         return load(options.recipe, given)
@@ -73,7 +75,7 @@ def _lines(found: Profiled) -> list[str]:
         for m in sorted(profile.held_out, key=lambda m: m.point)
     ]
     return [
-        f"{setting['model']}, {setting['dtype']}, on {setting['device']} with {setting['threads']} threads;"
+        f"{setting['model']}, {setting['dtype']}, on {setting['device']}, threads: {setting['threads']};"
         f" {len(profile.fitted)} load points fitted, {len(rows)} held out,"
         f" {setting['repeats']} visits of {setting['steps_per_visit']} steps each",
         "held out:",
@@ -86,4 +88,14 @@ def _lines(found: Profiled) -> list[str]:
         f"k5 {model.k5:.2f} tokens of the KV cache per token held",
         f"prefill {profile.prefill_s:.3e} s per token",
         f"mean error {profile.error:.1%} on the points held out, {profile.fitted_error:.1%} on those fitted",
+        *_notes(setting),
+    ]
+
+
+def _notes(setting: dict[str, Any]) -> list[str]:
+    load, cores = max(setting["load_average"]), setting["cores"]
+    if load <= cores:
+        return []
+    return [
+        f"note: the load average was {load:.1f} on {cores} cores; measure again when the machine has nothing else to do"
     ]
