@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-weights ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -63,6 +63,9 @@ bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; or
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
+
+bench-profile: $(STAMP)  ## cost model of the native engine: error on load points that were not fitted (about a minute)
+	@$(BIN)/tailrace profile tiny-arith --rollout.threads 1 --json benchmarks/results/profile_tiny_arith.json
 
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py

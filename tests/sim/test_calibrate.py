@@ -7,7 +7,8 @@ import pytest
 from sim.worlds import small_scenario
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
-from tailrace.sim.calibrate import Calibration, Machine, calibrate, error, predict, step_seconds
+from tailrace.observe.cost_fit import error
+from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
 from tailrace.sim.result import simulate
@@ -95,7 +96,3 @@ def test_a_schedule_that_overlaps_is_predicted_from_two_others(shared: dict[str,
 def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:
     with pytest.raises(ValueError, match="too few"):
         calibrate([journal[:20]], MACHINE)
-
-
-def test_error_is_a_mean_share() -> None:
-    assert error([1.1, 1.8], [1.0, 2.0]) == pytest.approx(0.1)

@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import compare, doctor, export, replay, report, rollout, simulate, train, version
+from tailrace.cli import compare, doctor, export, profile, replay, report, rollout, simulate, train, version
 
 _VERBS = {
     "train": train,
     "rollout": rollout,
     "compare": compare,
+    "profile": profile,
     "simulate": simulate,
     "replay": replay,
     "report": report,

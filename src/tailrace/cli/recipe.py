@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from tailrace.runtime.train import Result
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "recipe", help="a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail"
-    )
+_RECIPE = "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail"
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None:
+    """``or_else``: what the verb takes beside a recipe."""
+    parser.add_argument("recipe", help=_RECIPE + or_else)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
     settings = parser.add_argument_group(
         "settings",
@@ -57,16 +59,26 @@ def _other_names() -> list[str]:
 def carry_out(
     options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Settings], run: Callable[[Settings], Result]
 ) -> int:
+    def run_and_report(settings: Settings) -> int:
+        result = run(settings)
+        if settings.report:
+            _report(result.directory)
+        return result.exit_code
+
+    return begin(options, rest, load, run_and_report)
+
+
+def begin(
+    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Settings], run: Callable[[Settings], int]
+) -> int:
+    """The exit status; what is wrong with the settings or lacking here becomes a sentence."""
     try:
         refuse_unknown(rest)
         settings = load()
         if options.dry_run:
             print(settings.model_dump_json(indent=2))
             return 0
-        result = run(settings)
-        if settings.report:
-            _report(result.directory)
-        return result.exit_code
+        return run(settings)
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

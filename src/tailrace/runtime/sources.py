@@ -44,9 +44,9 @@ class Sources:
     def load(cls, settings: Settings) -> Self:
         """Read everything, or raise ``SettingsError`` with the reason. Nothing is written."""
         try:
-            _check_device(settings.model.device)
+            check_device(settings.model.device)
             model = resolve_model(settings.model.path)
-            _check_model(settings, model)
+            check_model(settings, model)
             tokenizer = load_tokenizer(model)
             loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
@@ -108,7 +108,7 @@ class _Loader:
         )
 
 
-def _check_model(settings: Settings, model: Path) -> None:
+def check_model(settings: Settings, model: Path) -> None:
     """What a worker would die of later is found here, from the files' headers."""
     longest = settings.data.max_prompt_length + settings.rollout.max_response_length
     architecture = read_architecture(model)
@@ -156,7 +156,7 @@ def _model_fingerprint(model: Path) -> str:
     return hashlib.sha256(f"{(model / 'config.json').read_text()}{sizes}".encode()).hexdigest()
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
     if importlib.util.find_spec("torch") is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     if name in ("auto", "cpu"):

@@ -1,9 +1,7 @@
 """Fit the cost model to journals of real runs, and say how far off it is.
 
-Engine: ``seconds = sum(steps * (k1 * kv + k3 * max(n*, n) + k4)) + prefill_s * prefilled`` over samples of some steps
-each. It is linear for a given turning point ``n* = k2 / k3``, so every turning point that occurs is tried and the best
-kept. Costs are never negative: a column that would be is left out. Trainer: a fixed part and a part per token. The rest
-are means.
+Engine: ``observe/cost_fit.py``, over samples of some steps each. Trainer: a fixed part and a part per token. Costs are
+never negative. The rest are means.
 
 What was measured alone and what was measured beside other work on the same devices is kept apart. Costs are fitted to
 the first; how much rollout and training slow each other down, to the second. What a process takes longer for when it
@@ -17,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median, pstdev
 from typing import Any, TypeVar
 
@@ -26,11 +24,13 @@ import numpy as np
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
+from tailrace.observe.cost_fit import error, fit_steps, non_negative, sample_s
 from tailrace.observe.metrics import Metrics
+from tailrace.observe.token_clock import EngineSample
 from tailrace.sim.engine_model import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import RecordedLengths
-from tailrace.sim.observations import EngineSample, Observations, TrainingSample
+from tailrace.sim.observations import Observations, TrainingSample
 from tailrace.sim.result import run_schedule
 from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
@@ -108,14 +108,14 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
             trainer=trainer,
             reward=_fit_rewards(seen, machine),
             sharing=Sharing(
-                rollout=_slowdown([(x, _predict(engine, x)) for x in seen.engine if not x.is_first]),
+                rollout=_slowdown([(x, sample_s(engine, x)) for x in seen.engine if not x.is_first]),
                 training=_slowdown([(x, trainer.step(x.tokens)) for x in seen.training if not x.is_first]),
             ),
             num_prompts=machine.num_prompts,
             prompt_length=machine.prompt_length,
             max_response_length=machine.max_response_length,
         ),
-        engine_error=error([_predict(engine, sample) for sample in alone], [sample.seconds for sample in alone]),
+        engine_error=error([sample_s(engine, sample) for sample in alone], [sample.seconds for sample in alone]),
         num_samples=len(alone),
         num_steps=len(seen.training),
     )
@@ -156,45 +156,14 @@ def schedule_of(entries: Sequence[Entry]) -> Schedule:
     return first.schedule
 
 
-def error(predicted: Sequence[float], real: Sequence[float]) -> float:
-    """Mean absolute percentage error, as a share."""
-    return fmean(abs(p - r) / r for p, r in zip(predicted, real, strict=True) if r > 0)
-
-
 def _fit_engine(samples: Sequence[EngineSample], machine: Machine) -> EngineCosts:
-    seconds = np.array([sample.seconds for sample in samples])
-    turning_points = sorted({n for sample in samples for _, _, n in sample.parts})
-    best: tuple[float, int, np.ndarray] | None = None
-    for turn in [0, *turning_points]:
-        columns = [
-            [sum(s * kv for s, kv, _ in x.parts), sum(s * max(turn, n) for s, _, n in x.parts), x.steps, x.prefilled]
-            for x in samples
-        ]
-        solution = _non_negative(np.array(columns, dtype=float), seconds)
-        residual = float(np.sum((np.array(columns) @ solution - seconds) ** 2))
-        if best is None or residual < best[0] * (1 - 1e-9):
-            best = (residual, turn, solution)
-    assert best is not None
-    _, turn, (k1, k3, k4, prefill_s) = best
-    return EngineCosts(
-        k1=float(k1),
-        k2=float(k3 * turn),
-        k3=float(k3),
-        k4=float(k4),
-        prefill_s=float(prefill_s),
-        kv_capacity=machine.kv_capacity,
-        max_running=machine.max_running,
-    )
-
-
-def _predict(costs: EngineCosts, sample: EngineSample) -> float:
-    steps = sum(s * (costs.k1 * kv + max(costs.k2, costs.k3 * n) + costs.k4) for s, kv, n in sample.parts)
-    return steps + costs.prefill_s * sample.prefilled
+    costs = fit_steps(samples)
+    return EngineCosts(**asdict(costs), kv_capacity=machine.kv_capacity, max_running=machine.max_running)
 
 
 def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> InstanceTimes:
     """An engine is given work as soon as it has started, so its warm-up counts as part of the start."""
-    warm_up_s = _mean([x.seconds - _predict(engine, x) for x in seen.engine if x.is_first])
+    warm_up_s = _mean([x.seconds - sample_s(engine, x) for x in seen.engine if x.is_first])
     return InstanceTimes(
         start_s=_mean(seen.instance_start_s) + max(warm_up_s, 0.0),
         pull_s=_mean(seen.pull_s),
@@ -206,7 +175,7 @@ def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> 
 def _fit_trainer(seen: Observations) -> TrainerCosts:
     alone = _alone(seen.training)
     tokens = np.array([[1.0, sample.tokens] for sample in alone])
-    fixed_s, token_s = map(float, _non_negative(tokens, np.array([sample.seconds for sample in alone])))
+    fixed_s, token_s = map(float, non_negative(tokens, np.array([sample.seconds for sample in alone])))
     first = [x for x in seen.training if x.is_first and not x.overlaps]
     return TrainerCosts(
         fixed_s=fixed_s,
@@ -265,20 +234,6 @@ def _fit_rewards(seen: Observations, machine: Machine) -> RewardCosts:
         timeout_s=max(seconds) * 1.01,
     )
     return RewardCosts(seed=0, num_workers=machine.num_reward_workers, kinds=(kind,))
-
-
-def _non_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares without negative coefficients: the most negative column is left out until there is none."""
-    used = list(range(columns.shape[1]))
-    scale = np.maximum(np.abs(columns).max(axis=0), 1e-12)
-    while used:
-        found = np.linalg.lstsq(columns[:, used] / scale[used], target, rcond=None)[0] / scale[used]
-        if (found >= 0).all():
-            solution = np.zeros(columns.shape[1])
-            solution[used] = found
-            return solution
-        used.pop(int(np.argmin(found * scale[used])))
-    return np.zeros(columns.shape[1])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -26,6 +26,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tailrace.policies.cost_model import step_s
+
 Id = TypeVar("Id")
 
 
@@ -47,7 +49,7 @@ class EngineCosts:
     """Responses generated at the same time."""
 
     def step(self, kv: int, n: int) -> float:
-        return self.k1 * kv + max(self.k2, self.k3 * n) + self.k4
+        return step_s(self, kv, n)
 
     def steps(self, kv: int, n: int, count: int) -> float:
         """Seconds of ``count`` steps in a row."""

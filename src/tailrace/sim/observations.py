@@ -1,8 +1,6 @@
 """What a journal says about costs: a fold that turns it into samples for ``calibrate``.
 
-An engine's token clock is never reported, but it can be read off: a response that had ``a`` tokens at one report and
-has ``b`` at a later one has seen ``b - a`` steps in between, and so has everything that ran beside it. From the clock
-follows how many tokens the others held, reported or not.
+Samples of an engine come from its token clock (``observe/token_clock.py``).
 
 Work that ran beside other work on the same devices is marked: ``overlaps`` holds (seconds, part of the instances that
 were busy) for the time in which an optimizer step and rollout went on together.
@@ -18,24 +16,7 @@ from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.trajectory import Finish
-
-_MIN_STEPS = 16
-"""Reports are joined until they span this many steps: a report comes up to a step after what it tells."""
-
-
-@dataclass(slots=True)
-class EngineSample:
-    """Some engine steps in a row on one instance."""
-
-    seconds: float = 0.0
-    steps: int = 0
-    prefilled: int = 0
-    """Tokens submitted meanwhile: of prompts, and of responses that go on."""
-    parts: list[tuple[int, float, int]] = field(default_factory=list)
-    """(steps, tokens held, responses running)."""
-    overlaps: list[tuple[float, float]] = field(default_factory=list)
-    is_first: bool = False
-    """The instance had just started."""
+from tailrace.observe.token_clock import EngineSample, TokenClock
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,19 +28,6 @@ class TrainingSample:
     overlaps: list[tuple[float, float]]
     is_first: bool
     """The trainer had just started."""
-
-
-@dataclass(slots=True)
-class _Clock:
-    """The token clock of one instance, as far as it can be known."""
-
-    time: float = 0.0
-    steps: int = 0
-    points: dict[TrajectoryId, tuple[int, int]] = field(default_factory=dict)
-    """Of each running response: (clock, length) when it was last heard of."""
-    waiting: dict[TrajectoryId, int] = field(default_factory=dict)
-    """Length of each response beyond those that can run, in order."""
-    open: EngineSample = field(default_factory=lambda: EngineSample(is_first=True))
 
 
 @dataclass(slots=True)
@@ -87,7 +55,7 @@ class Observations:
     offered: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, prompt index) of the training prompts, in order."""
     _train_source: str = ""
-    _clocks: dict[InstanceId, _Clock] = field(default_factory=dict)
+    _clocks: dict[InstanceId, TokenClock] = field(default_factory=dict)
     _step: do.TrainStep | None = None
     _asked: dict[object, float] = field(default_factory=dict)
     """When each kind of trainer order, and each instance's pull or release, was asked for."""
@@ -107,7 +75,7 @@ class Observations:
         for command in entry.commands:
             match command:
                 case do.Submit(instance=instance, dispatches=dispatches):
-                    self._submit(instance, dispatches, entry.now)
+                    self._clock(instance).submit(dispatches, entry.now)
                 case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
                     self._step = command if isinstance(command, do.TrainStep) else self._step
@@ -124,12 +92,12 @@ class Observations:
 
     def _elapse(self, now: float) -> None:
         """Take note of what runs beside an optimizer step."""
-        busy = [clock for clock in self._clocks.values() if clock.points]
+        busy = [clock for clock in self._clocks.values() if clock.is_busy]
         if self._step is not None and busy and now > self._now:
-            overlap = (now - self._now, len(busy) / self._num_instances)
-            self._overlaps.append(overlap)
+            seconds, share = now - self._now, len(busy) / self._num_instances
+            self._overlaps.append((seconds, share))
             for clock in busy:
-                clock.open.overlaps.append(overlap)
+                clock.overlap(seconds, share)
         self._now = now
 
     def _event(self, event: ev.Event, now: float) -> None:
@@ -151,7 +119,8 @@ class Observations:
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
-                self._drop(instance, [part.trajectory for part in aborted])
+                if (clock := self._clocks.get(instance)) is not None:
+                    clock.drop(part.trajectory for part in aborted)
             case ev.ResponsesScored(scores=scores):
                 self._scored(scores, now)
             case ev.StepTrained() if self._step is not None:
@@ -193,57 +162,16 @@ class Observations:
         self._trainer_free_at = now
         return now - began
 
-    def _submit(self, instance: InstanceId, dispatches: tuple[do.Dispatch, ...], now: float) -> None:
-        clock = self._clocks.setdefault(instance, _Clock())
-        if not clock.points:
-            clock.time, clock.open = now, EngineSample(is_first=clock.open.is_first)
-        clock.waiting.update({dispatch.trajectory: dispatch.start for dispatch in dispatches})
-        self._admit(clock)
+    def _clock(self, instance: InstanceId) -> TokenClock:
+        if instance not in self._clocks:
+            self._clocks[instance] = TokenClock(
+                prompt_length=self.prompt_length, max_running=self.max_running, hand_over=self.engine.append
+            )
+        return self._clocks[instance]
 
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         for end in event.finished:
             if end.finish is not Finish.INTERRUPTED:
                 self.lengths[end.trajectory] = (end.length, end.finish is Finish.LENGTH)
-        clock = self._clocks.get(event.instance)
-        news = {part.trajectory: part.length for part in event.progressed}
-        news |= {end.trajectory: end.length for end in event.finished}
-        known = [(*clock.points[t], length) for t, length in news.items() if t in clock.points] if clock else []
-        if clock is None:
-            return
-        steps = max((at + length - before for at, before, length in known), default=clock.steps) - clock.steps
-        if steps > 0:
-            self._advance(clock, steps, now)
-        clock.points.update({t: (clock.steps, length) for t, length in news.items() if t in clock.points})
-        self._drop(event.instance, [end.trajectory for end in event.finished])
-
-    def _advance(self, clock: _Clock, steps: int, now: float) -> None:
-        middle = clock.steps + steps / 2
-        held = sum(before + middle - at + self.prompt_length for at, before in clock.points.values())
-        sample = clock.open
-        sample.parts.append((steps, held, len(clock.points)))
-        sample.steps += steps
-        sample.seconds += now - clock.time
-        clock.steps, clock.time = clock.steps + steps, now
-        if sample.steps >= _MIN_STEPS:
-            self._close(clock)
-
-    def _drop(self, instance: InstanceId, trajectories: list[TrajectoryId]) -> None:
-        if (clock := self._clocks.get(instance)) is not None:
-            for trajectory in trajectories:
-                clock.points.pop(trajectory, None)
-                clock.waiting.pop(trajectory, None)
-            self._admit(clock)
-            if not clock.points:
-                self._close(clock)
-
-    def _admit(self, clock: _Clock) -> None:
-        while clock.waiting and len(clock.points) < self.max_running:
-            trajectory = next(iter(clock.waiting))
-            start = clock.waiting.pop(trajectory)
-            clock.points[trajectory] = (clock.steps, start)
-            clock.open.prefilled += self.prompt_length + start
-
-    def _close(self, clock: _Clock) -> None:
-        if clock.open.steps:
-            self.engine.append(clock.open)
-        clock.open = EngineSample()
+        if (clock := self._clocks.get(event.instance)) is not None:
+            clock.report(event, now)

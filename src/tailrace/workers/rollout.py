@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from tailrace.config.settings import ModelSettings
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.engines.contract import Engine, Output, Request, Unservable
@@ -135,9 +136,12 @@ class RolloutWorker:
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
 
 
+def device_of(model: ModelSettings) -> torch.device:
+    return torch.device(model.device if model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+
+
 def native_engine(init: RolloutInit) -> Engine:
     rollout = init.rollout
-    device = init.model.device if init.model.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if rollout.threads is not None:
         torch.set_num_threads(rollout.threads)
     limits = EngineLimits(
@@ -149,7 +153,7 @@ def native_engine(init: RolloutInit) -> Engine:
     return NativeEngine(
         init.checkpoint,
         seed=init.seed,
-        device=torch.device(device),
+        device=device_of(init.model),
         dtype=getattr(torch, init.model.dtype),
         limits=limits,
         deterministic=rollout.deterministic,

@@ -1,0 +1,101 @@
+"""Measure an engine and fit its cost model: `tailrace profile RECIPE_OR_MODEL [--json FILE] [--section.key value ...]`.
+
+Exit status: 0 measured, 2 it could not begin, or the engine holds too few loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cli import recipe
+from tailrace.config.load import SettingsError, load
+from tailrace.config.settings import Settings
+from tailrace.data.models import built_in_models
+
+if TYPE_CHECKING:
+    from tailrace.runtime.profile import Profiled
+
+_RECIPE_ENDINGS = (".toml", ".yaml", ".yml")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    recipe.add_arguments(parser, or_else="; or a model: a directory, a Hugging Face id, tiny-arith")
+    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="visits to each load point (default: 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there as well")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    return recipe.begin(options, rest, lambda: _load(options), lambda settings: _profile(settings, options))
+
+
+def _load(options: argparse.Namespace) -> Settings:
+    if options.repeats < 1:
+        raise SettingsError(f"--repeats must be at least 1, got {options.repeats}")
+    if options.json is not None and not options.json.parent.is_dir():
+        raise SettingsError(f"--json: there is no folder {options.json.parent}")
+    given = recipe.overrides(options)
+    if not _is_model(options.recipe):
+        return load(options.recipe, given)
+    if "model.path" in given:
+        raise SettingsError(f"{options.recipe} and --model.path both name a model; give one of them")
+    return load(None, given | {"model.path": json.dumps(options.recipe)})
+
+
+def _is_model(name: str) -> bool:
+    """A built-in model, a directory, or `owner/name` where no such file is."""
+    is_file = name.endswith(_RECIPE_ENDINGS) or os.path.isfile(name)
+    return name in built_in_models() or os.path.isdir(name) or ("/" in name and not is_file)
+
+
+def _profile(settings: Settings, options: argparse.Namespace) -> int:
+    # Heavy imports wait until the settings are known to be good.
+    from tailrace.runtime.profile import profile
+
+    found = profile(settings, repeats=options.repeats, say=lambda line: print(line, file=sys.stderr, flush=True))
+    print("\n".join(_lines(found)))
+    if options.json is not None:
+        try:
+            options.json.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        except OSError as error:
+            raise SettingsError(f"the result cannot be written: {error}") from None
+    return 0
+
+
+def _lines(found: Profiled) -> list[str]:
+    setting, profile, model = found.setting, found.profile, found.profile.model
+    rows = [
+        f"{m.point.num_running:>7} {m.point.length:>6} {m.throughput:>12,.0f} {profile.predicted(m):>10,.0f}"
+        f" {profile.predicted(m) / m.throughput - 1:>+8.1%}"
+        for m in sorted(profile.held_out, key=lambda m: m.point)
+    ]
+    return [
+        f"{setting['model']}, {setting['dtype']}, on {setting['device']}, threads: {setting['threads']};"
+        f" {len(profile.fitted)} load points fitted, {len(rows)} held out,"
+        f" {setting['repeats']} visits of {setting['steps_per_visit']} steps each",
+        "held out:",
+        "running length tokens/s: real  predicted    error",
+        *rows,
+        f"k1 {model.k1:.3e} s per step and token of the KV cache",
+        f"k2 {model.k2:.3e} s per step, at least",
+        f"k3 {model.k3:.3e} s per step and running response",
+        f"k4 {model.k4:.3e} s per step",
+        f"k5 {model.k5:.2f} tokens of the KV cache per token held",
+        f"prefill {profile.prefill_s:.3e} s per token",
+        f"mean error {profile.error:.1%} on the points held out, {profile.fitted_error:.1%} on those fitted",
+        *_notes(setting),
+    ]
+
+
+def _notes(setting: dict[str, Any]) -> list[str]:
+    load, cores = max(setting["load_average"]), setting["cores"]
+    if load <= cores:
+        return []
+    return [
+        f"note: the load average was {load:.1f} on {cores} cores; measure again when the machine has nothing else to do"
+    ]

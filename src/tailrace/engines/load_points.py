@@ -1,0 +1,128 @@
+"""Time the steps of an engine under chosen loads, through its contract alone.
+
+A visit to a load point fills the engine with responses of one length, times some steps and gives the responses up.
+Points are visited in a new random order each time, so that what else the machine does falls on all of them alike. The
+first visit warms up and is not counted; a point that the engine cannot hold at once is found out then, and left out.
+
+The members of one group share their prompt, so that an engine that knows about it fills quickly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean, median
+
+import numpy as np
+
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.engines.contract import Engine, Request, Sampling
+from tailrace.observe.engine_profile import LoadPoint, Measurement
+
+STEPS = 16
+"""Timed in one visit."""
+ROOM = 2 * STEPS
+"""Tokens that a response may grow by in a visit: until all of them run, and while they are timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visit:
+    step_s: float
+    fill_s: float
+    held: float
+    kv_tokens: float
+
+
+class LoadBench:
+    def __init__(self, engine: Engine, *, vocab_size: int, sampling: Sampling, seed: int) -> None:
+        self._engine, self._sampling, self._vocab_size = engine, sampling, vocab_size
+        self._random = Random(seed)
+        self._num_visits = 0
+
+    def measure(
+        self, points: Sequence[LoadPoint], *, repeats: int, say: Callable[[str], None] = lambda line: None
+    ) -> list[Measurement]:
+        """In the order of the points, less those that the engine cannot hold."""
+        say(f"warming up: {len(points)} load points")
+        visits = {point: [] for point in points if self._visit(point) is not None}
+        for number in range(repeats):
+            for point in self._random.sample(list(visits), len(visits)):
+                if (visit := self._visit(point)) is not None:
+                    visits[point].append(visit)
+            say(f"pass {number + 1} of {repeats} over {len(visits)} load points")
+        return [_joined(point, visits[point]) for point in visits if visits[point]]
+
+    def _visit(self, point: LoadPoint) -> _Visit | None:
+        requests = self._requests(point)
+        try:
+            return self._timed(requests, point)
+        finally:
+            self._engine.abort(request.trajectory for request in requests)
+
+    def _timed(self, requests: Sequence[Request], point: LoadPoint) -> _Visit | None:
+        lengths: dict[TrajectoryId, int] = {}
+        fill_s = self._fill(requests, lengths)
+        if fill_s is None:
+            return None
+        before, held_before = self._engine.stats(), sum(lengths.values())
+        seconds = []
+        for _ in range(STEPS):
+            began = time.perf_counter()
+            is_broken = bool(self._engine.step())
+            seconds.append(time.perf_counter() - began)
+            if is_broken:
+                return None
+        self._listen(lengths)
+        after, held_after = self._engine.stats(), sum(lengths.values())
+        if after.num_preemptions > before.num_preemptions:
+            return None
+        return _Visit(
+            step_s=median(seconds),
+            fill_s=fill_s,
+            held=point.num_running * point.length + (held_before + held_after) / 2,
+            kv_tokens=(before.kv_tokens_used + after.kv_tokens_used) / 2,
+        )
+
+    def _fill(self, requests: Sequence[Request], lengths: dict[TrajectoryId, int]) -> float | None:
+        """Seconds until every response has a token; None: they do not run at the same time."""
+        began = time.perf_counter()
+        self._engine.submit(requests)
+        while len(lengths) < len(requests):
+            if self._engine.step():
+                return None
+            num_started = len(lengths)
+            self._listen(lengths)
+            if len(lengths) == num_started >= self._engine.stats().num_running:
+                return None  # those that run have begun, and the others find no room
+        return time.perf_counter() - began
+
+    def _listen(self, lengths: dict[TrajectoryId, int]) -> None:
+        lengths.update({output.segment.trajectory: output.segment.end for output in self._engine.progress()})
+
+    def _requests(self, point: LoadPoint) -> list[Request]:
+        group = GroupId("profile", 0, self._num_visits)
+        prompt = np.random.default_rng(self._num_visits).integers(0, self._vocab_size, point.length).astype(np.int32)
+        self._num_visits += 1
+        return [
+            Request(
+                trajectory=TrajectoryId(group, member),
+                prompt=prompt,
+                prefix=prompt[:0],
+                budget=ROOM,
+                sampling=self._sampling,
+                forced_length=ROOM,
+            )
+            for member in range(point.num_running)
+        ]
+
+
+def _joined(point: LoadPoint, visits: Sequence[_Visit]) -> Measurement:
+    return Measurement(
+        point=point,
+        step_s=tuple(visit.step_s for visit in visits),
+        fill_s=tuple(visit.fill_s for visit in visits),
+        held=fmean(visit.held for visit in visits),
+        kv_tokens=fmean(visit.kv_tokens for visit in visits),
+    )

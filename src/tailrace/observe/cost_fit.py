@@ -1,0 +1,90 @@
+"""From measured engine steps to the coefficients of the cost model (``policies/cost_model.py``), and the error of it.
+
+    seconds = sum(steps * (k1 * held + k3 * max(n*, n) + k4)) + prefill_s * prefilled
+
+over samples of some steps each. It is linear for a given turning point ``n* = k2 / k3``, so every turning point that
+occurs is tried and the best kept. Costs are never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Protocol
+
+import numpy as np
+
+from tailrace.observe.token_clock import EngineSample
+from tailrace.policies.cost_model import StepCoefficients, step_s
+
+
+class Costs(StepCoefficients, Protocol):
+    @property
+    def prefill_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    k1: float
+    """Seconds per step and token held."""
+    k2: float
+    k3: float
+    k4: float
+    prefill_s: float
+    """Seconds per prefilled token."""
+
+
+def fit_steps(samples: Sequence[EngineSample], *, is_relative: bool = False) -> StepCosts:
+    """The costs under which the squares of the errors add up to least; ``is_relative``: of the errors as shares."""
+    seconds = np.array([sample.seconds for sample in samples])
+    weights = 1.0 / seconds if is_relative else np.ones_like(seconds)
+    best: tuple[float, int, np.ndarray] | None = None
+    for turn in [0, *sorted({n for sample in samples for _, _, n in sample.parts})]:
+        columns = np.array([_columns(sample, turn) for sample in samples]) * weights[:, None]
+        solution = non_negative(columns, seconds * weights)
+        residual = float(np.sum((columns @ solution - seconds * weights) ** 2))
+        if best is None or residual < best[0] * (1 - 1e-9):
+            best = (residual, turn, solution)
+    assert best is not None
+    _, turn, (k1, k3, k4, prefill_s) = best
+    return StepCosts(k1=float(k1), k2=float(k3 * turn), k3=float(k3), k4=float(k4), prefill_s=float(prefill_s))
+
+
+def _columns(sample: EngineSample, turn: int) -> list[float]:
+    """What k1, k3, k4 and prefill_s are multiplied with."""
+    held = sum(steps * held for steps, held, _ in sample.parts)
+    running = sum(steps * max(turn, n) for steps, _, n in sample.parts)
+    return [held, running, sample.steps, sample.prefilled]
+
+
+def sample_s(costs: Costs, sample: EngineSample) -> float:
+    """Seconds that the sample's steps should have taken."""
+    return sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts) + costs.prefill_s * sample.prefilled
+
+
+def error(predicted: Sequence[float], real: Sequence[float]) -> float:
+    """Mean absolute percentage error, as a share."""
+    return fmean(abs(p - r) / r for p, r in zip(predicted, real, strict=True) if r > 0)
+
+
+def non_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Least squares without negative coefficients, exactly: the best of the plain solutions over some of the columns.
+
+    For a handful of columns. One that is zero throughout gets a coefficient of zero.
+    """
+    num_columns = columns.shape[1]
+    scale = np.maximum(np.abs(columns).max(axis=0), 1e-12)
+    best, least = np.zeros(num_columns), float(np.sum(target**2))
+    for size in range(num_columns, 0, -1):
+        for chosen in combinations(range(num_columns), size):
+            used = list(chosen)
+            found = np.linalg.lstsq(columns[:, used] / scale[used], target, rcond=None)[0] / scale[used]
+            residual = float(np.sum((columns[:, used] @ found - target) ** 2))
+            if (found >= 0).all() and residual < least:
+                best, least = np.zeros(num_columns), residual
+                best[used] = found
+        if size == num_columns and best.any():
+            break  # what is best without the condition is best with it
+    return best

@@ -1,0 +1,71 @@
+"""How fast an instance generates, as a function of its load: what the strategies weigh their choices with.
+
+A decode step adds one token to each of ``n`` running responses and reads the ``kv`` tokens they hold:
+
+    step       = k1 * kv + max(k2, k3 * n) + k4          seconds
+    throughput = n / step                                tokens per second
+
+The KV cache is counted in tokens, whatever a token takes in bytes. The coefficients belong to one model on one device:
+they are measured, never assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StepCoefficients(Protocol):
+    @property
+    def k1(self) -> float: ...
+    @property
+    def k2(self) -> float: ...
+    @property
+    def k3(self) -> float: ...
+    @property
+    def k4(self) -> float: ...
+
+
+def step_s(k: StepCoefficients, kv_tokens: float, num_running: int) -> float:
+    """Seconds of one decode step."""
+    return k.k1 * kv_tokens + max(k.k2, k.k3 * num_running) + k.k4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    k1: float
+    """Seconds per step and token held in the KV cache."""
+    k2: float
+    """Least seconds per step for reading the weights."""
+    k3: float
+    """Seconds per step and running response, where computing outweighs reading the weights."""
+    k4: float
+    """Seconds per step, always."""
+    k5: float = 1.0
+    """Tokens of the KV cache that a token of a response takes up; above 1 where the cache is handed out in blocks."""
+
+    def __post_init__(self) -> None:
+        if min(self.k1, self.k2, self.k3, self.k4) < 0 or self.k2 + self.k4 <= 0 or self.k5 <= 0:
+            raise ValueError(f"needs k1..k4 >= 0, a step that takes time and k5 > 0, not {self}")
+
+    def step_s(self, *, kv_tokens: float, num_running: int) -> float:
+        """Seconds of one decode step."""
+        return step_s(self, kv_tokens, num_running)
+
+    def throughput(self, *, kv_tokens: float, num_running: int) -> float:
+        """Tokens per second."""
+        return num_running / step_s(self, kv_tokens, num_running)
+
+    def gain(
+        self, *, length: float, kv_tokens: float, num_running: int, num_waiting: int = 0, kv_budget: float | None = None
+    ) -> float:
+        """Tokens per second that one more response adds, of ``length`` tokens with its prompt; 0 if it would queue."""
+        grown = kv_tokens + self.k5 * length
+        if num_waiting or (kv_budget is not None and grown > kv_budget):
+            return 0.0
+        before = num_running / step_s(self, kv_tokens, num_running)
+        return (num_running + 1) / step_s(self, grown, num_running + 1) - before
+
+    def ideal_gain(self, *, length: float) -> float:
+        """What the response adds to an idle instance: the most it can add anywhere."""
+        return 1 / step_s(self, self.k5 * length, 1)

@@ -1,0 +1,91 @@
+"""``profile``: measure the engine that these settings describe, as a rollout worker would run it, and fit its costs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.config.load import SettingsError
+from tailrace.config.settings import Settings
+from tailrace.data.models import resolve_model
+from tailrace.observe.engine_profile import EngineProfile, between, fit, grid
+from tailrace.runtime import plan
+from tailrace.runtime.process import TAKE_TURNS
+from tailrace.runtime.sources import check_device, check_model
+from tailrace.runtime.train import Say
+from tailrace.workers.messages import RolloutInit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    profile: EngineProfile
+    setting: dict[str, Any]
+    """What was measured, and how."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"setting": self.setting, **self.profile.to_dict()}
+
+
+def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
+    """``SettingsError`` if the engine cannot be made, or holds too few loads to fit."""
+    os.environ.update(TAKE_TURNS)  # before torch is loaded: the threads of a worker wait in this way
+    if settings.rollout.from_run is not None:
+        raise SettingsError("rollout.from_run takes responses from a run: there is no engine to measure")
+    try:
+        check_device(settings.model.device)
+        model = resolve_model(settings.model.path)
+        check_model(settings, model)
+        init = RolloutInit(
+            checkpoint=model,
+            model=settings.model,
+            rollout=settings.rollout,
+            max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
+            seed=settings.seed,
+        )
+        return _measure(settings, init, repeats=repeats, say=say)
+    except (OSError, ValueError) as error:
+        raise SettingsError(str(error)) from error
+
+
+def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -> Profiled:
+    import torch  # heavy: waits until the settings are known to be good
+
+    from tailrace.engines.load_points import ROOM, STEPS, LoadBench
+    from tailrace.engines.native.architecture import read_architecture
+    from tailrace.workers.rollout import device_of, make_engine
+
+    longest = init.max_length - ROOM
+    if longest < 2:
+        raise ValueError(f"prompt and response together may have {init.max_length} tokens: give them more than {ROOM}")
+    load_before = os.getloadavg()[0]
+    engine = make_engine(init)
+    kv_budget = engine.stats().kv_tokens_budget
+    points = grid(max_running=settings.rollout.max_running, longest=longest, kv_budget=kv_budget)
+    others = between(points, kv_budget=kv_budget, seed=settings.seed)
+    bench = LoadBench(
+        engine,
+        vocab_size=read_architecture(init.checkpoint).vocab_size,
+        sampling=plan.sampling(settings.rollout, ()),
+        seed=settings.seed,
+    )
+    measured = {m.point: m for m in bench.measure([*points, *others], repeats=repeats, say=say)}
+    found = fit(*([measured[point] for point in part if point in measured] for part in (points, others)))
+    device = device_of(settings.model)
+    return Profiled(
+        profile=found,
+        setting={
+            "model": settings.model.path,
+            "dtype": settings.model.dtype,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "threads": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "max_running": settings.rollout.max_running,
+            "max_length": init.max_length,
+            "kv_budget": kv_budget,
+            "repeats": repeats,
+            "steps_per_visit": STEPS,
+            "torch": torch.__version__,
+            "load_average": [load_before, os.getloadavg()[0]],
+        },
+    )

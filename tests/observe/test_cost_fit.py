@@ -1,0 +1,47 @@
+"""Least squares without negative coefficients, and the costs behind measured steps."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from tailrace.observe.cost_fit import StepCosts, error, fit_steps, non_negative, sample_s
+from tailrace.observe.token_clock import EngineSample
+
+COSTS = StepCosts(k1=2e-6, k2=4e-3, k3=5e-4, k4=1e-3, prefill_s=3e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_step_from_the_solution_makes_it_better(seed: int) -> None:
+    """The conditions of Kuhn and Tucker: no slope where a coefficient is free, none downwards where it is zero."""
+    random = np.random.default_rng(seed)
+    columns, target = random.normal(size=(12, 4)), random.normal(size=12)
+    solution = non_negative(columns, target)
+    slope = columns.T @ (columns @ solution - target)
+    assert (solution >= 0).all()
+    assert np.abs(slope[solution > 0]).max(initial=0.0) < 1e-9
+    assert slope.min() > -1e-9
+
+
+def test_a_column_of_zeros_has_no_coefficient() -> None:
+    assert non_negative(np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([3.0, 6.0])) == pytest.approx([3.0, 0.0])
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_costs_are_found_again_in_samples_of_several_loads(is_relative: bool) -> None:
+    random, samples = Random(0), []
+    for n in (1, 2, 4, 8, 16, 32, 64):
+        for held in (100, 1000, 10_000):
+            parts = [(4, held, n), (8, held / 2, max(1, n // 2))]
+            sample = EngineSample(steps=12, prefilled=random.randrange(500), parts=parts)
+            sample.seconds = sample_s(COSTS, sample)
+            samples.append(sample)
+    found = fit_steps(samples, is_relative=is_relative)
+    for name in ("k1", "k2", "k3", "k4", "prefill_s"):
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6)
+
+
+def test_error_is_a_mean_share() -> None:
+    assert error([1.1, 1.8], [1.0, 2.0]) == pytest.approx(0.1)
