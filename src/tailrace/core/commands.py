@@ -113,9 +113,9 @@ class OpenRound(Command):
     is_long: bool
     version: Version
     """The oldest version that may generate it."""
-    num_prompts: int
-    """Groups it launches."""
-    num_responses: int
+    num_prompts: int = 0
+    """Groups it launches; 0 in journals of older releases."""
+    num_responses: int = 0
     """Responses each of them begins with."""
     resumed: tuple[GroupId, ...] = ()
     """Interrupted or deferred groups that go on with the tokens they have."""
