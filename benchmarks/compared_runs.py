@@ -12,7 +12,6 @@ import platform
 import queue
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,17 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tailrace.core import codec
-from tailrace.core import commands as do
-from tailrace.core import events as ev
-from tailrace.core.coordinator import Coordinator
-from tailrace.core.groups import GroupPhase
-from tailrace.core.ids import GroupId
-from tailrace.core.journal import Entry, replay
-from tailrace.core.state import State
-from tailrace.core.trajectory import TrajectoryPhase
+from tailrace.core.journal import Entry
 from tailrace.observe import journal_file
-from tailrace.policies.routing.least_loaded import LeastLoaded
 
 RECIPE = "long-tail"
 
@@ -101,62 +91,6 @@ def run_all(comparisons: Sequence[Comparison], *, parallel: int, cores_each: int
 
     with ThreadPoolExecutor(parallel) as pool:
         list(pool.map(run, comparisons))
-
-
-def conservation(entries: Sequence[Entry]) -> dict[str, int]:
-    """What became of every prompt that was issued, as the journal and the coordinator's last state have it.
-
-    Issued, trained, filtered and dropped are counted in the journal; the others are what the coordinator still holds
-    when the journal is replayed to its end. So the two sides of ``adds_up`` come from different places.
-    """
-    issued, trained, left_out = _counted(entries)
-    held = _held(entries)
-    parts = {"trained": len(trained), **left_out, **held}
-    return {
-        "issued": len(issued),
-        **parts,
-        "adds_up": int(sum(parts.values()) == len(issued)),
-        "trained_twice": sum(count - 1 for count in trained.values()),
-    }
-
-
-def _counted(entries: Sequence[Entry]) -> tuple[set[GroupId], Counter[GroupId], dict[str, int]]:
-    issued: set[GroupId] = set()
-    trained: Counter[GroupId] = Counter()
-    left_out = {"filtered": 0, "dropped": 0}
-    step: do.TrainStep | None = None
-    for entry in entries:
-        if isinstance(entry.event, ev.PromptsOffered) and entry.event.source == "train":
-            issued |= {GroupId("train", epoch, prompt) for epoch, prompt in entry.event.prompts}
-        if isinstance(entry.event, ev.StepTrained) and step is not None:
-            trained.update({trajectory.group for trajectory in step.trajectories})
-        for command in entry.commands:
-            match command:
-                case do.TrainStep():
-                    step = command
-                case do.LeaveOut(filtered=filtered, dropped=dropped):
-                    left_out["filtered"] += len(filtered)
-                    left_out["dropped"] += len(dropped)
-                case do.CloseRound(dropped=dropped):
-                    left_out["dropped"] += len(dropped)
-    return issued, trained, left_out
-
-
-def _held(entries: Sequence[Entry]) -> dict[str, int]:
-    first = entries[0].event
-    assert isinstance(first, ev.RunStarted)
-    coordinator = Coordinator(first.schedule, routing=LeastLoaded())
-    for _ in replay(coordinator, entries):
-        pass
-    state = codec.decode(State, coordinator.snapshot())
-    held = {"queued": len(state.held), "buffered": 0, "in_flight": 0}
-    for group in state.groups.values():
-        if group.id.source != "train":
-            continue
-        is_running = any(member.phase is TrajectoryPhase.RUNNING for member in group.members.values())
-        queued = group.phase is GroupPhase.DEFERRED
-        held["queued" if queued else "in_flight" if is_running else "buffered"] += 1
-    return held
 
 
 def machine(parallel: int, cores_each: int) -> dict[str, Any]:

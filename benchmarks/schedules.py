@@ -20,7 +20,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from compared_runs import RECIPE, Comparison, conservation, machine, run_all
+from compared_runs import RECIPE, Comparison, machine, run_all
+
+from tailrace.observe.conservation import conservation
 
 SCHEDULES = ("sync", "tail-batching", "active-partial", "one-step", "async-cap")
 LEAST_DIFFERENCE = -0.05

@@ -30,7 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         refuse_unknown(rest)
-        runs = {name: _settings(options, name) for name in options.schedules.split(",")}
+        runs = {name: _settings(options, name) for name in _names(options.schedules)}
+        if options.json is not None and not options.json.parent.is_dir():
+            raise SettingsError(f"--json: there is no folder {options.json.parent}")
         from tailrace.runtime.train import train  # heavy: waits until every schedule is known to be sound
 
         results: list[Compared] = []
@@ -38,7 +40,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             print(f"== {name}", flush=True)
             if not (result := train(settings)).is_complete:
                 return result.exit_code
-            entries = (entry for _, entry in journal_file.read(result.directory / "journal.jsonl"))
+            entries = [entry for _, entry in journal_file.read(result.directory / "journal.jsonl")]
             results.append(Compared.of(name, entries))
     except SettingsError as error:
         print(f"tailrace: {error}", file=sys.stderr)
@@ -49,6 +51,14 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     _page(results, next(iter(runs.values())).output_dir.parent / "compare.html")
     return 0
+
+
+def _names(given: str) -> list[str]:
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"--schedules names '{name}' twice")
+    return names
 
 
 def _settings(options: argparse.Namespace, name: str) -> Settings:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.core.journal import Entry
 from tailrace.observe.account import Account
-from tailrace.observe.fates import OFFERED
+from tailrace.observe.conservation import conservation
 from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
 
 
@@ -23,15 +23,17 @@ def figures_of(entries: Iterable[Entry]) -> ScheduleFigures:
 class Compared:
     schedule: str
     figures: ScheduleFigures
+    prompts: dict[str, int]
+    """What became of those that were issued."""
     account: Account = field(repr=False)
 
     @classmethod
-    def of(cls, schedule: str, entries: Iterable[Entry]) -> Compared:
+    def of(cls, schedule: str, entries: Sequence[Entry]) -> Compared:
         account, costs = Account(), ScheduleAccount()
         for entry in entries:
             account.feed(entry)
             costs.feed(entry)
-        return cls(schedule=schedule, figures=costs.figures(), account=account)
+        return cls(schedule=schedule, figures=costs.figures(), prompts=conservation(entries), account=account)
 
     @property
     def rewards(self) -> tuple[float, float]:
@@ -44,12 +46,6 @@ class Compared:
         found = {name: [row[name] for row in self.account.evaluations if name in row] for name in dict.fromkeys(names)}
         return {name.split("/")[1]: (values[0], values[-1]) for name, values in found.items()}
 
-    def fates(self) -> dict[str, int]:
-        """Training prompts by what became of them; the states add up to those offered."""
-        totals = self.account.fates.totals(is_training=True)
-        parts = {state: total.num_groups for state, total in totals.items()}
-        return parts | {"adds_up": int(sum(parts.values()) == 2 * parts[OFFERED])}
-
     def to_dict(self, first: Compared) -> dict[str, Any]:
         begin, end = self.rewards
         return {
@@ -59,5 +55,5 @@ class Compared:
             "reward_first": begin,
             "reward_last": end,
             "accuracy": {name: {"before": a, "after": b} for name, (a, b) in self.accuracies().items()},
-            "prompts": self.fates(),
+            "prompts": self.prompts,
         }

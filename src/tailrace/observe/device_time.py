@@ -1,7 +1,7 @@
 """How long devices worked and how long they had nothing to do: a pure fold over the journal that keeps only sums.
 
-Counted from the first ``Submit`` to the last optimizer step, so neither the start of processes nor what follows the
-last step is part of it. A device of an instance works while the instance generates, loads weights, releases its
+Counted from the first ``Submit`` to the last optimizer step, except while the trainer starts: neither the start of
+processes nor what follows the last step is part of it. A device of an instance works while the instance generates, loads weights, releases its
 memory or starts again; a training device works while the trainer trains, publishes or saves. Where rollout and training
 share their devices, the trainer's work is work of all of them. The rest is the bubble.
 """
@@ -19,11 +19,11 @@ from tailrace.core.schedule import Placement, Schedule
 
 @dataclass(slots=True, kw_only=True)
 class DeviceSums:
-    """Seconds since the first ``Submit``."""
+    """Seconds since the first ``Submit`` in which the trainer was not starting."""
 
     elapsed_s: float = 0.0
     generating_s: float = 0.0
-    """At least one instance generated."""
+    """At least one instance generated, also while the trainer started."""
     instance_s: float = 0.0
     """Instance-seconds of generating."""
     training_s: float = 0.0
@@ -46,6 +46,7 @@ class DeviceTime:
         self._orders: list[type[do.Command]] = []
         """What the trainer was asked to do, one after the other, and has not done."""
         self._is_publishing = False
+        self._is_trainer_starting = False
         self._now: float | None = None
         """None until the first ``Submit``."""
         self._sums = DeviceSums()
@@ -76,8 +77,10 @@ class DeviceTime:
         sums = self._sums
         num_generating = len(self._running)
         num_working = num_generating + sum(instance not in self._running for instance in self._occupied)
-        sums.elapsed_s += seconds
         sums.generating_s += seconds * bool(num_generating)
+        if self._is_trainer_starting:
+            return
+        sums.elapsed_s += seconds
         sums.instance_s += seconds * num_generating
         sums.training_s += seconds * (do.TrainStep in self._orders[:1])
         assert self._schedule is not None
@@ -108,6 +111,8 @@ class DeviceTime:
             case ev.StepTrained():
                 self._orders.remove(do.TrainStep)
                 self.at_step = replace(self._sums)
+            case ev.TrainerReached():
+                self._is_trainer_starting = False
             case ev.WeightsPublished():
                 self._is_publishing = False
             case ev.CheckpointSaved() | ev.CheckpointFailed():
@@ -133,6 +138,8 @@ class DeviceTime:
                 | do.ReleaseMemory(instance=instance)
             ):
                 self._occupied[instance] = None
+            case do.StartTrainer():
+                self._is_trainer_starting = True
             case do.PublishWeights():
                 self._is_publishing = True
             case do.TrainStep() | do.SaveCheckpoint():
