@@ -1,9 +1,10 @@
 """How long devices worked and how long they had nothing to do: a pure fold over the journal that keeps only sums.
 
 Counted from the first ``Submit`` to the last optimizer step, except while the trainer starts: neither the start of
-processes nor what follows the last step is part of it. A device of an instance works while the instance generates, loads weights, releases its
-memory or starts again; a training device works while the trainer trains, publishes or saves. Where rollout and training
-share their devices, the trainer's work is work of all of them. The rest is the bubble.
+processes nor what follows the last step is part of it. A device of an instance works while the instance generates,
+loads weights, releases its memory or starts again; a training device works while the trainer trains, publishes or
+saves. Where rollout and training share their devices, the trainer's work is work of all of them. The rest is the
+bubble.
 """
 
 from __future__ import annotations
