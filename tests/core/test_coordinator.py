@@ -114,6 +114,7 @@ def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     verdict = world.run()
     assert not verdict.is_complete
     assert verdict.reason == "the last 32 rewards failed, every one of them; error: no name"
+    assert sum(isinstance(entry.event, ev.ResponsesScored) for entry in world.entries) == 32
 
 
 def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
