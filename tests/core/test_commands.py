@@ -26,6 +26,11 @@ def finished(**changes: object) -> History:
     return found
 
 
+def test_a_run_begins_with_the_first_prompts_of_the_first_pass() -> None:
+    asked = [command for command in started().entries[0].commands if isinstance(command, do.RequestPrompts)]
+    assert asked == [do.RequestPrompts(source="train", epoch=0, offset=0, count=2)]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

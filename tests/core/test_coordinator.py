@@ -114,6 +114,7 @@ def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     verdict = world.run()
     assert not verdict.is_complete
     assert verdict.reason == "the last 32 rewards failed, every one of them; error: no name"
+    assert sum(isinstance(entry.event, ev.ResponsesScored) for entry in world.entries) == 32
 
 
 def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
@@ -125,8 +126,10 @@ def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
         filters_equal_scores=True,
         max_useless_groups=5,
     )
-    verdict = World(schedule, random.Random(0)).run()
-    assert verdict.reason.startswith("5 groups in a row had equal scores and were filtered")
+    world = World(schedule, random.Random(0))
+    assert world.run().reason.startswith("5 groups in a row had equal scores and were filtered")
+    notes = [c for entry in world.entries for c in entry.commands if isinstance(c, do.LeaveOut)]
+    assert sum(len(note.filtered) for note in notes) == 5
 
 
 def test_the_state_stays_small_however_long_a_run_lasts() -> None:

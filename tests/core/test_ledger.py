@@ -300,6 +300,16 @@ def test_a_stored_ledger_that_breaks_the_bound_is_refused() -> None:
         codec.decode(Ledger, data)
 
 
+def test_check_finds_a_finished_group_that_is_not_counted() -> None:
+    ledger = Ledger(rules(1, 0, admission=Admission.UNBOUNDED))
+    ledger.reserve(g(0), 0)
+    ledger.occupy(g(0))
+    ledger.check()
+    ledger._store.occupied.clear()
+    with pytest.raises(CoreError, match="the finished groups are not those that say so"):
+        ledger.check()
+
+
 def test_check_finds_a_group_in_the_wrong_order() -> None:
     ledger = Ledger(rules(1, 1))
     reserve_all(ledger, _0=0)

@@ -11,7 +11,7 @@ from core.histories import active_partial, history, started, tail_batching
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId
+from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.schedule import EvalSet, Leftovers, Limits, VersionCap
 
 HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
@@ -53,6 +53,23 @@ def test_a_long_round_takes_as_many_from_the_queue_as_were_filtered() -> None:
         num_long = sum(closed.is_long for _, closed in found.rounds())
         assert num_long > 0
         assert found.left_out()
+
+
+def test_a_deferred_group_that_keeps_its_tokens_stops_at_once() -> None:
+    num_stopped = 0
+    for seed in range(5):
+        rng = random.Random(f"stop-{seed}")
+        schedule = tail_batching(rng, keeps_deferred_tokens=True, max_staleness=1, launch_responses=0)
+        running: set[TrajectoryId] = set()
+        for entry in history(schedule, rng, trouble=0.0, checks=False).world.entries:
+            if isinstance(entry.event, ev.RolloutReported):
+                running -= {ended.trajectory for ended in entry.event.finished}
+            stopped = {t for c in entry.commands if isinstance(c, do.Interrupt) for t in c.trajectories}
+            deferred = {g for c in entry.commands if isinstance(c, do.CloseRound) for g in c.deferred}
+            assert stopped == {trajectory for trajectory in running if trajectory.group in deferred}
+            num_stopped += len(stopped)
+            running |= {d.trajectory for c in entry.commands if isinstance(c, do.Submit) for d in c.dispatches}
+    assert num_stopped > 0
 
 
 class LateOffers(World):
