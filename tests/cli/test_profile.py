@@ -37,6 +37,7 @@ def test_the_fit_is_told_with_its_error_and_every_measurement(profiled: dict[str
     assert {point["num_running"] for point in profiled["points"]} == {1, 2, 3, 4}
     setting = profiled["setting"]
     assert (setting["model"], setting["device"], setting["threads"]) == ("tiny-arith", "cpu", 1)
+    assert setting["clock"] == "processor", "one thread waits for nothing but its core"
     assert (setting["max_running"], setting["max_length"], setting["repeats"]) == (4, 96, 1)
 
 

@@ -75,9 +75,9 @@ def _lines(found: Profiled) -> list[str]:
         for m in sorted(profile.held_out, key=lambda m: m.point)
     ]
     return [
-        f"{setting['model']}, {setting['dtype']}, on {setting['device']}, threads: {setting['threads']};"
-        f" {len(profile.fitted)} load points fitted, {len(rows)} held out,"
-        f" {setting['repeats']} visits of {setting['steps_per_visit']} steps each",
+        f"{setting['model']}, {setting['dtype']}, on {setting['device']}, threads: {setting['threads']}",
+        f"{len(profile.fitted)} load points fitted, {len(rows)} held out; {setting['repeats']} visits of"
+        f" {setting['steps_per_visit']} steps each, {setting['clock']} time",
         "held out:",
         "running length tokens/s: real  predicted    error",
         *rows,
@@ -94,7 +94,7 @@ def _lines(found: Profiled) -> list[str]:
 
 def _notes(setting: dict[str, Any]) -> list[str]:
     load, cores = max(setting["load_average"]), setting["cores"]
-    if load <= cores:
+    if load <= cores or setting["clock"] == "processor":
         return []
     return [
         f"note: the load average was {load:.1f} on {cores} cores; measure again when the machine has nothing else to do"

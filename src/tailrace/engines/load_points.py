@@ -36,8 +36,17 @@ class _Visit:
 
 
 class LoadBench:
-    def __init__(self, engine: Engine, *, vocab_size: int, sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        vocab_size: int,
+        sampling: Sampling,
+        seed: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._engine, self._sampling, self._vocab_size = engine, sampling, vocab_size
+        self._clock = clock
         self._random = Random(seed)
         self._num_visits = 0
 
@@ -69,9 +78,9 @@ class LoadBench:
         before, held_before = self._engine.stats(), sum(lengths.values())
         seconds = []
         for _ in range(STEPS):
-            began = time.perf_counter()
+            began = self._clock()
             is_broken = bool(self._engine.step())
-            seconds.append(time.perf_counter() - began)
+            seconds.append(self._clock() - began)
             if is_broken:
                 return None
         self._listen(lengths)
@@ -87,7 +96,7 @@ class LoadBench:
 
     def _fill(self, requests: Sequence[Request], lengths: dict[TrajectoryId, int]) -> float | None:
         """Seconds until every response has a token; None: they do not run at the same time."""
-        began = time.perf_counter()
+        began = self._clock()
         self._engine.submit(requests)
         while len(lengths) < len(requests):
             if self._engine.step():
@@ -96,7 +105,7 @@ class LoadBench:
             self._listen(lengths)
             if len(lengths) == num_started >= self._engine.stats().num_running:
                 return None  # those that run have begun, and the others find no room
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def _listen(self, lengths: dict[TrajectoryId, int]) -> None:
         lengths.update({output.segment.trajectory: output.segment.end for output in self._engine.progress()})

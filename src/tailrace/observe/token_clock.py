@@ -63,7 +63,8 @@ class TokenClock:
         self._admit()
 
     def report(self, event: RolloutReported, now: float) -> None:
-        news = {part.trajectory: part.length for part in (*event.progressed, *event.finished)}
+        news = {part.trajectory: part.length for part in event.progressed}
+        news |= {end.trajectory: end.length for end in event.finished}
         known = [(*self._points[t], length) for t, length in news.items() if t in self._points]
         steps = max((at + length - before for at, before, length in known), default=self._steps) - self._steps
         if steps > 0:

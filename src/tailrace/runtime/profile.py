@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
     from tailrace.engines.native.architecture import read_architecture
     from tailrace.workers.rollout import device_of, make_engine
 
-    longest = init.max_length - ROOM
+    device, longest = device_of(settings.model), init.max_length - ROOM
     if longest < 2:
         raise ValueError(f"prompt and response together may have {init.max_length} tokens: give them more than {ROOM}")
     load_before = os.getloadavg()[0]
@@ -63,15 +64,18 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
     kv_budget = engine.stats().kv_tokens_budget
     points = grid(max_running=settings.rollout.max_running, longest=longest, kv_budget=kv_budget)
     others = between(points, kv_budget=kv_budget, seed=settings.seed)
+    # One thread on the CPU waits for nothing but its core: its processor time is what it takes with a core to itself,
+    # whatever else the machine does.
+    is_alone = device.type == "cpu" and torch.get_num_threads() == 1
     bench = LoadBench(
         engine,
         vocab_size=read_architecture(init.checkpoint).vocab_size,
         sampling=plan.sampling(settings.rollout, ()),
         seed=settings.seed,
+        clock=time.process_time if is_alone else time.perf_counter,
     )
     measured = {m.point: m for m in bench.measure([*points, *others], repeats=repeats, say=say)}
     found = fit(*([measured[point] for point in part if point in measured] for part in (points, others)))
-    device = device_of(settings.model)
     return Profiled(
         profile=found,
         setting={
@@ -79,6 +83,7 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
             "dtype": settings.model.dtype,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "threads": torch.get_num_threads(),
+            "clock": "processor" if is_alone else "wall",
             "cores": os.cpu_count(),
             "max_running": settings.rollout.max_running,
             "max_length": init.max_length,
