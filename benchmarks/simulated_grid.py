@@ -1,6 +1,6 @@
 """Every schedule on every length distribution of `scenarios/length_grid.toml`, and the orderings asked of them.
 
-Speculation is compared by rollout seconds, averaged over a period of four short rounds and a long one, as the paper
+Speculation is compared by rollout seconds, averaged over whole periods of short rounds and a long one, as the paper
 does (RollPacker, figure 12); gains are in optimizer steps per second.
 """
 
@@ -14,7 +14,9 @@ from typing import Any
 from simulated_runs import Figures, Run, grid, rollout_s, speed_up
 
 TAIL_BASE, PARTIAL_BASE = "rollpacker_14b_16k", "april_8b_grpo"
-STEPS = 5  # one period
+STEPS = {"prompts-only-1.5": 6}
+"""Whole periods: 1.5 has a long round after every two short ones, 1.25 after every four."""
+PERIOD = 5
 JOINT = "tail-batching"
 ALONE = ("prompts-only-1.25", "prompts-only-1.5", "responses-only-1.25", "responses-only-1.5")
 TAIL, PARTIAL = ("sync", JOINT, *ALONE), ("sync", "active-partial")
@@ -75,7 +77,9 @@ def runs() -> list[Run]:
 
 
 def _of(base: str, schedules: tuple[str, ...], lengths: str, cap: int, is_long_tailed: bool) -> list[Run]:
-    return [Run(scenario=base, schedule=each, steps=STEPS, lengths=lengths, cap=cap) for each in schedules]
+    return [
+        Run(scenario=base, schedule=each, steps=STEPS.get(each, PERIOD), lengths=lengths, cap=cap) for each in schedules
+    ]
 
 
 def cells(found: Mapping[Run, Figures]) -> list[Cell]:
