@@ -71,7 +71,7 @@ class Recorder:
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Say once for each kind of failure what went wrong; the step lines count the rest."""
         for scored in event.scores:
-            if scored.outcome is not Outcome.OK and scored.outcome not in self._explained:
+            if scored.outcome not in (Outcome.OK, Outcome.CANCELLED, *self._explained):
                 self._explained.add(scored.outcome)
                 self._display.say(
                     f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
