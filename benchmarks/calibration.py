@@ -1,6 +1,6 @@
 """Does the simulator, fitted to two real runs, predict the wall time of others?
 
-    python benchmarks/calibration.py --json FILE [--repeats 3] [--parallel 3 --cores-each 2] [--keep DIR]
+    python benchmarks/calibration.py --json FILE [--seeds 3] [--parallel 3 --cores-each 2] [--keep DIR]
 
 A repeat is one `tailrace compare long-tail` with a seed of its own. The costs of engine, trainer, rewards, starts and
 the slowdown of work that shares its cores are fitted to its ``sync`` and ``one-step`` journals, and so are the response
@@ -12,20 +12,18 @@ Two intervals, the same on both sides:
     wall_s    the whole run: from the start of its processes over evaluation, steps and checkpoint to its end
     steps_s   from the first response given to an instance to the end of the last optimizer step
 
-It passes if the error of ``wall_s`` is at most 15 % in every repeat for every schedule that was not fitted.
+It passes if the error of ``wall_s`` is at most 15 % in every repeat for every schedule that was not fitted; else the
+exit status is 1.
 `--keep` takes the folder of `benchmarks/schedules.py` too, and runs nothing that is there already.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
+import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from compared_runs import RECIPE, Comparison, machine, run_all
+from compared_runs import Comparison, compared, parse, write
 
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
@@ -80,16 +78,9 @@ def show(repeats: list[dict[str, Any]]) -> None:
     print("* fitted to this run")
 
 
-def main() -> None:
-    options = _parse()
-    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.keep or Path(temporary)).absolute()
-        comparisons = [
-            Comparison(folder=folder, seed=seed, schedules=(*FITTED, *PREDICTED), settings=settings)
-            for seed in range(options.repeats)
-        ]
-        run_all(comparisons, parallel=options.parallel, cores_each=options.cores_each)
+def main() -> int:
+    options = parse(__doc__, seeds=3)
+    with compared(options, (*FITTED, *PREDICTED)) as comparisons:
         repeats = [look_at(comparison) for comparison in comparisons]
     errors = [
         abs(row["wall_s"]["error"]) for repeat in repeats for row in repeat["rows"] if row["schedule"] in PREDICTED
@@ -97,29 +88,9 @@ def main() -> None:
     show(repeats)
     has_passed = max(errors) <= MOST_ERROR
     print(f"{'pass' if has_passed else 'FAIL'}  largest error of wall s: {max(errors):.1%} (at most {MOST_ERROR:.0%})")
-    result = {
-        "benchmark": "calibration",
-        "recipe": RECIPE,
-        "settings": settings,
-        "has_passed": has_passed,
-        "largest_error": max(errors),
-        "repeats": repeats,
-        "machine": machine(options.parallel, options.cores_each),
-    }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the result to this file")
-    parser.add_argument("--repeats", type=int, default=3, help="comparisons, with seeds 0, 1, ...")
-    parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
-    parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
-    parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
-    parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
-    return parser.parse_args()
+    write(options, "calibration", {"has_passed": has_passed, "largest_error": max(errors), "repeats": repeats})
+    return 0 if has_passed else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,14 +6,17 @@ there is not run again, so a folder can be looked at a second time, or on anothe
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import queue
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +76,44 @@ class Comparison:
         return [entry for _, entry in journal_file.read(self.runs / schedule / "journal.jsonl")]
 
 
+def parse(description: str | None, *, seeds: int) -> argparse.Namespace:
+    """The options of a script that looks at comparisons; ``seeds`` of them unless told otherwise."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--seeds", type=int, default=seeds, help="comparisons, with seeds 0, 1, ...")
+    parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
+    parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
+    parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
+    parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
+    return parser.parse_args()
+
+
+@contextmanager
+def compared(options: argparse.Namespace, schedules: tuple[str, ...]) -> Iterator[list[Comparison]]:
+    """The comparisons that were asked for, with their runs as long as the context lasts."""
+    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).absolute()
+        found = [
+            Comparison(folder=folder, seed=seed, schedules=schedules, settings=settings)
+            for seed in range(options.seeds)
+        ]
+        run_all(found, parallel=options.parallel, cores_each=options.cores_each)
+        yield found
+
+
+def write(options: argparse.Namespace, benchmark: str, result: Mapping[str, Any]) -> None:
+    if options.json:
+        given = {
+            "benchmark": benchmark,
+            "recipe": RECIPE,
+            "steps": options.steps,
+            **result,
+            "machine": machine(options),
+        }
+        options.json.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
+
+
 def run_all(comparisons: Sequence[Comparison], *, parallel: int, cores_each: int) -> None:
     """So many at the same time, each on ``cores_each`` cores that no other one of them uses."""
     available = sorted(os.sched_getaffinity(0))
@@ -93,12 +134,12 @@ def run_all(comparisons: Sequence[Comparison], *, parallel: int, cores_each: int
         list(pool.map(run, comparisons))
 
 
-def machine(parallel: int, cores_each: int) -> dict[str, Any]:
+def machine(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "processor": platform.machine(),
         "cores": os.cpu_count(),
-        "parallel": parallel,
-        "cores_each": cores_each,
+        "parallel": options.parallel,
+        "cores_each": options.cores_each,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")}
         | {"python": platform.python_version()},
     }

@@ -9,20 +9,16 @@ difference of the accuracy to ``sync`` with the same seed, with the 95 % interva
 It passes if, in every run, trained + queued + buffered + in flight + filtered + dropped = issued and no prompt is
 trained twice in a pass; if the interval of the difference lies above -0.05 for every schedule; and if tail batching and
 active partial rollouts have a smaller mean bubble share than ``sync``. Wall time is printed and judged by nobody.
+Exit status 1: it does not pass.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
-from pathlib import Path
+import sys
 from statistics import fmean, stdev
 from typing import Any
 
-from compared_runs import RECIPE, Comparison, machine, run_all
-
-from tailrace.observe.conservation import conservation
+from compared_runs import Comparison, compared, parse, write
 
 SCHEDULES = ("sync", "tail-batching", "active-partial", "one-step", "async-cap")
 LEAST_DIFFERENCE = -0.05
@@ -33,11 +29,7 @@ STUDENT_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 def look_at(comparison: Comparison) -> list[dict[str, Any]]:
     """One row per run."""
-    rows = []
-    for row in comparison.rows():
-        fates = conservation(comparison.journal(row["schedule"]))
-        rows.append({"seed": comparison.seed, **row, "prompts": fates})
-    return rows
+    return [{"seed": comparison.seed, **row} for row in comparison.rows()]
 
 
 def summarize(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,43 +112,16 @@ def _interval(found: dict[str, Any]) -> str:
     return shown
 
 
-def main() -> None:
-    options = _parse()
-    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary)
-        comparisons = [
-            Comparison(folder=folder.absolute(), seed=seed, schedules=SCHEDULES, settings=settings)
-            for seed in range(options.seeds)
-        ]
-        run_all(comparisons, parallel=options.parallel, cores_each=options.cores_each)
+def main() -> int:
+    options = parse(__doc__, seeds=5)
+    with compared(options, SCHEDULES) as comparisons:
         rows = [row for comparison in comparisons for row in look_at(comparison)]
     summaries = {name: summarize(name, rows) for name in SCHEDULES}
     verdicts = judge(summaries)
     show(summaries, verdicts)
-    result = {
-        "benchmark": "schedules",
-        "recipe": RECIPE,
-        "settings": settings,
-        "verdicts": verdicts,
-        "summary": summaries,
-        "runs": rows,
-        "machine": machine(options.parallel, options.cores_each),
-    }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the result to this file")
-    parser.add_argument("--seeds", type=int, default=5, help="comparisons, with seeds 0, 1, ...")
-    parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
-    parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
-    parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
-    parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
-    return parser.parse_args()
+    write(options, "schedules", {"verdicts": verdicts, "summary": summaries, "runs": rows})
+    return 0 if all(verdicts.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
