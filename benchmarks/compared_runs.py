@@ -30,7 +30,7 @@ from tailrace.core.journal import Entry, replay
 from tailrace.core.state import State
 from tailrace.core.trajectory import TrajectoryPhase
 from tailrace.observe import journal_file
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 RECIPE = "long-tail"
 
@@ -145,7 +145,7 @@ def _counted(entries: Sequence[Entry]) -> tuple[set[GroupId], Counter[GroupId], 
 def _held(entries: Sequence[Entry]) -> dict[str, int]:
     first = entries[0].event
     assert isinstance(first, ev.RunStarted)
-    coordinator = Coordinator(first.schedule, routing=LeastLoaded())
+    coordinator = Coordinator(first.schedule, policies=policies_of(first.schedule))
     for _ in replay(coordinator, entries):
         pass
     state = codec.decode(State, coordinator.snapshot())

@@ -15,7 +15,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import replay_all
 from tailrace.observe.comparison import Compared
 from tailrace.observe.journal_file import read
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -58,7 +58,7 @@ def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_pat
     launch.kill_when(process, lambda: (output / "checkpoints" / "step_2").exists())
     launch.train_well(output, **given)
     entries = [entry for _, entry in read(output / "journal.jsonl")]
-    assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+    assert replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
     steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.TrainStep)}
     assert sorted(steps) == list(range(6))
     trained = Counter(group for step in steps.values() for group in {t.group for t in step.trajectories})

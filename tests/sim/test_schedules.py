@@ -13,7 +13,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
 from tailrace.core.trajectory import Finish
 from tailrace.observe.schedule_account import ScheduleAccount
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.schedules import schedule_of
@@ -68,7 +68,7 @@ def test_a_schedule_comes_to_its_end(name: str, placement: str, faults: list, dy
     assert figures.tokens_generated == figures.tokens_trained + figures.tokens_wasted + account.tokens_held
     if schedule.is_strict:
         assert figures.staleness_violations == 0
-    assert replay_all(entries, lambda made: Coordinator(made, routing=LeastLoaded())) == len(entries)
+    assert replay_all(entries, lambda made: Coordinator(made, policies=policies_of(made))) == len(entries)
 
 
 def test_a_response_has_the_same_length_under_every_schedule() -> None:
