@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from sim.worlds import small_scenario
+from tailrace.config.presets import STRATEGIES
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
@@ -23,9 +24,11 @@ VARIANTS = {
     "bounded-partial": {"preset": "active-partial", "max_staleness": 1},
     "keep-deferred": {"preset": "tail-batching", "max_staleness": 2, "keeps_deferred_tokens": True},
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
+    "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
+    "staleflow-2": {"preset": "staleflow", "max_staleness": 2},
 }
 ALTERNATING = ("sync", "tail-batching", "active-partial", "bounded-partial", "keep-deferred", "drop")
-OVERLAPPING = ("one-step", "async-cap", "one-step-tail-batching")
+OVERLAPPING = ("one-step", "async-cap", "one-step-tail-batching", "staleflow", "staleflow-2", "staleflow-vanilla")
 FAULTS = [
     {"kind": "lost", "instance": 1, "at": 1.5, "down_s": 20.0},
     {"kind": "slow", "instance": 0, "at": 0.5, "until": 9.0, "factor": 3.0},

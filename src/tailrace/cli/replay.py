@@ -77,6 +77,7 @@ def _under(schedule: Schedule, name: str) -> Schedule:
         max_staleness=preset.max_staleness,
         admission=preset.admission,
         rounds_ahead=preset.rounds_ahead,
+        coordination=replace(schedule.coordination, **{name: getattr(preset, name) for name in presets.STRATEGIES}),
         keeps_deferred_tokens=False,
         max_versions_per_sample=None,
         has_quotas=False,
