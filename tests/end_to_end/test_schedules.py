@@ -51,7 +51,13 @@ def test_bound_0_without_over_provisioning_equals_the_synchronous_run(
     assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
 
 
-@pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap"])
+def test_the_strategies_at_bound_0_equal_the_synchronous_run(sync: Run, tmp_path: Path) -> None:
+    run = launch.train_well(tmp_path / "run", **EXACT, schedule__preset="staleflow", schedule__max_staleness=0)
+    assert launch.final_weights(run.output) == launch.final_weights(sync.output)
+    assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
+
+
+@pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap", "staleflow"])
 def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_path: Path, preset: str) -> None:
     output, given = tmp_path / "run", LONG_TAILED | {"schedule__preset": preset}
     process = launch.start(output, **given)
@@ -65,6 +71,6 @@ def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_pat
     assert set(trained.values()) == {1}
     found = Compared.of(preset, entries)
     assert found.fates()["adds_up"]
-    assert found.figures.staleness_max <= {"one-step": 1, "tail-batching": 0}.get(preset, 6)
-    if preset in ("one-step", "tail-batching"):
+    assert found.figures.staleness_max <= {"one-step": 1, "tail-batching": 0, "staleflow": 1}.get(preset, 6)
+    if preset in ("one-step", "tail-batching", "staleflow"):
         assert found.figures.staleness_violations == 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tailrace.core.admission import Admission, LedgerRules, Overlay
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.policy import FleetView, InstanceView, WaitingGroup, WaitingResponse
+from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
 
 BOUND = 2
 
@@ -52,6 +52,7 @@ def view(
     return FleetView(
         instances=instances,
         queue=queue,
+        claims=lambda: Claims.of(queue),
         admission=_admission(free, current),
         oldest_for_new=Version(0),
         published=Version(published),

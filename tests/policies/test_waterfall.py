@@ -103,14 +103,14 @@ def test_the_others_of_a_group_go_to_no_older_version_than_its_first() -> None:
 
 
 def test_choices_are_nearly_those_of_trying_every_instance() -> None:
-    """Instances are ranked for rounded lengths; the plain search, for each response's own."""
+    """Instances are ranked by what a new response gains; the plain search, by what each response does."""
     rng = random.Random(3)
     instances = [instance(i, responses=rng.randrange(20), kv=rng.randrange(5000)) for i in range(12)]
     queue = [begun(i, version=0, length=rng.randrange(1, 900)) for i in range(60)]
     found, plain = routed(view(instances, queue)), searched(instances, queue)
     assert len(found) >= 0.95 * len(plain)
     for i in range(12):
-        assert abs(sum(to == i for _, to in found) - sum(to == i for _, to in plain)) <= 1
+        assert abs(sum(to == i for _, to in found) - sum(to == i for _, to in plain)) <= 2
 
 
 def searched(instances: list, queue: list[WaitingGroup]) -> list[tuple[int, int]]:

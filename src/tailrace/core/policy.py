@@ -59,10 +59,45 @@ class Route(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What waits, in so far as it says which versions may take any of it, however loaded they are."""
+
+    exact: frozenset[Version] = frozenset()
+    """Versions that are to be evaluated."""
+    least_needed: Version | None = None
+    """The oldest version that may go on with something that was begun."""
+    most_needed: Version | None = None
+    """The oldest that may go on with everything that was begun, evaluations among it."""
+    has_new: bool = False
+
+    @classmethod
+    def of(cls, queue: Iterable[WaitingGroup]) -> Claims:
+        exact: set[Version] = set()
+        needed: set[Version] = set()
+        has_new = False
+        for group in queue:
+            if group.version is None:
+                has_new = True
+            elif group.is_exact:
+                exact.add(group.version)
+            else:
+                needed.update(member.needs for member in group.members)
+        most_needed = max(needed | exact, default=None)
+        return cls(
+            exact=frozenset(exact),
+            least_needed=min(needed, default=None),
+            most_needed=most_needed,
+            has_new=has_new,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     instances: Sequence[InstanceView]
     queue: Iterable[WaitingGroup]
     """What has the first claim comes first: evaluations, then the oldest versions, then what is new. Read it once."""
+    claims: Callable[[], Claims]
+    """The same in brief."""
     admission: Overlay
     """Which versions may begin something new. Not to be changed: take a copy."""
     oldest_for_new: Version

@@ -79,7 +79,7 @@ class Trajectory:
 
     @property
     def length(self) -> int:
-        return sum(count for _, count in self.segments)
+        return sum([count for _, count in self.segments])
 
     @property
     def has_ended(self) -> bool:

@@ -8,17 +8,19 @@ worked out: engines admit in order and preempt the youngest, so those that wait 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import InstanceId, Version
-from tailrace.core.policy import FleetView, InstanceView, WaitingGroup, WaitingResponse
+from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
 from tailrace.core.trajectory import Trajectory, TrajectoryPhase
 
 _ANY, _NEVER = Version(0), Version(2**62)
+_PENDING = TrajectoryPhase.PENDING
 
 
 def fleet_view(state: State, schedule: Schedule, now: float) -> FleetView:
@@ -26,7 +28,8 @@ def fleet_view(state: State, schedule: Schedule, now: float) -> FleetView:
     able = [instance for instance in state.instances.values() if instance.accepts_work]
     return FleetView(
         instances=[_instance(state, schedule.coordination, instance, capacity, now) for instance in able],
-        queue=_queue(state, schedule),
+        queue=chain(_begun(state, schedule), _new(state, schedule)),
+        claims=lambda: _claims(state, schedule),
         admission=state.ledger.overlay(),
         oldest_for_new=_oldest_for_new(state, schedule),
         published=state.published,
@@ -97,27 +100,53 @@ def _oldest_for_new(state: State, schedule: Schedule) -> Version:
     return state.published if state.published >= 0 else _NEVER
 
 
-def _queue(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
-    """Evaluations first, then what was begun before, oldest version first, then what is new."""
-    groups = [state.groups[group] for group in state.pending]
+def _begun(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
+    """Evaluations first, then what was begun before, oldest version first."""
     length = schedule.coordination.prompt_length
+    groups = [group for number in state.pending if (group := state.groups[number]).version is not None]
     for group in groups:
         if group.id.source != schedule.train_source:
             yield _waiting(group, _pending(group), length, is_exact=True)
     if schedule.has_rounds and state.round is None:
         return
     oldest = _ANY if state.round is None else state.round.version
-    begun = [g for g in groups if g.id.source == schedule.train_source and g.version is not None]
+    begun = [group for group in groups if group.id.source == schedule.train_source]
     begun.sort(key=lambda g: (g.version, g.num_unsettled, g.id))
     for group in begun:
         yield _waiting(group, _pending(group), length, oldest=oldest)
-    for group in groups:
+
+
+def _new(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
+    if schedule.has_rounds and state.round is None:
+        return
+    for number in state.pending:
+        if (group := state.groups[number]).version is None:
+            yield _waiting(group, _pending(group), schedule.coordination.prompt_length)
+
+
+def _claims(state: State, schedule: Schedule) -> Claims:
+    """``Claims.of`` the queue without making it; for schedules without rounds."""
+    exact: set[Version] = set()
+    needed: set[Version] = set()
+    has_new = False
+    for number in state.pending:
+        group = state.groups[number]
         if group.version is None:
-            yield _waiting(group, _pending(group), length)
+            has_new = True
+        elif number.source != schedule.train_source:
+            exact.add(group.version)
+        else:
+            needed.update([t.segments[-1][0] if t.segments else group.version for t in _pending(group)])
+    return Claims(
+        exact=frozenset(exact),
+        least_needed=min(needed, default=None),
+        most_needed=max(needed | exact, default=None),
+        has_new=has_new,
+    )
 
 
 def _pending(group: Group) -> list[Trajectory]:
-    return [t for t in group.members.values() if t.phase is TrajectoryPhase.PENDING]
+    return [t for t in group.members.values() if t.phase is _PENDING]
 
 
 def _waiting(
@@ -129,12 +158,14 @@ def _waiting(
     oldest: Version = _ANY,
 ) -> WaitingGroup:
     oldest = max(oldest, group.version or _ANY)
-    waiting = tuple(
+    waiting = [
         # Versions never decrease along a response.
-        WaitingResponse(t.id, t.length + prompt_length, max(oldest, t.segments[-1][0]) if t.segments else oldest)
+        WaitingResponse(t.id, t.length + prompt_length, max(oldest, t.segments[-1][0]))
+        if t.segments
+        else WaitingResponse(t.id, prompt_length, oldest)
         for t in members
-    )
-    return WaitingGroup(group.id, group.version, waiting, is_exact)
+    ]
+    return WaitingGroup(group.id, group.version, tuple(waiting), is_exact)
 
 
 def _running(state: State, schedule: Schedule, number: InstanceId) -> Sequence[WaitingGroup]:

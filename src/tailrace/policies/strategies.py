@@ -35,6 +35,7 @@ def _routing(chosen: Coordination, costs: CostModel) -> RoutingPolicy:
         kv_budget=chosen.kv_tokens or math.inf,
         max_running=chosen.max_running or math.inf,
         min_gain=chosen.min_gain,
+        prompt_length=chosen.prompt_length,
     )
 
 

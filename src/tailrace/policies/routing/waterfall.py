@@ -12,19 +12,17 @@ An idle instance always gains the ideal: whatever may run somewhere does not wai
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.policy import FleetView, InstanceView, Route
-from tailrace.policies.cost_model import CostModel
+from tailrace.policies.cost_model import CostModel, step_s
 
-_RANKED_BITS = 3
-"""Instances are ranked for lengths of so many binary digits, rounded up: four to each doubling. What is accepted is
-judged by a response's own length."""
+_TRIES = 4
+"""Instances of a tier that are looked at for room in their KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,105 +33,124 @@ class Waterfall:
     max_running: float = math.inf
     """Responses an instance generates at the same time."""
     min_gain: float = 0.3
+    prompt_length: int = 0
+    """Tokens of a new response. Instances are tried in the order of what one would gain there."""
 
     def route(self, view: FleetView) -> Iterator[Route]:
         tiers, admission = self._tiers(view.instances), view.admission.copy()
-        closed = math.inf  # instances of this version or newer
         for group in view.queue:
-            if not tiers or closed <= tiers[0].version:
-                return
-            version = group.version
-            for member in group.members:
-                needs = view.oldest_for_new if version is None else max(version, member.needs)
-                newest = needs if group.is_exact else closed - 1
-                able = (t for t in tiers if needs <= t.version <= newest)
-                if version is None:
-                    able = (t for t in able if admission.can_reserve(t.version))
-                chosen = next((load for tier in able if (load := tier.take(member.length)) is not None), None)
-                if chosen is not None:
+            version, able, able_from = group.version, tiers, -1
+            for trajectory, length, needs in group.members:
+                oldest = view.oldest_for_new if version is None else max(version, needs)
+                if oldest != able_from:
+                    able = [tier for tier in tiers if tier.version >= oldest]
+                    able_from = oldest
                     if version is None:
-                        version = chosen.version
-                        admission.reserve(version)
-                    yield Route(member.trajectory, chosen.instance)
-                elif version is None:
-                    return  # what is new has the same claim as what is behind it
+                        able = [tier for tier in able if admission.can_reserve(tier.version)]
+                    elif group.is_exact:
+                        able = [tier for tier in able if tier.version == oldest]
+                for tier in able:
+                    if (chosen := tier.take(length)) is not None:
+                        if version is None:
+                            version, able_from = tier.version, -1
+                            admission.reserve(version)
+                        yield Route(trajectory, chosen)
+                        break
                 else:
-                    closed = min(closed, needs)
+                    if version is None:
+                        return  # what is new has the same claim as what is behind it
+                    tiers = [tier for tier in tiers if tier.version < oldest]
+                    able_from = -1
+            if not tiers:
+                return
 
     def _tiers(self, instances: Iterable[InstanceView]) -> list[_Tier]:
         """The oldest version first."""
-        tiers: dict[Version, _Tier] = {}
+        loads: dict[Version, list[_Load]] = {}
         for view in instances:
             room = 0 if view.num_waiting else min(view.capacity, self.max_running) - view.num_responses
-            load = _Load(view.instance, view.version, view.num_running, view.kv_tokens, room)
-            tiers.setdefault(view.version, _Tier(view.version, self)).loads.append(load)
-        return [tiers[version] for version in sorted(tiers)]
-
-    def gain(self, load: _Load, length: float) -> float:
-        """Tokens per second that a response of ``length`` tokens adds there; 0: it would queue."""
-        if load.room < 1:
-            return 0.0
-        budget = self.kv_budget if load.num_running else math.inf
-        return self.costs.gain(length=length, kv_tokens=load.kv_tokens, num_running=load.num_running, kv_budget=budget)
+            if room >= 1:
+                loads.setdefault(view.version, []).append(_Load(view, room, self.costs))
+        return [_Tier(version, self, loads[version]) for version in sorted(loads)]
 
 
-@dataclass(slots=True)
 class _Load:
     """An instance as it is after what was routed to it."""
 
-    instance: InstanceId
-    version: Version
-    num_running: int
-    kv_tokens: float
-    room: float
-    """Responses it may still be given."""
-    num_changes: int = 0
-    """What was worked out before the last one is void."""
+    __slots__ = ("instance", "kv_tokens", "num_running", "room", "speed")
+
+    def __init__(self, view: InstanceView, room: float, costs: CostModel) -> None:
+        self.instance = view.instance
+        self.num_running, self.kv_tokens = view.num_running, view.kv_tokens
+        self.speed = costs.throughput(kv_tokens=view.kv_tokens, num_running=view.num_running)
+        self.room = room
+        """Responses it may still be given."""
 
 
-@dataclass(slots=True)
 class _Tier:
-    """The instances of one version, ranked by gain for each of a few lengths."""
+    """The instances of one version that have room, in a heap: the most gain first, then the fewest responses, then the
+    lowest number."""
 
-    version: Version
-    policy: Waterfall
-    loads: list[_Load] = field(default_factory=list)
-    ranks: dict[int, list[_Rank]] = field(default_factory=dict)
+    __slots__ = ("_budget", "_costs", "_enough", "_heap", "_k5", "_new_length", "_policy", "version")
 
-    def take(self, length: int) -> _Load | None:
-        """The instance that gains most by it, which has it from now on; None: none gains enough."""
-        policy, ranks = self.policy, self._ranks(length)
-        best = self._best(*ranks)
-        if policy.gain(best, length) < policy.min_gain * policy.costs.ideal_gain(length=length):
+    def __init__(self, version: Version, policy: Waterfall, loads: list[_Load]) -> None:
+        self.version, self._policy, self._costs, self._k5 = version, policy, policy.costs, policy.costs.k5
+        self._budget, self._new_length = policy.kv_budget, policy.prompt_length
+        self._enough: dict[int, float] = {}
+        gain, length = self._gain, policy.prompt_length
+        self._heap = [(-gain(load, length), load.num_running, load.instance, load) for load in loads]
+        heapify(self._heap)
+
+    def take(self, length: int) -> InstanceId | None:
+        """The instance that takes the response and has it from now on; None: none gains enough."""
+        enough = self._enough.get(length) or self._work_out(length)
+        if enough == math.inf or not self._heap:
             return None
-        best.num_running += 1
-        best.kv_tokens += policy.costs.k5 * length
-        best.room -= 1
-        best.num_changes += 1
-        return best
+        loss, _, _, load = self._heap[0]
+        gain = -loss if length == self._new_length else self._gain(load, length)
+        if gain >= enough:
+            self._add(load, length, gain)
+            return load.instance
+        # Those behind gain less, unless it is for want of room that this one gains nothing: another may have it.
+        chosen = self._take_behind(length) if gain == 0 else None
+        if chosen is None:
+            self._enough[length] = math.inf  # loads only grow: none ever will
+        return chosen
 
-    def _ranks(self, length: int) -> tuple[int, list[_Rank]]:
-        shift = max(0, length.bit_length() - _RANKED_BITS)
-        ranked = ((length >> shift) + 1) << shift
-        if ranked not in self.ranks:
-            self.ranks[ranked] = [self._rank(load, ranked) for load in self.loads]
-            heapq.heapify(self.ranks[ranked])
-        return ranked, self.ranks[ranked]
+    def _take_behind(self, length: int) -> InstanceId | None:
+        passed = [heappop(self._heap)]
+        chosen, enough = None, self._enough[length]
+        while self._heap and len(passed) < _TRIES and chosen is None:
+            load = self._heap[0][3]
+            if (gain := self._gain(load, length)) >= enough:
+                self._add(load, length, gain)
+                chosen = load.instance
+            else:
+                passed.append(heappop(self._heap))
+        for rank in passed:
+            heappush(self._heap, rank)
+        return chosen
 
-    def _best(self, length: int, ranks: list[_Rank]) -> _Load:
-        while ranks[0].num_changes != ranks[0].load.num_changes:
-            heapq.heapreplace(ranks, self._rank(ranks[0].load, length))
-        return ranks[0].load
+    def _add(self, load: _Load, length: int, gain: float) -> None:
+        """To the first of the heap."""
+        load.num_running += 1
+        load.kv_tokens += self._k5 * length
+        load.speed += gain
+        load.room -= 1
+        if load.room >= 1:
+            rank = (-self._gain(load, self._new_length), load.num_running, load.instance, load)
+            heapreplace(self._heap, rank)
+        else:
+            heappop(self._heap)
 
-    def _rank(self, load: _Load, length: int) -> _Rank:
-        return _Rank(-self.policy.gain(load, length), load.num_running, load.instance, load.num_changes, load)
+    def _gain(self, load: _Load, length: int) -> float:
+        """As the cost model has it, from a speed that is known already."""
+        num_running, kv_tokens = load.num_running, load.kv_tokens + self._k5 * length
+        # An idle instance takes whatever it may: its engine can hold any one response.
+        if kv_tokens > self._budget and num_running:
+            return 0.0
+        return (num_running + 1) / step_s(self._costs, kv_tokens, num_running + 1) - load.speed
 
-
-class _Rank(NamedTuple):
-    """Most gain first, then the fewest responses, then the lowest number."""
-
-    loss: float
-    num_running: int
-    instance: InstanceId
-    num_changes: int
-    load: _Load
+    def _work_out(self, length: int) -> float:
+        self._enough[length] = self._policy.min_gain * self._costs.ideal_gain(length=length)
+        return self._enough[length]
