@@ -106,11 +106,12 @@ def test_a_response_runs_on_no_instance_older_than_its_tokens_or_its_group(histo
                     for news in (*progressed, *finished):
                         if news.length > newest.get(news.trajectory, (0, 0))[0]:
                             newest[news.trajectory] = (news.length, version)
-            for command in entry.commands:
-                for dispatch in command.dispatches if isinstance(command, do.Submit) else ():
-                    trajectory, version = dispatch.trajectory, held[command.instance]
-                    assert version >= newest.get(trajectory, (0, 0))[1]
-                    assert version >= groups.setdefault((trajectory.group, trajectory.attempt), version)
+            submits = [command for command in entry.commands if isinstance(command, do.Submit)]
+            given = [(held[submit.instance], d.trajectory) for submit in submits for d in submit.dispatches]
+            # Of those given out together the oldest version is the group's: its first member went there.
+            for version, trajectory in sorted(given):
+                assert version >= newest.get(trajectory, (0, 0))[1]
+                assert version >= groups.setdefault((trajectory.group, trajectory.attempt), version)
 
 
 def test_a_journal_replays_to_identical_commands(troubled: list[History]) -> None:
