@@ -28,6 +28,7 @@ from typing import Any
 
 from tailrace.core.commands import Command, Submit
 from tailrace.core.coordination import Coordination, Strategy
+from tailrace.core.costs import CostModel
 from tailrace.core.dispatching import dispatch
 from tailrace.core.fleet import InstancePhase
 from tailrace.core.ids import GroupId, Version
@@ -62,10 +63,7 @@ def schedule_of(num_instances: int, num_responses: int) -> Schedule:
             synchronization=throughput,
             migration=throughput,
             # Qwen3-30B-A3B on H20, as the paper has it, with room for about forty responses of full length.
-            k1=7.28e-8,
-            k2=1.72e-3,
-            k3=1.25e-4,
-            k4=1.07e-2,
+            costs=CostModel(k1=7.28e-8, k2=1.72e-3, k3=1.25e-4, k4=1.07e-2),
             kv_tokens=800_000,
             max_running=256,
             prompt_length=500,

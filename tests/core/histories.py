@@ -15,6 +15,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
 from tailrace.core.coordination import Coordination, Strategy
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 
@@ -84,11 +85,7 @@ def _coordination(rng: random.Random) -> Coordination:
         routing=rng.choice(strategies),
         synchronization=rng.choice(strategies),
         migration=rng.choice(strategies),
-        k1=rng.choice([0.0, 0.01]),
-        k2=0.5,
-        k3=rng.choice([0.0, 0.25]),
-        k4=0.1,
-        k5=rng.choice([1.0, 1.5]),
+        costs=costs(rng),
         kv_tokens=rng.choice([0, 12, 40]),
         max_running=rng.choice([0, 1, 4]),
         prompt_length=2,
@@ -99,6 +96,10 @@ def _coordination(rng: random.Random) -> Coordination:
         plan_interval_s=rng.choice([0.0, 0.7, 3.0]),
         is_global=rng.random() < 0.2,
     )
+
+
+def costs(rng: random.Random) -> CostModel:
+    return CostModel(k1=rng.choice([0.0, 0.01]), k2=0.5, k3=rng.choice([0.0, 0.25]), k4=0.1, k5=rng.choice([1.0, 1.5]))
 
 
 def _common(rng: random.Random) -> dict[str, object]:

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.core.admission import Admission
 from tailrace.core.coordination import Coordination, Strategy
+from tailrace.core.costs import CostModel
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule
 
 UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
@@ -160,9 +161,10 @@ def test_numbers_no_strategy_can_work_with_are_refused(changes: dict[str, Any], 
 
 
 def test_an_instance_holds_what_fits_into_its_cache_and_its_batch() -> None:
-    small = Coordination(kv_tokens=30, max_running=3, prompt_length=2, k5=1.5)
-    assert small.kv_of(14, 3) == 30
-    assert small.fits(14, 3)
-    assert not small.fits(15, 3)
-    assert not small.fits(0, 4)
-    assert Coordination().fits(10**9, 10**6)
+    small = Coordination(kv_tokens=30, max_running=3, prompt_length=2)
+    blocks = CostModel(k1=0.0, k2=0.0, k3=0.0, k4=1.0, k5=1.5)
+    assert small.kv_of(blocks, 14, 3) == 30
+    assert small.fits(blocks, 14, 3)
+    assert not small.fits(blocks, 15, 3)
+    assert not small.fits(blocks, 0, 4)
+    assert Coordination().fits(blocks, 10**9, 10**6)

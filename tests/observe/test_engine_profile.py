@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from tailrace.core.costs import CostModel
 from tailrace.observe.engine_profile import LoadPoint, Measurement, between, fit, grid
-from tailrace.policies.cost_model import CostModel
 
 ENGINE = CostModel(k1=2e-7, k2=3.2e-3, k3=2e-4, k4=1e-3, k5=1.5)
 PREFILL_S = 4e-5
@@ -42,7 +42,7 @@ def test_coefficients_are_found_again() -> None:
     profile = fit(measured(GRID), measured(HELD_OUT))
     for name in ("k1", "k2", "k3", "k4", "k5"):
         assert getattr(profile.model, name) == pytest.approx(getattr(ENGINE, name), rel=0.05)
-    assert profile.prefill_s == pytest.approx(PREFILL_S, rel=0.05)
+    assert profile.model.prefill_s == pytest.approx(PREFILL_S, rel=0.05)
     assert profile.error < 0.01
 
 

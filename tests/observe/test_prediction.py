@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sim.worlds import small_scenario
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
 from tailrace.observe.prediction import Prediction
-from tailrace.policies.cost_model import CostModel
 from tailrace.sim.result import simulate
 
 KNOWN = {"engine__k1": 2e-5, "engine__k2": 6e-3, "engine__k3": 2e-3, "engine__k4": 4e-3, "engine__prefill_s": 5e-4}
-MODEL = CostModel(k1=2e-5, k2=6e-3, k3=2e-3, k4=4e-3)
+MODEL = CostModel(k1=2e-5, k2=6e-3, k3=2e-3, k4=4e-3, prefill_s=5e-4)
 
 
 def journal(*, steps: int, **changes: Any) -> list[Entry]:
@@ -25,8 +25,8 @@ def journal(*, steps: int, **changes: Any) -> list[Entry]:
     return entries
 
 
-def prediction(entries: list[Entry], model: CostModel = MODEL) -> Prediction:
-    found = Prediction(model=model, prefill_s=5e-4, prompt_length=20, max_running=8)
+def prediction(entries: list[Entry], costs: CostModel = MODEL) -> Prediction:
+    found = Prediction(costs=costs, prompt_length=20, max_running=8)
     for entry in entries:
         found.feed(entry)
     return found
@@ -47,11 +47,11 @@ def test_an_engine_like_its_model_is_predicted(steady: list[Entry]) -> None:
 
 
 def test_nothing_is_said_before_enough_was_heard(steady: list[Entry]) -> None:
-    found = prediction(steady[: len(steady) // 40], model=CostModel(k1=1.0, k2=1.0, k3=1.0, k4=1.0))
+    found = prediction(steady[: len(steady) // 40], costs=CostModel(k1=1.0, k2=1.0, k3=1.0, k4=1.0))
     assert found.rates() == {}
     assert not found.is_off
     with pytest.raises(ValueError, match="too few to fit"):
-        found.refit()
+        found.measure()
 
 
 def test_a_slower_engine_is_noticed_and_its_model_found_in_the_reports(steady: list[Entry]) -> None:
@@ -64,9 +64,11 @@ def test_a_slower_engine_is_noticed_and_its_model_found_in_the_reports(steady: l
 
 
 def test_a_model_that_is_off_everywhere_is_found_again_in_the_reports(steady: list[Entry]) -> None:
-    found = prediction(steady, model=CostModel(k1=1e-5, k2=1e-3, k3=5e-4, k4=1e-3, k5=2.0))
+    found = prediction(steady, costs=CostModel(k1=1e-5, k2=1e-3, k3=5e-4, k4=1e-3, k5=2.0))
     assert found.is_off
-    model = found.refit()
+    measured = found.measure()
+    model = measured.costs
+    assert measured.error > found.tolerance > 0.1 > measured.fitted_error
     assert model.k5 == 2.0
     assert not found.is_off, "what was heard before counts no more"
     for n, held in ((2, 300), (5, 800), (8, 2000)):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tailrace.core.admission import Admission, LedgerRules, Overlay
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
 
 BOUND = 2
+COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
+"""Ten responses fill the weights' reading time; beyond, each one more adds less and less."""
 
 
 def instance(number: int, *, version: int = 0, responses: int = 0, kv: float = 0.0, **other: object) -> InstanceView:
@@ -45,11 +48,13 @@ def view(
     published: int = 0,
     newest: int | None = None,
     running: Mapping[int, Sequence[WaitingGroup]] | None = None,
+    costs: CostModel = COSTS,
 ) -> FleetView:
     """``free``: groups that may still begin, whatever their version; ``current``: the batch that is collected, where
     a version more than two behind may begin nothing; without either anything may begin."""
     kept = dict(running or {})
     return FleetView(
+        costs=costs,
         instances=instances,
         queue=queue,
         claims=lambda: Claims.of(queue),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from policies.fleets import instance, view
 from tailrace.core.policy import InstanceView
-from tailrace.policies.cost_model import CostModel
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
 
-COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
-POLICY = Rebalance(costs=COSTS)
+POLICY = Rebalance()
 
 
 def moves(*instances: InstanceView) -> list[tuple[int, int]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from policies.fleets import begun, instance, new, view
 from tailrace.core.policy import FleetView
-from tailrace.policies.cost_model import CostModel
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
 from tailrace.policies.synchronization.as_published import AsPublished
 from tailrace.policies.synchronization.when_useful import WhenUseful
 
-COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
-POLICY = WhenUseful(routing=Waterfall(costs=COSTS), costs=COSTS)
+POLICY = WhenUseful(routing=Waterfall())
 
 
 def test_vanilla_calls_whoever_is_behind() -> None:
@@ -39,7 +37,7 @@ def three_running(number: int, length: int = 10) -> dict[int, list]:
 
 
 def test_it_does_not_if_its_own_work_would_fill_it_again() -> None:
-    crowded = WhenUseful(routing=Waterfall(costs=COSTS, max_running=3), costs=COSTS)
+    crowded = WhenUseful(routing=Waterfall(max_running=3))
     fleet = view([instance(0, version=0, responses=3)], [new(0)], published=3, current=3, running=three_running(0))
     assert crowded.choose(fleet) == []
 
@@ -50,13 +48,13 @@ def test_it_does_not_if_the_new_version_may_begin_nothing_either() -> None:
 
 
 def test_a_few_waiting_responses_do_not_make_everyone_pull() -> None:
-    narrow = WhenUseful(routing=Waterfall(costs=COSTS, max_running=2), costs=COSTS)
+    narrow = WhenUseful(routing=Waterfall(max_running=2))
     fleet = view([instance(i, version=0) for i in range(5)], [new(0), new(1), new(2)], published=3, current=3)
     assert narrow.choose(fleet) == [0, 1]
 
 
 def test_those_with_the_least_to_lose_pull_first() -> None:
-    narrow = WhenUseful(routing=Waterfall(costs=COSTS, max_running=4), costs=COSTS)
+    narrow = WhenUseful(routing=Waterfall(max_running=4))
     fleet = view(
         [instance(0, version=0, responses=3), instance(1, version=0), instance(2, version=0, responses=3)],
         [new(0), new(1)],
@@ -85,7 +83,7 @@ def stranded(newest: int) -> FleetView:
 
 
 def test_whoever_is_behind_helps_with_an_evaluation() -> None:
-    policy = WhenUseful(routing=LeastLoaded(), costs=COSTS)
+    policy = WhenUseful(routing=LeastLoaded())
     queue = [begun(i, version=3, exact=True) for i in range(4)] + [begun(9, version=1)]
     fleet = view(
         [instance(0, version=3, capacity=1), instance(1, version=1, capacity=2), instance(2, version=1, capacity=2)],

@@ -6,14 +6,11 @@ import random
 
 import pytest
 
-from policies.fleets import begun, instance, new, view
+from policies.fleets import COSTS, begun, instance, new, view
 from tailrace.core.policy import FleetView, WaitingGroup
-from tailrace.policies.cost_model import CostModel
 from tailrace.policies.routing.waterfall import Waterfall
 
-COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
-"""Ten responses fill the weights' reading time; beyond, each one more adds less and less."""
-POLICY = Waterfall(costs=COSTS, kv_budget=10_000)
+POLICY = Waterfall(kv_budget=10_000)
 
 
 def routed(seen: FleetView, policy: Waterfall = POLICY) -> list[tuple[int, int]]:
@@ -41,7 +38,7 @@ def test_the_oldest_version_comes_first_as_long_as_its_gain_is_enough() -> None:
 def test_what_gains_too_little_everywhere_waits() -> None:
     fleet = view([instance(0, responses=80), instance(1, responses=90)], [new(0)])
     assert routed(fleet) == []
-    eager = Waterfall(costs=COSTS, kv_budget=10_000, min_gain=0.001)
+    eager = Waterfall(kv_budget=10_000, min_gain=0.001)
     assert routed(fleet, eager) == [(0, 0)]
 
 
@@ -72,7 +69,7 @@ def test_a_response_that_waits_closes_the_instances_that_could_take_it_and_no_ot
     queue = [begun(0, version=3), new(1)]
     crowded = [instance(0, version=3, responses=90), instance(1, version=4, responses=90)]
     assert routed(view([*crowded, instance(2, version=2)], queue, current=4)) == [(1, 2)]
-    assert routed(view(crowded, queue, current=4), Waterfall(costs=COSTS, min_gain=0.9)) == []
+    assert routed(view(crowded, queue, current=4), Waterfall(min_gain=0.9)) == []
 
 
 def test_what_is_stalest_has_the_first_claim() -> None:

@@ -86,7 +86,7 @@ def _lines(found: Profiled) -> list[str]:
         f"k3 {model.k3:.3e} s per step and running response",
         f"k4 {model.k4:.3e} s per step",
         f"k5 {model.k5:.2f} tokens of the KV cache per token held",
-        f"prefill {profile.prefill_s:.3e} s per token",
+        f"prefill {model.prefill_s:.3e} s per token",
         f"mean error {profile.error:.1%} on the points held out, {profile.fitted_error:.1%} on those fitted",
         *_notes(setting),
     ]

@@ -117,7 +117,8 @@ class SamplingSettings(Section):
 
 
 class CostSettings(Section):
-    """Seconds of a decode step of n responses that hold kv tokens: `k1 * kv + max(k2, k3 * n) + k4`."""
+    """Seconds of a decode step of n responses that hold kv tokens: `k1 * kv + max(k2, k3 * n) + k4`. A run with
+    `throughput` strategies begins with these and measures them when they turn out wrong, unless it is deterministic."""
 
     k1: NonNegativeFloat = 0.0
     """Seconds per step and token held in the KV cache."""
@@ -126,9 +127,12 @@ class CostSettings(Section):
     k3: NonNegativeFloat = 0.0
     """Seconds per step and running response, where computing outweighs reading the weights."""
     k4: PositiveFloat = 1.0
-    """Seconds per step, always. With these defaults every response that fits counts the same."""
+    """Seconds per step, always. With these defaults every response that fits counts the same until the costs are
+    measured."""
     k5: PositiveFloat = 1.0
     """Tokens of the KV cache that a token of a response takes up."""
+    prefill_s: NonNegativeFloat = 0.0
+    """Seconds per prefilled token."""
 
 
 class RolloutSettings(SamplingSettings):

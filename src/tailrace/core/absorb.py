@@ -128,6 +128,10 @@ def _rollout_reported(state: State, schedule: Schedule, event: ev.RolloutReporte
             move(state, trajectory, TrajectoryPhase.GENERATED, now)
 
 
+def _costs_measured(state: State, schedule: Schedule, event: ev.CostsMeasured, now: float) -> None:
+    state.costs = event.costs
+
+
 def _responses_aborted(state: State, schedule: Schedule, event: ev.ResponsesAborted, now: float) -> None:
     instance = state.instance(event.instance)
     instance.heard_at = now
@@ -244,6 +248,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, Schedule, Any, float], None]] =
     ev.InstanceStarted: _instance_started,
     ev.InstanceLost: _instance_lost,
     ev.RolloutReported: _rollout_reported,
+    ev.CostsMeasured: _costs_measured,
     ev.ResponsesAborted: _responses_aborted,
     ev.ResponsesScored: _responses_scored,
     ev.TrainerReached: _trainer_reached,

@@ -1,7 +1,8 @@
 """How rollout work is steered between instances: which strategies, and the numbers they weigh.
 
 Part of the schedule, so a journal alone says how its choices were made. The core reads of this only how often to plan
-and how much an instance holds; the rest is for the policies that are made from it (``policies.strategies``).
+and how much an instance holds; the rest is for the policies that are made from it (``policies.strategies``). Only the
+costs may change while a run goes on, when they are measured again: the state has those that hold.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 
 
 class Strategy(Enum):
@@ -25,13 +28,8 @@ class Coordination:
     synchronization: Strategy = Strategy.VANILLA
     migration: Strategy = Strategy.VANILLA
 
-    k1: float = 0.0
-    """k1 to k5: the cost model's coefficients (``policies.cost_model``). As they stand here nothing is known of the
-    engine: every response that fits counts the same."""
-    k2: float = 0.0
-    k3: float = 0.0
-    k4: float = 1.0
-    k5: float = 1.0
+    costs: CostModel = NOTHING_KNOWN
+    """Of an instance, as they are known when the run starts."""
     kv_tokens: int = 0
     """KV cache of an instance in tokens; 0: no limit."""
     max_running: int = 0
@@ -70,11 +68,11 @@ class Coordination:
         """Whether any choice is made in plans, rather than at every event."""
         return Strategy.THROUGHPUT in (self.routing, self.synchronization, self.migration)
 
-    def kv_of(self, num_tokens: int, num_responses: int) -> float:
+    def kv_of(self, costs: CostModel, num_tokens: int, num_responses: int) -> float:
         """Tokens of the cache that so many responses hold, which have so many tokens together."""
-        return self.k5 * (num_tokens + num_responses * self.prompt_length)
+        return costs.k5 * (num_tokens + num_responses * self.prompt_length)
 
-    def fits(self, num_tokens: int, num_responses: int) -> bool:
+    def fits(self, costs: CostModel, num_tokens: int, num_responses: int) -> bool:
         """Whether an instance can generate them all at the same time."""
-        has_room = not self.kv_tokens or self.kv_of(num_tokens, num_responses) <= self.kv_tokens
+        has_room = not self.kv_tokens or self.kv_of(costs, num_tokens, num_responses) <= self.kv_tokens
         return has_room and (not self.max_running or num_responses <= self.max_running)

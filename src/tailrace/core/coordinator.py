@@ -11,6 +11,7 @@ from typing import Any
 from tailrace.core import codec
 from tailrace.core.absorb import absorb
 from tailrace.core.commands import Command, FinishRun, TrainStep
+from tailrace.core.costs import CostModel
 from tailrace.core.events import Event, RunResumed
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.invariants import check
@@ -66,6 +67,11 @@ class Coordinator:
     @property
     def version(self) -> Version:
         return self._state.version
+
+    @property
+    def costs(self) -> CostModel:
+        """Of an instance, as they were last measured."""
+        return self._state.costs
 
     @property
     def schedule(self) -> Schedule:

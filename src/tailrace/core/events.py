@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Limits, Schedule
@@ -103,6 +104,17 @@ class RolloutReported(Event):
     """Seconds it took, since the last report, to take responses in; their prefill is not part of it."""
     interrupt_s: float = 0.0
     """The same, to stop them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostsMeasured(Event):
+    """Instances turned out to generate at another pace than expected; this is how fast they are. Answers nothing."""
+
+    costs: CostModel
+    error: float
+    """Mean error of the costs before in tokens per second, as a share, on the instance where it was worst."""
+    fitted_error: float
+    """The same of these, on the steps they were fitted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tailrace.core.admission import Overlay
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 
 
@@ -93,6 +94,8 @@ class Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
+    costs: CostModel
+    """Of every instance, as they were last measured."""
     instances: Sequence[InstanceView]
     queue: Iterable[WaitingGroup]
     """What has the first claim comes first: evaluations, then the oldest versions, then what is new. Read it once."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.errors import UnknownSubject
 from tailrace.core.fleet import Instance
 from tailrace.core.groups import Group, GroupPhase
@@ -40,6 +41,8 @@ class State:
     cursor: tuple[int, int] = (0, 0)
     """(epoch, offset) of the training source."""
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    costs: CostModel = NOTHING_KNOWN
+    """Of an instance: those of the schedule until they are measured."""
 
     groups: dict[GroupId, Group] = field(default_factory=dict)
     round: Round | None = None
@@ -106,7 +109,12 @@ class State:
     @classmethod
     def initial(cls, schedule: Schedule) -> State:
         ids = [InstanceId(number) for number in range(schedule.num_instances)]
-        return cls(ledger=Ledger(schedule.ledger), instances={i: Instance(id=i) for i in ids}, limits=schedule.limits)
+        return cls(
+            ledger=Ledger(schedule.ledger),
+            instances={i: Instance(id=i) for i in ids},
+            costs=schedule.coordination.costs,
+            limits=schedule.limits,
+        )
 
     @property
     def is_trainer_ready(self) -> bool:

@@ -27,6 +27,7 @@ def fleet_view(state: State, schedule: Schedule, now: float) -> FleetView:
     share = _share(state, schedule)
     able = [instance for instance in state.instances.values() if instance.accepts_work]
     return FleetView(
+        costs=state.costs,
         instances=[_instance(state, schedule, instance, share, now) for instance in able],
         queue=chain(_begun(state, schedule), _new(state, schedule)),
         claims=lambda: _claims(state, schedule),
@@ -61,10 +62,10 @@ def _share(state: State, schedule: Schedule) -> int:
 
 
 def _instance(state: State, schedule: Schedule, instance: Instance, share: int, now: float) -> InstanceView:
-    known = schedule.coordination
+    known, costs = schedule.coordination, state.costs
     num_responses = len(instance.running)
     num_running, num_tokens = num_responses, instance.num_tokens
-    if known.plans and not known.fits(num_tokens, num_responses):
+    if known.plans and not known.fits(costs, num_tokens, num_responses):
         num_running, num_tokens = _fitting(state, known, instance)
     return InstanceView(
         instance=instance.id,
@@ -72,7 +73,7 @@ def _instance(state: State, schedule: Schedule, instance: Instance, share: int, 
         num_responses=num_responses,
         capacity=share if instance.version == state.published else schedule.max_in_flight,
         num_waiting=num_responses - num_running,
-        kv_tokens=known.kv_of(num_tokens, num_running),
+        kv_tokens=known.kv_of(costs, num_tokens, num_running),
         is_rested=instance.moved_at is None or now >= instance.moved_at + known.pause_s,
     )
 
@@ -82,7 +83,7 @@ def _fitting(state: State, known: Coordination, instance: Instance) -> tuple[int
     num_running = num_tokens = 0
     for trajectory in instance.running:
         length = state.trajectory(trajectory).length
-        if num_running and not known.fits(num_tokens + length, num_running + 1):
+        if num_running and not known.fits(state.costs, num_tokens + length, num_running + 1):
             break
         num_running, num_tokens = num_running + 1, num_tokens + length
     return num_running, num_tokens

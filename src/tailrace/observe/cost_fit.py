@@ -1,4 +1,4 @@
-"""From measured engine steps to the coefficients of the cost model (``policies/cost_model.py``), and the error of it.
+"""From measured engine steps to the coefficients of the cost model (``core/costs.py``), and the error of it.
 
     seconds = sum(steps * (k1 * held + k3 * max(n*, n) + k4)) + prefill_s * prefilled
 
@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from tailrace.core.costs import StepCoefficients, step_s
 from tailrace.observe.token_clock import EngineSample
-from tailrace.policies.cost_model import StepCoefficients, step_s
 
 
 class Costs(StepCoefficients, Protocol):

@@ -7,15 +7,15 @@ of a grid are fitted; the error is that of points drawn at random between them, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from tailrace.core.costs import CostModel, step_s
 from tailrace.observe.cost_fit import StepCosts, error, fit_steps, non_negative
 from tailrace.observe.token_clock import EngineSample
-from tailrace.policies.cost_model import CostModel, step_s
 
 NUM_LENGTHS = 5
 NUM_HELD_OUT = 16
@@ -62,8 +62,6 @@ class Measurement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
     model: CostModel
-    prefill_s: float
-    """Seconds per prefilled token, from prompts computed alone."""
     fitted: tuple[Measurement, ...]
     held_out: tuple[Measurement, ...]
 
@@ -82,8 +80,7 @@ class EngineProfile:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self.model, name) for name in ("k1", "k2", "k3", "k4", "k5")},
-            "prefill_s": self.prefill_s,
+            **asdict(self.model),
             "mean_error_held_out": self.error,
             "mean_error_fitted": self.fitted_error,
             "num_fitted": len(self.fitted),
@@ -140,8 +137,7 @@ def fit(fitted: Sequence[Measurement], held_out: Sequence[Measurement]) -> Engin
     costs = fit_steps([measurement.sample() for measurement in fitted], is_relative=True)
     footprint = sum(m.kv_tokens for m in fitted) / sum(m.held for m in fitted)
     return EngineProfile(
-        model=cost_model(costs, k5=footprint),
-        prefill_s=_fit_prefill(costs, fitted),
+        model=cost_model(replace(costs, prefill_s=_fit_prefill(costs, fitted)), k5=footprint),
         fitted=tuple(fitted),
         held_out=tuple(held_out),
     )
@@ -149,7 +145,7 @@ def fit(fitted: Sequence[Measurement], held_out: Sequence[Measurement]) -> Engin
 
 def cost_model(costs: StepCosts, *, k5: float) -> CostModel:
     """Costs per token held become costs per token of the KV cache, of which each takes up ``k5``."""
-    return CostModel(k1=costs.k1 / k5, k2=costs.k2, k3=costs.k3, k4=costs.k4, k5=k5)
+    return CostModel(**{**asdict(costs), "k1": costs.k1 / k5}, k5=k5)
 
 
 def _fit_prefill(costs: StepCosts, measurements: Sequence[Measurement]) -> float:

@@ -22,8 +22,11 @@ from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.journal import Entry
 from tailrace.core.waits import Wait
 from tailrace.observe.display import Display, open_display
+from tailrace.observe.prediction import Prediction
 from tailrace.observe.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.rewards.outcome import ScoreResult
@@ -65,10 +68,9 @@ class LocalRun:
         # A sink that cannot be had is the user's mistake: found before the display takes the screen.
         sinks = _open_sinks(settings, directory, say)
         self._display = self._open_display(say)
-        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks)
-        self._driver = Driver(
-            self._coordinator, perform=self._perform, record=self.recorder.record, start_at=self._past.now
-        )
+        self._prediction = _prediction(settings, self._coordinator)
+        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks, prediction=self._prediction)
+        self._driver = Driver(self._coordinator, perform=self._perform, record=self._record, start_at=self._past.now)
         self._checkpointing = Checkpointing(
             checkpoints,
             coordinator=self._coordinator,
@@ -166,6 +168,11 @@ class LocalRun:
         assert self._training.channel is not None, "the core asks for a pull only after a publish"
         return self._training.channel
 
+    def _record(self, entry: Entry) -> None:
+        self.recorder.record(entry)
+        if self._prediction is not None and self._prediction.is_off:
+            self._driver.post(self._prediction.measure())
+
     def _perform(self, command: do.Command) -> None:
         match command:
             case do.RequestPrompts():
@@ -244,6 +251,14 @@ class LocalRun:
             return self._coordinator.waits()
         # Before the first event the core knows nothing yet.
         return [Wait(what="the reward functions to load", since=self._past.now, limit_s=REWARD_START_LIMIT_S)]
+
+
+def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | None:
+    """For a run that weighs costs, and whose choices may depend on the pace of the machine."""
+    known, rollout = coordinator.schedule.coordination, settings.rollout
+    if not known.plans or rollout.deterministic or rollout.from_run is not None:
+        return None
+    return Prediction(costs=coordinator.costs, prompt_length=known.prompt_length, max_running=known.max_running)
 
 
 def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:

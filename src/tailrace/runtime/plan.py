@@ -13,6 +13,7 @@ from tailrace.config.load import SettingsError
 from tailrace.config.rules import ROLLOUT_ONLY, TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
 from tailrace.core.coordination import Coordination
+from tailrace.core.costs import CostModel
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 from tailrace.engines.contract import Sampling
 
@@ -84,8 +85,8 @@ def _coordination(settings: Settings, prompt_length: int) -> Coordination:
     longest = settings.data.max_prompt_length + rollout.max_response_length
     return Coordination(
         **{name: getattr(preset, name) for name in presets.STRATEGIES},
-        **rollout.costs.model_dump(),
         **asked.model_dump(exclude={"validation"}),
+        costs=CostModel(**rollout.costs.model_dump()),
         is_global=asked.validation == "global",
         kv_tokens=rollout.kv_tokens or rollout.max_running * longest // 2,
         max_running=rollout.max_running,

@@ -11,6 +11,7 @@ from tailrace.observe.display import Display
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Row
 from tailrace.observe.metrics_file import MetricsFile
+from tailrace.observe.prediction import Prediction
 from tailrace.observe.sinks import Sinks
 from tailrace.runtime.resume import Past
 from tailrace.runtime.run_directory import RunDirectory
@@ -19,12 +20,15 @@ from tailrace.runtime.run_directory import RunDirectory
 class Recorder:
     """The one writer of journal and metrics."""
 
-    def __init__(self, directory: RunDirectory, past: Past, *, display: Display, sinks: Sinks) -> None:
+    def __init__(
+        self, directory: RunDirectory, past: Past, *, display: Display, sinks: Sinks, prediction: Prediction | None
+    ) -> None:
+        """``prediction``: of a run that compares its costs with what it sees."""
         self._journal = JournalFile.open(directory.journal)
         self._journal.truncate(past.journal_size)
         self._metrics = past.metrics
         self._file = MetricsFile(directory.metrics, size=past.metrics_size)
-        self._display, self._sinks = display, sinks
+        self._display, self._sinks, self._prediction = display, sinks, prediction
         self._now = past.now
         self.summary: Row = dict(past.summary)
         """The newest value of every metric."""
@@ -61,7 +65,11 @@ class Recorder:
         self._now = entry.now
         if is_news:
             self._explain(entry.event)
+        if self._prediction is not None:
+            self._prediction.feed(entry)
         for row in self._metrics.feed(entry):
+            if self._prediction is not None and isinstance(entry.event, ev.StepTrained):
+                row |= self._prediction.metrics()
             self._file.append(row)
             self.summary |= row
             if is_news:
@@ -75,6 +83,9 @@ class Recorder:
                 self._explain_failures(event)
             case ev.InstanceLost(instance=instance, reason=reason):
                 self._display.say(f"instance {instance} is lost: {reason}")
+            case ev.CostsMeasured(error=error, fitted_error=fitted):
+                told = f"costs of a decode step measured: tokens/s were predicted {error:.0%} off, now {fitted:.0%}"
+                self._display.say(told)
 
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Say once for each kind of failure what went wrong; the step lines count the rest."""

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tailrace.policies.cost_model import step_s
+from tailrace.core.costs import step_s
 
 Id = TypeVar("Id")
 

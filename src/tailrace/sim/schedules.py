@@ -7,6 +7,7 @@ from typing import Any
 
 from tailrace.config import presets
 from tailrace.core.coordination import Coordination
+from tailrace.core.costs import CostModel
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError, VariantSection
 
@@ -47,8 +48,10 @@ def _coordination(scenario: Scenario, preset: presets.Preset) -> Coordination:
     engine = scenario.engine
     return Coordination(
         **{name: getattr(preset, name) for name in presets.STRATEGIES},
-        **{name: getattr(engine, name) for name in ("k1", "k2", "k3", "k4", "max_running", "prompt_length")},
+        costs=CostModel(**{name: getattr(engine, name) for name in ("k1", "k2", "k3", "k4", "prefill_s")}),
         kv_tokens=engine.kv_capacity,
+        max_running=engine.max_running,
+        prompt_length=engine.prompt_length,
         plan_interval_s=engine.plan_interval_s,
     )
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.policy import FleetView, InstanceView
-from tailrace.policies.cost_model import CostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    costs: CostModel
     max_waiting: int = 3
     max_gap: float = 5.0
     min_rise: float = 0.1
@@ -29,14 +28,15 @@ class Rebalance:
     def choose(self, view: FleetView) -> list[tuple[InstanceId, int]]:
         crowded = [i for i in view.instances if i.num_waiting > self.max_waiting]
         moves = {i.instance: i.num_waiting - self.max_waiting for i in crowded}
-        if (even := self._even_out(view.instances)) is not None:
+        if (even := self._even_out(view)) is not None:
             instance, count = even
             moves[instance] = max(moves.get(instance, 0), count)
         return sorted(moves.items())
 
-    def _even_out(self, instances: Sequence[InstanceView]) -> tuple[InstanceId, int] | None:
+    def _even_out(self, view: FleetView) -> tuple[InstanceId, int] | None:
         """The fastest instance that has others to give work to, and how much of it."""
-        speeds = {i.instance: self._speed(i.kv_tokens, i.num_running) for i in instances}
+        instances, costs = view.instances, view.costs
+        speeds = {i.instance: _speed(costs, i) for i in instances}
         by_speed = sorted(instances, key=lambda i: (-speeds[i.instance], i.instance))
         slowest = min(speeds.values(), default=0.0)
         for giver in by_speed:
@@ -47,20 +47,24 @@ class Rebalance:
                 takers = [
                     i for i in instances if i.version >= giver.version and speed > self.max_gap * speeds[i.instance]
                 ]
-                if (count := self._surplus(giver, [i for i in takers if not i.num_waiting])) > 0:
+                if (count := self._surplus(costs, giver, [i for i in takers if not i.num_waiting])) > 0:
                     return giver.instance, count
         return None
 
-    def _surplus(self, giver: InstanceView, takers: Sequence[InstanceView]) -> int:
+    def _surplus(self, costs: CostModel, giver: InstanceView, takers: Sequence[InstanceView]) -> int:
         parts = [giver, *takers]
         num_running = sum(i.num_running for i in parts)
         kv_tokens = sum(i.kv_tokens for i in parts)
         share = -(-num_running // len(parts))
-        before = sum(self._speed(i.kv_tokens, i.num_running) for i in parts)
+        before = sum(_speed(costs, i) for i in parts)
         # Those that get a share of one or more; with less work than instances the others stay idle.
         num_busy = min(len(parts), num_running)
-        after = num_busy * self._speed(kv_tokens / num_busy, num_running // num_busy) if num_busy else 0.0
+        after = 0.0
+        if num_busy:
+            each = costs.throughput(kv_tokens=kv_tokens / num_busy, num_running=num_running // num_busy)
+            after = num_busy * each
         return giver.num_responses - share if after >= (1 + self.min_rise) * before else 0
 
-    def _speed(self, kv_tokens: float, num_running: int) -> float:
-        return self.costs.throughput(kv_tokens=kv_tokens, num_running=num_running)
+
+def _speed(costs: CostModel, instance: InstanceView) -> float:
+    return costs.throughput(kv_tokens=instance.kv_tokens, num_running=instance.num_running)

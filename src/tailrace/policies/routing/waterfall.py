@@ -13,13 +13,13 @@ An idle instance always gains the ideal: whatever may run somewhere does not wai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
+from tailrace.core.costs import CostModel, step_s
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.policy import FleetView, InstanceView, Route
-from tailrace.policies.cost_model import CostModel, step_s
 
 _TRIES = 4
 """Instances of a tier that are looked at for room in their KV cache."""
@@ -27,7 +27,6 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    costs: CostModel
     kv_budget: float = math.inf
     """Tokens the KV cache of an instance holds."""
     max_running: float = math.inf
@@ -37,7 +36,7 @@ class Waterfall:
     """Tokens of a new response. Instances are tried in the order of what one would gain there."""
 
     def route(self, view: FleetView) -> Iterator[Route]:
-        tiers, admission = self._tiers(view.instances), view.admission.copy()
+        tiers, admission = self._tiers(view), view.admission.copy()
         for group in view.queue:
             version, able, able_from = group.version, tiers, -1
             for trajectory, length, needs in group.members:
@@ -64,14 +63,14 @@ class Waterfall:
             if not tiers:
                 return
 
-    def _tiers(self, instances: Iterable[InstanceView]) -> list[_Tier]:
+    def _tiers(self, view: FleetView) -> list[_Tier]:
         """The oldest version first."""
         loads: dict[Version, list[_Load]] = {}
-        for view in instances:
-            room = 0 if view.num_waiting else min(view.capacity, self.max_running) - view.num_responses
+        for each in view.instances:
+            room = 0 if each.num_waiting else min(each.capacity, self.max_running) - each.num_responses
             if room >= 1:
-                loads.setdefault(view.version, []).append(_Load(view, room, self.costs))
-        return [_Tier(version, self, loads[version]) for version in sorted(loads)]
+                loads.setdefault(each.version, []).append(_Load(each, room, view.costs))
+        return [_Tier(version, self, view.costs, loads[version]) for version in sorted(loads)]
 
 
 class _Load:
@@ -93,8 +92,8 @@ class _Tier:
 
     __slots__ = ("_budget", "_costs", "_enough", "_heap", "_k5", "_new_length", "_policy", "version")
 
-    def __init__(self, version: Version, policy: Waterfall, loads: list[_Load]) -> None:
-        self.version, self._policy, self._costs, self._k5 = version, policy, policy.costs, policy.costs.k5
+    def __init__(self, version: Version, policy: Waterfall, costs: CostModel, loads: list[_Load]) -> None:
+        self.version, self._policy, self._costs, self._k5 = version, policy, costs, costs.k5
         self._budget, self._new_length = policy.kv_budget, policy.prompt_length
         self._enough: dict[int, float] = {}
         gain, length = self._gain, policy.prompt_length

@@ -20,13 +20,11 @@ from dataclasses import dataclass, replace
 
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.policy import Claims, FleetView, InstanceView, Route, RoutingPolicy, WaitingGroup
-from tailrace.policies.cost_model import CostModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhenUseful:
     routing: RoutingPolicy
-    costs: CostModel
     patience: int = 4
     """Candidates in a row that would gain nothing before the others, which have more to lose, are left alone."""
 
@@ -41,7 +39,7 @@ class WhenUseful:
         candidates = behind if claims.exact else [i for i in behind if not _may_any_go(view, claims, i.version)]
         if not candidates or not _may_any_go(view, claims, view.published):
             return []
-        outlook = _Outlook(self, replace(view, queue=tuple(view.queue)))
+        outlook = _Outlook(replace(view, queue=tuple(view.queue)))
         outlook.follow(self.routing.route(outlook.view))
         left = Claims.of(outlook.view.queue)
         return self._useful(candidates, outlook) if _may_any_go(outlook.view, left, view.published) else []
@@ -75,8 +73,8 @@ def _may_any_go(view: FleetView, claims: Claims, version: Version) -> bool:
 class _Outlook:
     """A fleet as it would be: routes that are not taken, pulls that are not made."""
 
-    def __init__(self, policy: WhenUseful, view: FleetView) -> None:
-        self._policy, self.view = policy, view
+    def __init__(self, view: FleetView) -> None:
+        self.view = view
 
     def follow(self, routes: Iterable[Route]) -> None:
         """Let what was routed go where it was routed."""
@@ -100,7 +98,7 @@ class _Outlook:
         self.view = replace(self.view, instances=tuple(instances.values()), queue=left, admission=admission)
 
     def _loaded(self, instance: InstanceView, length: int) -> InstanceView:
-        kv_tokens = instance.kv_tokens + self._policy.costs.k5 * length
+        kv_tokens = instance.kv_tokens + self.view.costs.k5 * length
         return replace(instance, num_responses=instance.num_responses + 1, kv_tokens=kv_tokens)
 
     def pulled(self, number: InstanceId) -> _Outlook:
@@ -112,7 +110,7 @@ class _Outlook:
             for i in self.view.instances
         ]
         queue = sorted([*self.view.running(number), *self.view.queue], key=_claim)
-        return _Outlook(self._policy, replace(self.view, instances=instances, queue=queue))
+        return _Outlook(replace(self.view, instances=instances, queue=queue))
 
 
 def _claim(group: WaitingGroup) -> tuple[bool, bool, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.policies.cost_model import CostModel
+from tailrace.core.costs import CostModel
 
 MODEL = CostModel(k1=0.001, k2=0.5, k3=0.25, k4=0.1)
 

@@ -43,10 +43,12 @@ class CostModel:
     """Seconds per step, always."""
     k5: float = 1.0
     """Tokens of the KV cache that a token of a response takes up; above 1 where the cache is handed out in blocks."""
+    prefill_s: float = 0.0
+    """Seconds per prefilled token. No strategy weighs it; what is measured in a run holds prefill too."""
 
     def __post_init__(self) -> None:
-        if min(self.k1, self.k2, self.k3, self.k4) < 0 or self.k2 + self.k4 <= 0 or self.k5 <= 0:
-            raise ValueError(f"needs k1..k4 >= 0, a step that takes time and k5 > 0, not {self}")
+        if min(self.k1, self.k2, self.k3, self.k4, self.prefill_s) < 0 or self.k2 + self.k4 <= 0 or self.k5 <= 0:
+            raise ValueError(f"needs k1..k4 and prefill_s >= 0, a step that takes time and k5 > 0, not {self}")
 
     def step_s(self, *, kv_tokens: float, num_running: int) -> float:
         """Seconds of one decode step."""
@@ -69,3 +71,7 @@ class CostModel:
     def ideal_gain(self, *, length: float) -> float:
         """What the response adds to an idle instance: the most it can add anywhere."""
         return 1 / step_s(self, self.k5 * length, 1)
+
+
+NOTHING_KNOWN = CostModel(k1=0.0, k2=0.0, k3=0.0, k4=1.0)
+"""Every response that fits counts the same."""
