@@ -1,7 +1,7 @@
 """Work and versions that move between instances: what must hold whatever the strategies choose.
 
 Histories with fixed seeds: answers come late and in any order, instances are lost with what they did not report,
-rewards fail, the run crashes and resumes. `make histories` runs many more.
+rewards fail, costs are measured again, the run crashes and resumes. `make histories` runs many more.
 """
 
 from __future__ import annotations
@@ -14,23 +14,33 @@ from itertools import pairwise
 
 import pytest
 
-from core.histories import NUM_PROMPTS, History, coordinated, seeds
+from core.histories import NUM_PROMPTS, History, coordinated, costs, seeds
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordination import Coordination, Strategy
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.journal import replay_all
+from tailrace.core.journal import decode, encode, replay_all
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.core.views import fleet_view
+from tailrace.policies.strategies import policies_of
 
 SCALE = float(os.environ.get("TAILRACE_HISTORIES", "1"))
 ALL = dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT)
 
 
 class WatchedWorld(World):
-    """Also sees to it that an instance which has answered everything owes nothing: no plan waits for ever."""
+    """Trouble may be that the costs turn out to be others. Also sees to it that an instance which has answered
+    everything owes nothing: no plan waits for ever."""
+
+    def make_trouble(self) -> None:
+        if self.rng.random() < 0.3:
+            self.tell(ev.CostsMeasured(costs=costs(self.rng), error=1.0, fitted_error=0.1))
+        else:
+            super().make_trouble()
 
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
@@ -115,6 +125,8 @@ def test_a_response_runs_on_no_instance_older_than_its_tokens_or_its_group(histo
 
 
 def test_a_journal_replays_to_identical_commands(troubled: list[History]) -> None:
+    events = [entry.event for found in troubled[:20] for entry in found.world.entries]
+    assert sum(isinstance(event, ev.CostsMeasured) for event in events) > 20
     for found in troubled[:20]:
         entries = found.world.entries
         assert replay_all(entries, lambda schedule: World(schedule, random.Random(0)).coordinator) == len(entries)
@@ -195,3 +207,37 @@ def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
     ended = (ev.Finished(trajectory=first[2], length=16, finish=Finish.LENGTH),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
     assert world.coordinator._state.instances[InstanceId(0)].owes_nothing
+
+
+COMPUTING = CostModel(k1=0.0, k2=0.0, k3=1.0, k4=1.0)
+"""A third response adds too little to two."""
+
+
+def test_costs_that_were_measured_count_at_once_and_for_every_strategy() -> None:
+    world = quiet_world(plan_interval_s=0.0, costs=COMPUTING)
+    assert [len(running) for running in given_out(world)] == [2, 2], "two wait"
+    world.tell(ev.CostsMeasured(costs=NOTHING_KNOWN, error=0.9, fitted_error=0.1))
+    [first, second] = [command for command in world.entries[-1].commands if isinstance(command, do.Submit)]
+    assert (len(first.dispatches), len(second.dispatches)) == (1, 1), "the two that waited"
+    assert decode(encode(world.entries[-1])) == world.entries[-1]
+    assert fleet_view(world.coordinator._state, world.schedule, world.now).costs == NOTHING_KNOWN
+
+
+def given_out(world: World) -> list[dict[TrajectoryId, None]]:
+    return [instance.running for instance in world.coordinator._state.instances.values()]
+
+
+def test_how_much_a_response_takes_up_follows_what_was_measured() -> None:
+    world = quiet_world()
+    world.tell(ev.CostsMeasured(costs=replace(NOTHING_KNOWN, k5=2.0), error=0.9, fitted_error=0.1))
+    view = fleet_view(world.coordinator._state, world.schedule, world.now)
+    assert [i.kv_tokens for i in view.instances] == [12, 12]
+
+
+def test_a_resumed_run_goes_on_with_the_costs_it_had_measured() -> None:
+    world = quiet_world()
+    world.tell(ev.CostsMeasured(costs=COMPUTING, error=0.9, fitted_error=0.1))
+    snapshot = world.coordinator.snapshot()
+    again = Coordinator.restore(world.schedule, snapshot, policies=policies_of(world.schedule))
+    again.handle(ev.RunResumed(limits=world.schedule.limits, checkpoint=None), now=world.now)
+    assert again.costs == COMPUTING != world.schedule.coordination.costs

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from sim.worlds import small_scenario
-from tailrace.core.costs import CostModel
+from tailrace.core import events as ev
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
+from tailrace.observe.metrics import TIMED_GROUPS
 from tailrace.observe.prediction import Prediction
 from tailrace.sim.result import simulate
 
@@ -74,3 +76,53 @@ def test_a_model_that_is_off_everywhere_is_found_again_in_the_reports(steady: li
     for n, held in ((2, 300), (5, 800), (8, 2000)):
         true = MODEL.step_s(kv_tokens=held, num_running=n)
         assert model.step_s(kv_tokens=2.0 * held, num_running=n) == pytest.approx(true, rel=0.1)
+
+
+def test_a_model_that_was_measured_is_held_against_what_comes_after(steady: list[Entry]) -> None:
+    """As the run does it; whoever reads its journal later comes to the same."""
+    found, posted = Prediction(costs=NOTHING_KNOWN, prompt_length=20, max_running=8), list[ev.CostsMeasured]()
+    written: list[Entry] = []
+    for entry in steady:
+        found.feed(entry)
+        written.append(entry)
+        if found.is_off:
+            posted.append(found.measure())
+            written.append(Entry(now=entry.now, event=posted[-1], commands=()))
+            found.feed(written[-1])
+    assert len(posted) == 1, "once is enough"
+    assert posted[0].error > 0.9
+    assert max(rates.error for rates in found.rates().values()) < 0.1
+    assert prediction(written, costs=NOTHING_KNOWN).metrics() == found.metrics()
+
+
+def test_where_nothing_is_known_the_first_window_is_measured_whatever_it_shows() -> None:
+    """An engine that happens to take a second a step."""
+    entries = journal(steps=12, engine__k1=0.0, engine__k2=0.0, engine__k3=0.0, engine__k4=1.0, engine__prefill_s=0.01)
+    assert prediction(entries, costs=NOTHING_KNOWN).is_off
+    assert not prediction(entries, costs=CostModel(k1=0.0, k2=0.0, k3=0.0, k4=1.1)).is_off
+
+
+def test_an_engine_that_only_computes_is_still_given_more_than_one_response() -> None:
+    entries = journal(steps=12, engine__k1=0.0, engine__k2=0.0, engine__k3=2e-3, engine__k4=1e-9, engine__prefill_s=0.0)
+    costs = prediction(entries, costs=NOTHING_KNOWN).measure().costs
+    assert costs.k2 + costs.k4 >= costs.k3 > 0
+    assert costs.gain(length=20, kv_tokens=20, num_running=1) > 0.3 * costs.ideal_gain(length=20)
+
+
+def test_a_run_that_goes_on_listens_anew(steady: list[Entry]) -> None:
+    found = prediction(steady, costs=NOTHING_KNOWN)
+    assert found.is_off
+    resumed = ev.RunResumed(limits=steady[0].event.schedule.limits, checkpoint=None)
+    found.feed(Entry(now=steady[-1].now, event=resumed, commands=()))
+    assert not found.is_off
+    assert found.metrics() == {}
+
+
+def test_rates_are_columns_of_a_row(steady: list[Entry]) -> None:
+    found = prediction(steady)
+    row, rates = found.metrics(), found.rates()
+    for instance in (0, 1):
+        assert row[f"perf/instance_{instance}/tokens_per_s"] == rates[InstanceId(instance)].measured
+        assert row[f"perf/instance_{instance}/predicted_tokens_per_s"] == rates[InstanceId(instance)].predicted
+    assert row["perf/prediction_error"] == max(each.error for each in rates.values())
+    assert all(name.startswith(TIMED_GROUPS) for name in row)
