@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import numpy as np
 import pytest
 
-from tailrace.observe.cost_fit import StepCosts, error, fit_steps, non_negative, sample_s
+from tailrace.observe.cost_fit import StepCosts, error, fit_jittery, fit_steps, non_negative, sample_s
 from tailrace.observe.token_clock import EngineSample
 
 COSTS = StepCosts(k1=2e-6, k2=4e-3, k3=5e-4, k4=1e-3, prefill_s=3e-5)
@@ -29,8 +31,14 @@ def test_a_column_of_zeros_has_no_coefficient() -> None:
     assert non_negative(np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([3.0, 6.0])) == pytest.approx([3.0, 0.0])
 
 
-@pytest.mark.parametrize("is_relative", [False, True])
-def test_costs_are_found_again_in_samples_of_several_loads(is_relative: bool) -> None:
+@pytest.mark.parametrize("fit", [fit_steps, partial(fit_steps, is_relative=True), fit_jittery])
+def test_costs_are_found_again_in_samples_of_several_loads(fit: Callable[[list[EngineSample]], StepCosts]) -> None:
+    found = fit(several_loads())
+    for name in ("k1", "k2", "k3", "k4", "prefill_s"):
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6)
+
+
+def several_loads() -> list[EngineSample]:
     random, samples = Random(0), []
     for n in (1, 2, 4, 8, 16, 32, 64):
         for held in (100, 1000, 10_000):
@@ -38,9 +46,25 @@ def test_costs_are_found_again_in_samples_of_several_loads(is_relative: bool) ->
             sample = EngineSample(steps=12, prefilled=random.randrange(500), parts=parts)
             sample.seconds = sample_s(COSTS, sample)
             samples.append(sample)
-    found = fit_steps(samples, is_relative=is_relative)
-    for name in ("k1", "k2", "k3", "k4", "prefill_s"):
-        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6)
+    return samples
+
+
+def test_news_that_comes_late_leads_to_no_costs_that_are_far_too_low() -> None:
+    """Of each load one sample ends late, and the next is so much shorter."""
+    samples = []
+    for late, early in zip(several_loads(), several_loads(), strict=True):
+        delay_s = 0.95 * early.seconds
+        late.seconds, early.seconds = late.seconds + delay_s, early.seconds - delay_s
+        samples += [late, early]
+    true = [sample_s(COSTS, sample) for sample in samples]
+    assert error([sample_s(fit_jittery(samples), sample) for sample in samples], true) < 0.02
+    plain = fit_steps(samples, is_relative=True)
+    assert error([sample_s(plain, sample) for sample in samples], true) > 0.5
+
+
+def test_many_samples_are_thinned_evenly() -> None:
+    samples = several_loads() * 100
+    assert fit_jittery(samples).k3 == pytest.approx(COSTS.k3, rel=1e-6)
 
 
 def test_error_is_a_mean_share() -> None:

@@ -12,12 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from tailrace.core.costs import StepCoefficients, step_s
 from tailrace.observe.token_clock import EngineSample
+
+_T = TypeVar("_T")
+_ROUNDS = 3
+"""Of fitting with the weights that the fit before gave."""
+_MOST_SAMPLES, _MOST_TURNS = 512, 12
+_LEAST_SHARE = 0.1
+"""Of its seconds: a sample that the costs call shorter weighs no more than this."""
 
 
 class Costs(StepCoefficients, Protocol):
@@ -39,9 +46,39 @@ class StepCosts:
 def fit_steps(samples: Sequence[EngineSample], *, is_relative: bool = False) -> StepCosts:
     """The costs under which the squares of the errors add up to least; ``is_relative``: of the errors as shares."""
     seconds = np.array([sample.seconds for sample in samples])
-    weights = 1.0 / seconds if is_relative else np.ones_like(seconds)
+    return _fit(samples, 1.0 / seconds if is_relative else np.ones_like(seconds), _turns(samples))
+
+
+def fit_jittery(samples: Sequence[EngineSample]) -> StepCosts:
+    """The same for samples whose ends are known roughly: the errors are shares of what the costs say.
+
+    News that comes late makes one sample longer and the next one shorter. As shares of what was measured the short ones
+    would weigh most, and the costs come out far too low; as shares of what such a load takes the two make up for
+    each other. It is done while a run waits, so not every sample and turning point is tried where there are many.
+    """
+    samples = _some(samples, _MOST_SAMPLES)
+    turns = _some(_turns(samples), _MOST_TURNS)
+    seconds = np.array([sample.seconds for sample in samples])
+    costs = _fit(samples, np.ones_like(seconds), turns)
+    for _ in range(_ROUNDS):
+        expected = np.array([sample_s(costs, sample) for sample in samples])
+        costs = _fit(samples, 1.0 / np.maximum(expected, _LEAST_SHARE * seconds), turns)
+    return costs
+
+
+def _turns(samples: Sequence[EngineSample]) -> list[int]:
+    return [0, *sorted({n for sample in samples for _, _, n in sample.parts})]
+
+
+def _some(values: Sequence[_T], most: int) -> Sequence[_T]:
+    """At most so many, evenly from first to last."""
+    return values[:: -(-len(values) // most)]
+
+
+def _fit(samples: Sequence[EngineSample], weights: np.ndarray, turns: Sequence[int]) -> StepCosts:
+    seconds = np.array([sample.seconds for sample in samples])
     best: tuple[float, int, np.ndarray] | None = None
-    for turn in [0, *sorted({n for sample in samples for _, _, n in sample.parts})]:
+    for turn in turns:
         columns = np.array([_columns(sample, turn) for sample in samples]) * weights[:, None]
         solution = non_negative(columns, seconds * weights)
         residual = float(np.sum((columns @ solution - seconds * weights) ** 2))

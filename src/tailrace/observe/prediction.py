@@ -19,7 +19,7 @@ from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
-from tailrace.observe.cost_fit import StepCosts, error, fit_steps, sample_s
+from tailrace.observe.cost_fit import StepCosts, error, fit_jittery, sample_s
 from tailrace.observe.engine_profile import cost_model
 from tailrace.observe.token_clock import EngineSample, TokenClock
 
@@ -117,7 +117,7 @@ class Prediction:
         if len(samples) < self.window:
             raise ValueError(f"{len(samples)} samples of engine steps are too few to fit: {self.window} are needed")
         before = self._worst_error()
-        costs = cost_model(_with_fixed_part(fit_steps(samples, is_relative=True), samples), k5=self.costs.k5)
+        costs = cost_model(_with_fixed_part(fit_jittery(samples), samples), k5=self.costs.k5)
         self._believe(costs)
         return ev.CostsMeasured(costs=costs, error=before, fitted_error=self._worst_error())
 
@@ -161,10 +161,10 @@ class Prediction:
 def _with_fixed_part(costs: StepCosts, samples: Iterable[EngineSample]) -> StepCosts:
     """Some part of a step takes its time whatever it computes.
 
-    Samples of crowded instances say little about that part, and a fit may put all of it on the responses. A second one
-    would then add nothing to a first, and instances would be given one at a time. So the part is at least what one
-    response takes, and some share of the shortest step.
+    Samples of crowded instances say little about that part, and a fit may put all of it on the responses. One more
+    would then add nothing to those there are, and instances would be kept half empty by a guess. So the part is at
+    least what one response takes, and some share of the shortest step; k2 gives it up where it can.
     """
     shortest_s = min(sample.seconds / sample.steps for sample in samples)
-    least = max(costs.k3, _LEAST_FIXED * shortest_s)
-    return replace(costs, k4=max(costs.k4, least - costs.k2))
+    k4 = max(costs.k4, costs.k3, _LEAST_FIXED * shortest_s)
+    return replace(costs, k2=max(costs.k2 - (k4 - costs.k4), 0.0), k4=k4)
