@@ -1,10 +1,10 @@
-"""Rollout coordination under a strict bound, in virtual time, beside StaleFlow's figures; and the orderings asked of it.
+"""Rollout coordination under a strict bound, in virtual time, beside StaleFlow's figures, and the orderings it claims.
 
     python benchmarks/simulated_staleflow.py --json benchmarks/results/simulated_staleflow.json [--grid]
 
-`scenarios/staleflow_30b_a3b.toml` says what is simulated. Every schedule is given the split of the devices between rollout
-and training that is best for it, out of the same candidates; `sync` has all devices for both in turns. Speed is tokens
-trained per second once the run is in its stride: after the first steps, which no schedule can overlap with anything.
+`scenarios/staleflow_30b_a3b.toml` says what is simulated. Every schedule is given the split of the devices between
+rollout and training that is best for it, out of the same candidates; `sync` has all devices for both in turns. Speed is
+tokens trained per second once the run is in its stride: after the first steps, which nothing can overlap with.
 `--grid` adds every length distribution of `scenarios/length_grid.toml` under every cap, and the orderings on it: some
 minutes more. Exit status 1: an ordering does not hold.
 """
