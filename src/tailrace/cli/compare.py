@@ -1,7 +1,8 @@
 """Run schedules one after another on the same prompts and seeds: `tailrace compare RECIPE --schedules a,b,c`.
 
-Each schedule is a run of its own in `output_dir`/NAME, so an interrupted comparison goes on where it was. Exit status:
-0 every run is complete, 1 one failed, 2 it could not begin.
+A schedule is a preset, or a preset with a bound of its own: `staleflow@3` has `max_staleness = 3`. Each is a run of its
+own in `output_dir`/NAME, so an interrupted comparison goes on where it was. Exit status: 0 every run is complete, 1 one
+failed, 2 it could not begin.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from tailrace.observe.comparison import Compared
 
 def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_arguments(parser)
-    parser.add_argument(
-        "--schedules", metavar="A,B,C", required=True, help="presets; the first is the measure of speed"
-    )
+    names = "presets, or PRESET@MAX_STALENESS; the first is the measure of speed"
+    parser.add_argument("--schedules", metavar="A,B,C", required=True, help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
@@ -64,7 +64,9 @@ def _names(given: str) -> list[str]:
 def _settings(options: argparse.Namespace, name: str) -> Settings:
     given = recipe.overrides(options)
     folder = load(options.recipe, given).output_dir
-    return load(options.recipe, given | {"schedule.preset": name, "output_dir": str(folder / name)})
+    preset, has_bound, bound = name.partition("@")
+    given |= {"schedule.preset": preset, "output_dir": str(folder / name)}
+    return load(options.recipe, given | ({"schedule.max_staleness": bound} if has_bound else {}))
 
 
 def _show(results: Sequence[Compared]) -> None:
