@@ -96,6 +96,8 @@ class EngineSection(Sourced):
     k3: NonNegativeFloat
     k4: NonNegativeFloat
     prefill_s: NonNegativeFloat
+    prompt_s: NonNegativeFloat | None = None
+    """Per prompt, computed once for the members of a group that run together; None: each prefills its own."""
     kv_capacity: PositiveInt
     max_running: PositiveInt = 1024
     prompt_length: PositiveInt
