@@ -34,7 +34,6 @@ SCENARIO = "staleflow_30b_a3b"
 SPLITS = (0.5, 0.625, 0.75)
 BOUNDS = (1, 2, 3)
 STEPS, SKIPPED = 14, 5
-SYNC_STEPS, SYNC_SKIPPED = 6, 2
 CAP, LONG_CAP = 20480, 40960
 SCALES = (1, 2, 4)
 MOST_LOST, NEAR = 0.03, 0.05
@@ -84,9 +83,8 @@ def measured(job: Job) -> Speed:
     else:
         lengths = scenario.lengths.model_copy(update={"max_response_length": setting.cap})
         scenario = scenario.model_copy(update={"lengths": lengths})
-    is_sync = schedule == "sync"
-    scenario = scenario.colocated() if is_sync else scenario.with_split(split)
-    scenario = scenario.scaled(setting.scale).with_steps(SYNC_STEPS if is_sync else STEPS)
+    scenario = scenario.colocated() if schedule == "sync" else scenario.with_split(split)
+    scenario = scenario.scaled(setting.scale).with_steps(STEPS)
     if setting.batch:
         chosen = scenario.schedule.model_copy(update={"rollout_batch_size": setting.batch})
         scenario = scenario.model_copy(update={"schedule": chosen})
@@ -99,8 +97,7 @@ def measured(job: Job) -> Speed:
     result = simulate(scenario, schedule, record=note)
     if not result.is_complete:
         raise RuntimeError(f"{job} did not come to its end: {result.reason}")
-    skipped = SYNC_SKIPPED if is_sync else SKIPPED
-    seconds = (ends[-1] - ends[skipped - 1]) / (len(ends) - skipped)
+    seconds = (ends[-1] - ends[SKIPPED - 1]) / (len(ends) - SKIPPED)
     figures, chosen = result.figures, scenario.schedule
     return Speed(
         tokens_per_s=figures.tokens_trained / figures.num_steps / seconds,

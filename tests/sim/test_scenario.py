@@ -9,7 +9,7 @@ from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
 from tailrace.core.admission import Admission
 from tailrace.core.journal import decode
-from tailrace.core.schedule import Leftovers
+from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
 from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
@@ -123,3 +123,14 @@ def test_the_command_refuses_what_it_cannot_simulate(tmp_path: Path, capsys: pyt
     assert main(["simulate", str(FILES[0]), "--fast"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("tailrace: ") for line in lines] == [True] * 3
+
+
+def test_devices_are_split_between_rollout_and_training_or_serve_both_in_turns() -> None:
+    scenario = load_scenario(SCENARIOS / "staleflow_30b_a3b.toml")
+    half = scenario.with_split(0.5)
+    assert (half.engine.num_instances, half.trainer.num_replicas, half.trainer.devices) == (8, 4, 8)
+    most = scenario.scaled(2).with_split(0.75)
+    assert (most.engine.num_instances, most.trainer.num_replicas, most.trainer.devices) == (24, 4, 8)
+    both = scenario.colocated()
+    assert (both.engine.num_instances, both.trainer.num_replicas, both.trainer.devices) == (16, 8, 16)
+    assert both.engine.placement is Placement.COLOCATED
