@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -61,6 +61,9 @@ bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real
 bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
 	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
 
+bench-planning: $(STAMP)  ## CPU seconds of one plan for many instances and responses
+	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
+
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
 
@@ -71,7 +74,7 @@ ledger-check: $(STAMP)  ## hold the ledger to its model over a million operation
 	@$(BIN)/python scripts/ledger_check.py
 
 histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
-	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py
+	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py tests/core/test_coordination.py
 
 mutants: $(DEV)  ## change the core in 120 small ways, drawn at random, and see whether its tests notice
 	@$(BIN)/python scripts/mutants.py --sample 120

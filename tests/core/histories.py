@@ -14,6 +14,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
+from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 
@@ -58,6 +59,46 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
         "max_steps": rng.randint(3, 7),
     }
     return Schedule(**_BASE, **{**drawn, **changes})
+
+
+def coordinated(rng: random.Random, **changes: object) -> Schedule:
+    """Work moves between instances of different versions: any mix of strategies, on engines of any size."""
+    batch_size = rng.randint(1, 4)
+    drawn = {
+        **_common(rng),
+        "batch_size": batch_size,
+        "group_size": rng.randint(1, 3),
+        "launch_prompts": rng.choice([batch_size, batch_size + 1]),
+        "leftovers": Leftovers.KEEP,
+        "max_staleness": rng.randint(0, 3),
+        "max_steps": rng.randint(2, 7),
+        "num_instances": rng.randint(1, 4),
+        "coordination": _coordination(rng),
+    }
+    return Schedule(**_BASE, **{**drawn, **changes})
+
+
+def _coordination(rng: random.Random) -> Coordination:
+    strategies = [Strategy.VANILLA, Strategy.THROUGHPUT, Strategy.THROUGHPUT]
+    return Coordination(
+        routing=rng.choice(strategies),
+        synchronization=rng.choice(strategies),
+        migration=rng.choice(strategies),
+        k1=rng.choice([0.0, 0.01]),
+        k2=0.5,
+        k3=rng.choice([0.0, 0.25]),
+        k4=0.1,
+        k5=rng.choice([1.0, 1.5]),
+        kv_tokens=rng.choice([0, 12, 40]),
+        max_running=rng.choice([0, 1, 4]),
+        prompt_length=2,
+        min_gain=rng.choice([0.1, 0.3, 1.0]),
+        max_waiting=rng.choice([0, 1, 3]),
+        max_gap=rng.choice([1.0, 2.0, 5.0]),
+        pause_s=rng.choice([0.0, 3.0]),
+        plan_interval_s=rng.choice([0.0, 0.7, 3.0]),
+        is_global=rng.random() < 0.2,
+    )
 
 
 def _common(rng: random.Random) -> dict[str, object]:

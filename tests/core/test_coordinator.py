@@ -19,11 +19,11 @@ from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.core.trajectory import Finish
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 def fresh(schedule: Schedule) -> Coordinator:
-    return Coordinator(schedule, routing=LeastLoaded())
+    return Coordinator(schedule, policies=policies_of(schedule))
 
 
 schedules = st.builds(

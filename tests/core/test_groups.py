@@ -42,9 +42,3 @@ def test_a_group_keeps_the_members_that_are_furthest(
     assert {member.member for member in found.members} == kept
     assert {member.id.member for member in given_up} == set(range(len(members))) - kept
     assert found.num_unsettled == sum(member.phase is not SCORED for member in found.members.values())
-
-
-def test_only_members_that_go_on_need_an_instance_of_their_version() -> None:
-    assert group((SCORED, Version(3), 5), (PENDING, Version(1), 5)).newest_version() == 1
-    assert group((GENERATED, Version(3), 5), (PENDING, Version(1), 0)).newest_version() == 0
-    assert group((PENDING, Version(1), 5), (RUNNING, Version(2), 5)).newest_version() == 2

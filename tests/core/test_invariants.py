@@ -20,7 +20,7 @@ from tailrace.core.pool import Pool
 from tailrace.core.schedule import EvalSet, Leftovers, Schedule
 from tailrace.core.state import Pending, State
 from tailrace.core.trajectory import Finish, Trajectory, TrajectoryPhase
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
 STRANGER = GroupId("train", 99, 99)
@@ -231,8 +231,8 @@ CHANGES: dict[str, Change] = {
 def test_check_finds_that(name: str, states: list[tuple[Schedule, object]]) -> None:
     num_found = 0
     for schedule, snapshot in states:
-        state = Coordinator.restore(schedule, snapshot, routing=LeastLoaded())._state
-        before = Coordinator.restore(schedule, snapshot, routing=LeastLoaded())._state
+        state = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))._state
+        before = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))._state
         check(state, schedule)
         try:
             CHANGES[name](state)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tailrace.core.admission import Admission
+from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule
 
 UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}
 KEEP = {"leftovers": Leftovers.KEEP}
 RESUME = {"leftovers": Leftovers.RESUME}
+STEERED = Coordination(migration=Strategy.THROUGHPUT)
 FLUSH = {**DEFER, "epoch_end": EpochEnd.FLUSH}
 
 
@@ -50,6 +52,8 @@ def schedule(**changes: Any) -> Schedule:
         ({"admission": Admission.COUNT}, "it needs 'keep'"),
         ({**KEEP, **UNBOUNDED}, "'keep' without a bound would launch prompts without end"),
         ({"rounds_ahead": 2, "max_staleness": 1}, "trained that many versions late; the bound is 1"),
+        ({"coordination": STEERED}, "they need 'keep' and a strict bound"),
+        ({**KEEP, "admission": Admission.COUNT, "coordination": STEERED}, "they need 'keep' and a strict bound"),
         ({**RESUME, "launch_prompts": 9, "max_staleness": 1}, "within max_staleness 1: at most 8"),
     ],
 )
@@ -137,3 +141,28 @@ def test_the_shortest_limit_is_the_smallest_of_all(name: str) -> None:
 def test_a_schedule_of_no_steps_trains_nothing() -> None:
     assert not schedule(max_steps=0).trains
     assert schedule(max_steps=1).trains
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"min_gain": 0.0}, "above 0 and at most 1, got 0.0"),
+        ({"min_gain": 1.5}, "above 0 and at most 1, got 1.5"),
+        ({"max_waiting": -1}, "got -1 and 5.0"),
+        ({"max_gap": 0.5}, "got 3 and 0.5"),
+        ({"plan_interval_s": -1.0}, "plan_interval_s must be at least 0, got -1.0"),
+        ({"kv_tokens": -1}, "kv_tokens must be at least 0, got -1"),
+    ],
+)
+def test_numbers_no_strategy_can_work_with_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Coordination(**changes)
+
+
+def test_an_instance_holds_what_fits_into_its_cache_and_its_batch() -> None:
+    small = Coordination(kv_tokens=30, max_running=3, prompt_length=2, k5=1.5)
+    assert small.kv_of(14, 3) == 30
+    assert small.fits(14, 3)
+    assert not small.fits(15, 3)
+    assert not small.fits(0, 4)
+    assert Coordination().fits(10**9, 10**6)

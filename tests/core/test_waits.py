@@ -12,7 +12,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.core.trajectory import Finish
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 def names(world: World) -> list[str]:
@@ -55,7 +55,8 @@ def test_a_wait_past_its_limit_is_noticed_with_whatever_comes_next() -> None:
 def test_a_journal_is_followed_under_the_limits_it_was_written_with() -> None:
     """A run that is resumed with other limits before its first checkpoint reads its journal from the start."""
     then = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=Limits(prompts_s=5.0))
-    coordinator = Coordinator(replace(then, limits=Limits(prompts_s=50.0)), routing=LeastLoaded())
+    schedule = replace(then, limits=Limits(prompts_s=50.0))
+    coordinator = Coordinator(schedule, policies=policies_of(schedule))
     coordinator.handle(ev.RunStarted(schedule=then), now=0.0)
     [limit_s] = [wait.limit_s for wait in coordinator.waits() if wait.what == "prompts of 'train'"]
     assert limit_s == 5.0

@@ -18,7 +18,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Schedule
 from tailrace.core.trajectory import Finish
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 class World:
@@ -35,7 +35,7 @@ class World:
     ) -> None:
         self.schedule, self.rng, self.num_prompts, self.trouble = schedule, rng, num_prompts, trouble
         self.checks = checks
-        self.coordinator = Coordinator(schedule, routing=LeastLoaded())
+        self.coordinator = Coordinator(schedule, policies=policies_of(schedule))
         self.entries: list[Entry] = []
         self.now = 0.0
         self.open: deque[do.Command] = deque()
@@ -235,7 +235,7 @@ class World:
 
     def crash_and_resume(self) -> None:
         snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
-        self.coordinator = Coordinator.restore(self.schedule, snapshot, routing=LeastLoaded())
+        self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies_of(self.schedule))
         self.running, self.open, self.timer, self.verdict, self.rewards = {}, deque(), None, None, {}
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it

@@ -16,7 +16,7 @@ from tailrace.core.events import RunResumed
 from tailrace.core.journal import replay_all
 from tailrace.observe.comparison import Compared
 from tailrace.observe.journal_file import read
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -52,14 +52,20 @@ def test_bound_0_without_over_provisioning_equals_the_synchronous_run(
     assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
 
 
-@pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap"])
+def test_the_strategies_at_bound_0_equal_the_synchronous_run(sync: Run, tmp_path: Path) -> None:
+    run = launch.train_well(tmp_path / "run", **EXACT, schedule__preset="staleflow", schedule__max_staleness=0)
+    assert launch.final_weights(run.output) == launch.final_weights(sync.output)
+    assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
+
+
+@pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap", "staleflow"])
 def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_path: Path, preset: str) -> None:
     output, given = tmp_path / "run", LONG_TAILED | {"schedule__preset": preset}
     process = launch.start(output, **given)
     launch.kill_when(process, lambda: (output / "checkpoints" / "step_2").exists())
     launch.train_well(output, **given)
     entries = [entry for _, entry in read(output / "journal.jsonl")]
-    assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+    assert replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
     steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.TrainStep)}
     assert sorted(steps) == list(range(6))
     trained = Counter(group for step in steps.values() for group in {t.group for t in step.trajectories})
@@ -70,6 +76,6 @@ def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_pat
         assert any(d.start > 0 for submit in given_out[:4] for d in submit.dispatches), "no partial response was kept"
     found = Compared.of(preset, entries)
     assert found.prompts["adds_up"]
-    assert found.figures.staleness_max <= {"one-step": 1, "tail-batching": 0}.get(preset, 6)
-    if preset in ("one-step", "tail-batching"):
+    assert found.figures.staleness_max <= {"one-step": 1, "tail-batching": 0, "staleflow": 1}.get(preset, 6)
+    if preset in ("one-step", "tail-batching", "staleflow"):
         assert found.figures.staleness_violations == 0

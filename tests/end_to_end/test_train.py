@@ -17,7 +17,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import InstanceLost, RunResumed
 from tailrace.core.journal import replay_all
 from tailrace.observe.journal_file import read
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for all runs that are shared
 
@@ -98,7 +98,7 @@ def test_journals_replay_to_identical_commands(whole: Run, disturbed: Disturbed)
         entries = [entry for _, entry in read(output / "journal.jsonl")]
         num_resumed = sum(isinstance(entry.event, RunResumed) for entry in entries)
         assert num_resumed == 0 if output == whole.output else num_resumed >= 3
-        assert replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+        assert replay_all(entries, lambda made: Coordinator(made, policies=policies_of(made))) == len(entries)
 
 
 def test_a_killed_rollout_instance_is_replaced_and_changes_nothing(whole: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Metrics
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.store.checksums import write_checksums
 
 
@@ -34,7 +34,7 @@ def write_journal(run: Path, entries: Iterable[Entry]) -> Path:
 
 def write_checkpoint(run: Path, schedule: Schedule, entries: list[Entry], step: int) -> Path:
     """A checkpoint of `step` with the core's state as of the end of `entries`, which are the journal's first."""
-    coordinator, metrics, size = Coordinator(schedule, routing=LeastLoaded()), Metrics(), 0
+    coordinator, metrics, size = Coordinator(schedule, policies=policies_of(schedule)), Metrics(), 0
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
     for entry, line in zip(entries, lines, strict=False):
         coordinator.handle(entry.event, now=entry.now)

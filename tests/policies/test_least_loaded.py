@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.core.ids import InstanceId
-from tailrace.core.policy import InstanceView
+from policies.fleets import begun, instance, new, view
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
 
-def views(*loads: int, capacity: int = 8) -> list[InstanceView]:
-    return [InstanceView(instance=InstanceId(i), num_running=n, capacity=capacity) for i, n in enumerate(loads)]
+def routed(seen: object) -> dict[int, list[int]]:
+    """Prompt by prompt, the instances its members went to."""
+    found: dict[int, list[int]] = {}
+    for route in LeastLoaded().route(seen):  # type: ignore[arg-type]
+        found.setdefault(route.trajectory.group.prompt, []).append(route.instance)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -19,4 +22,26 @@ def views(*loads: int, capacity: int = 8) -> list[InstanceView]:
 def test_the_least_loaded_instance_with_room_is_chosen_and_ties_go_to_the_lower_number(
     loads: tuple[int, ...], chosen: int | None
 ) -> None:
-    assert LeastLoaded().choose(views(*loads)) == chosen
+    fleet = view([instance(i, responses=n, capacity=8) for i, n in enumerate(loads)], [new(0)])
+    assert routed(fleet) == ({} if chosen is None else {0: [chosen]})
+
+
+def test_a_group_goes_to_one_instance_as_a_whole_and_counts_at_once() -> None:
+    fleet = view([instance(0, responses=1), instance(1)], [new(0, members=3), new(1), new(2)])
+    assert routed(fleet) == {0: [1, 1, 1], 1: [0], 2: [0]}
+
+
+def test_a_response_is_continued_by_a_version_that_is_not_older_than_its_tokens() -> None:
+    fleet = view([instance(0, version=2), instance(1, version=4, responses=3)], [begun(0, version=1, needs=3)])
+    assert routed(fleet) == {0: [1]}
+
+
+def test_what_is_new_waits_in_order_and_what_was_begun_does_not_hold_the_others_up() -> None:
+    fleet = view([instance(0, version=2)], [begun(0, version=3), begun(1, version=1), new(2)])
+    assert routed(fleet) == {1: [0], 2: [0]}
+
+
+def test_each_admission_counts_before_the_next() -> None:
+    fleet = view([instance(0), instance(1)], [new(0), new(1), new(2)], free=2)
+    assert routed(fleet) == {0: [0], 1: [1]}
+    assert fleet.admission.free == [2], "the plan has changed what it was made from"

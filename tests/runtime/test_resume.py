@@ -18,7 +18,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.observe.journal_file import JournalFile
 from tailrace.observe.metrics import Metrics
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.runtime.resume import Past, recall
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
@@ -51,14 +51,12 @@ def write(tmp_path: Path, world: World) -> PayloadStore:
 
 
 def recalled(tmp_path: Path, store: PayloadStore, checkpoint: Path | None = None) -> Past:
-    return recall(
-        journal=tmp_path / "journal.jsonl", checkpoint=checkpoint, store=store, schedule=SCHEDULE, routing=LeastLoaded()
-    )
+    return recall(journal=tmp_path / "journal.jsonl", checkpoint=checkpoint, store=store, schedule=SCHEDULE)
 
 
 def save(tmp_path: Path, entries: list[Entry], schedule: Schedule, version: Version) -> Path:
     """A checkpoint of the run as it was after these entries."""
-    coordinator, metrics = Coordinator(schedule, routing=LeastLoaded()), Metrics()
+    coordinator, metrics = Coordinator(schedule, policies=policies_of(schedule)), Metrics()
     for entry in entries:
         coordinator.handle(entry.event, now=entry.now)
         metrics.feed(entry)
@@ -127,7 +125,6 @@ def test_a_step_asked_for_together_with_the_checkpoint_is_taken_again_too(tmp_pa
             checkpoint=checkpoint,
             store=store,
             schedule=schedule,
-            routing=LeastLoaded(),
         )
     redone = past.steps_to_redo()
     assert redone[0] == begun

@@ -7,13 +7,14 @@ from itertools import product
 import pytest
 
 from sim.worlds import small_scenario
+from tailrace.config.presets import STRATEGIES
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
 from tailrace.core.trajectory import Finish
 from tailrace.observe.schedule_account import ScheduleAccount
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.schedules import schedule_of
@@ -23,9 +24,11 @@ VARIANTS = {
     "bounded-partial": {"preset": "active-partial", "max_staleness": 1},
     "keep-deferred": {"preset": "tail-batching", "max_staleness": 2, "keeps_deferred_tokens": True},
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
+    "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
+    "staleflow-2": {"preset": "staleflow", "max_staleness": 2},
 }
 ALTERNATING = ("sync", "tail-batching", "active-partial", "bounded-partial", "keep-deferred", "drop")
-OVERLAPPING = ("one-step", "async-cap", "one-step-tail-batching")
+OVERLAPPING = ("one-step", "async-cap", "one-step-tail-batching", "staleflow", "staleflow-2", "staleflow-vanilla")
 FAULTS = [
     {"kind": "lost", "instance": 1, "at": 1.5, "down_s": 20.0},
     {"kind": "slow", "instance": 0, "at": 0.5, "until": 9.0, "factor": 3.0},
@@ -68,7 +71,7 @@ def test_a_schedule_comes_to_its_end(name: str, placement: str, faults: list, dy
     assert figures.tokens_generated == figures.tokens_trained + figures.tokens_wasted + account.tokens_held
     if schedule.is_strict:
         assert figures.staleness_violations == 0
-    assert replay_all(entries, lambda made: Coordinator(made, routing=LeastLoaded())) == len(entries)
+    assert replay_all(entries, lambda made: Coordinator(made, policies=policies_of(made))) == len(entries)
 
 
 def test_a_response_has_the_same_length_under_every_schedule() -> None:

@@ -13,7 +13,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.observe import schedule_table
 from tailrace.observe.account import Account
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Deadlock, Driver
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
@@ -41,7 +41,7 @@ def test_a_simulated_run_comes_to_its_end(synchronous: tuple[Result, list[Entry]
 def test_a_simulated_journal_replays_on_the_coordinator_of_real_runs(synchronous: tuple[Result, list[Entry]]) -> None:
     _, entries = synchronous
     read_back = [decode(encode(entry)) for entry in entries]
-    assert replay_all(read_back, lambda schedule: Coordinator(schedule, routing=LeastLoaded())) == len(entries)
+    assert replay_all(read_back, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
 
 
 def test_metrics_and_timeline_read_a_simulated_journal(synchronous: tuple[Result, list[Entry]]) -> None:
@@ -115,7 +115,7 @@ def test_a_world_that_never_answers_is_a_deadlock_that_names_the_wait() -> None:
             return [c for c in super().handle(event, now=now) if not isinstance(c, do.SetTimer)]
 
     schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1)
-    driver = Driver(Patient(schedule, routing=LeastLoaded()), Silent(), Agenda())
+    driver = Driver(Patient(schedule, policies=policies_of(schedule)), Silent(), Agenda())
     with pytest.raises(Deadlock, match="start of instance 0"):
         driver.run(ev.RunStarted(schedule=schedule))
 

@@ -23,7 +23,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.observe import journal_file, schedule_table
 from tailrace.observe.comparison import figures_of
 from tailrace.observe.run_files import RunFiles
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         if options.schedule is not None:
             _simulate(files, entries, options.schedule)
             return 0
-        count = replay_all(entries, lambda schedule: Coordinator(schedule, routing=LeastLoaded()))
+        count = replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule)))
         print(f"{count} entries, every command as recorded")
     except ReplayMismatch as error:
         print(f"tailrace: the commands are different: {error}", file=sys.stderr)
@@ -78,6 +78,7 @@ def _under(schedule: Schedule, name: str) -> Schedule:
         max_staleness=preset.max_staleness,
         admission=preset.admission,
         rounds_ahead=preset.rounds_ahead,
+        coordination=replace(schedule.coordination, **{name: getattr(preset, name) for name in presets.STRATEGIES}),
         keeps_deferred_tokens=False,
         max_versions_per_sample=None,
         has_quotas=False,

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from tailrace.core.admission import Admission
+from tailrace.core.coordination import Strategy
 from tailrace.core.schedule import Leftovers
 
-PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "rollout-only"]
+PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
+StrategyName = Literal["vanilla", "throughput"]
+STRATEGIES = ("routing", "synchronization", "migration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,9 @@ class Preset:
     rounds_ahead: int = 0
     is_counted: bool = False
     """The bound is a cap on what is in flight, not a promise about each response."""
+    routing: Strategy = Strategy.VANILLA
+    synchronization: Strategy = Strategy.VANILLA
+    migration: Strategy = Strategy.VANILLA
 
     @property
     def admission(self) -> Admission:
@@ -37,6 +43,13 @@ PRESETS: dict[str, Preset] = {
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
     "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, is_counted=True),
+    "staleflow": Preset(
+        leftovers=Leftovers.KEEP,
+        max_staleness=1,
+        routing=Strategy.THROUGHPUT,
+        synchronization=Strategy.THROUGHPUT,
+        migration=Strategy.THROUGHPUT,
+    ),
     "rollout-only": Preset(),
 }
 
@@ -56,6 +69,12 @@ class Wishes(Protocol):
     def max_staleness(self) -> int | str | None: ...
     @property
     def rounds_ahead(self) -> int | None: ...
+    @property
+    def routing(self) -> str | None: ...
+    @property
+    def synchronization(self) -> str | None: ...
+    @property
+    def migration(self) -> str | None: ...
 
 
 def resolved(wishes: Wishes) -> Preset:
@@ -69,6 +88,7 @@ def resolved(wishes: Wishes) -> Preset:
         given["leftovers"] = Leftovers(wishes.leftovers)
     if wishes.max_staleness is not None:
         given["max_staleness"] = None if wishes.max_staleness == "unbounded" else int(wishes.max_staleness)
+    given |= {name: Strategy(wish) for name in STRATEGIES if (wish := getattr(wishes, name)) is not None}
     return replace(PRESETS[wishes.preset], **given)
 
 

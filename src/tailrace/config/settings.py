@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -21,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from tailrace.config.presets import PresetName
+from tailrace.config.schedule_settings import ScheduleSettings
+from tailrace.config.section import Section
 from tailrace.config.variants import CORRECTIONS, LOSSES, CorrectionName, EstimatorName, LossName, Range
 
 Probability = float
@@ -34,12 +33,6 @@ def _as_tuple(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 """One name, or a list of them."""
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, no unknown keys, documented by the strings below the fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
 
 class ModelSettings(Section):
@@ -123,6 +116,21 @@ class SamplingSettings(Section):
     """Tokens that end a response, besides the model's own end-of-sequence tokens."""
 
 
+class CostSettings(Section):
+    """Seconds of a decode step of n responses that hold kv tokens: `k1 * kv + max(k2, k3 * n) + k4`."""
+
+    k1: NonNegativeFloat = 0.0
+    """Seconds per step and token held in the KV cache."""
+    k2: NonNegativeFloat = 0.0
+    """Least seconds per step for reading the weights."""
+    k3: NonNegativeFloat = 0.0
+    """Seconds per step and running response, where computing outweighs reading the weights."""
+    k4: PositiveFloat = 1.0
+    """Seconds per step, always. With these defaults every response that fits counts the same."""
+    k5: PositiveFloat = 1.0
+    """Tokens of the KV cache that a token of a response takes up."""
+
+
 class RolloutSettings(SamplingSettings):
     n_samples_per_prompt: PositiveInt = 8
     """Responses per prompt: the size of a group."""
@@ -148,6 +156,7 @@ class RolloutSettings(SamplingSettings):
     """Fixed shapes: results do not depend on batch composition, interruption or resume, at the price of speed."""
     progress_interval_s: PositiveFloat = 0.25
     """How often an instance reports unfinished responses."""
+    costs: CostSettings = CostSettings()
 
 
 class RewardFunctionSettings(Section):
@@ -279,48 +288,6 @@ class TrainerSettings(Section):
     """Recompute activations in the backward pass to save memory."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
-
-
-class ScheduleSettings(Section):
-    preset: PresetName = "sync"
-    """How rollout and training share the time: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL),
-    `one-step`, `async-cap`; or `rollout-only`, which generates and scores without training. Settings below that have
-    no value of their own are as the preset has them."""
-    rollout_batch_size: PositiveInt = 32
-    """Prompts per step."""
-    over_provision_prompts: Annotated[float, Field(ge=1)] | None = None
-    """Prompts a round launches, as a multiple of `rollout_batch_size` (rounded down)."""
-    over_provision_responses: Annotated[float, Field(ge=1)] | None = None
-    """Responses a prompt is launched with, as a multiple of `n_samples_per_prompt` (rounded up); 1 is the strict mode:
-    the fastest responses are not preferred."""
-    over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
-    """Factors to try in the first rounds with `defer`, such as [1.1, 1.2, 1.3, 1.4]: each serves two short rounds as
-    factor for prompts and responses; after the first long round the one with the least seconds per step is kept."""
-    leftovers: Literal["wait", "drop", "defer", "resume", "keep"] | None = None
-    """What becomes of responses that are not finished when the batch is full: wait for them, drop them, defer their
-    prompts to a long round, resume them in the next round, or keep them running without rounds."""
-    max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
-    """Most versions between the oldest token of a trained response and the weights it trains."""
-    rounds_ahead: NonNegativeInt | None = None
-    """Rounds that may begin before the batches of earlier ones are trained: rollout and training overlap."""
-    placement: Literal["shared", "colocated"] = "shared"
-    """Rollout and training both stay in memory, or rollout gives its memory back while training runs."""
-    keep_deferred_tokens: bool = False
-    """A deferred prompt resumes its responses where `max_staleness` allows, instead of beginning again."""
-    epoch_end: Literal["carry", "flush"] = "carry"
-    """Deferred prompts at the end of a pass over the data: carry them on, or train them in a last, smaller batch."""
-    max_versions_per_sample: PositiveInt | None = None
-    """Most versions that may write one response, with `resume`; default: any number."""
-    on_version_cap: Literal["finish", "restart"] = "finish"
-    """A response at `max_versions_per_sample`: the round waits for it, or it begins again from its prompt."""
-    source_quotas: bool = True
-    """Short rounds take prompts of several sources in the proportion they were launched in."""
-    max_steps: PositiveInt | None = None
-    """Optimizer steps; default: `num_epochs` passes over the prompts."""
-    num_epochs: PositiveInt = 1
-    """Passes over the training prompts, where `max_steps` is not given."""
-    num_prompts: PositiveInt | None = None
-    """`rollout-only`: generate for the first so many training prompts; default: all, once."""
 
 
 class LimitSettings(Section):

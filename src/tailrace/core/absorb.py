@@ -52,7 +52,7 @@ def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: fl
         state.save_due = None  # it is on disk, or too late: the trainer holds a later version
     state.num_dropped_in_a_row = state.num_failed_in_a_row = 0
     state.limits = event.limits
-    state.timer_at = state.verdict = None
+    state.timer_at = state.plan_at = state.verdict = None
 
 
 def _stop_requested(state: State, schedule: Schedule, event: ev.StopRequested, now: float) -> None:
@@ -107,6 +107,7 @@ def _lose(state: State, number: InstanceId, now: float) -> None:
     instance.move(InstancePhase.ABSENT, now=now)
     instance.version = Version(0)
     instance.is_condemned = False
+    instance.moved_at = None
 
 
 def _rollout_reported(state: State, schedule: Schedule, event: ev.RolloutReported, now: float) -> None:
@@ -114,12 +115,12 @@ def _rollout_reported(state: State, schedule: Schedule, event: ev.RolloutReporte
     instance.heard_at = now
     for progress in event.progressed:
         if progress.trajectory not in instance.aborting:
-            state.trajectory(progress.trajectory).grow(progress.length, event.version)
+            instance.num_tokens += state.trajectory(progress.trajectory).grow(progress.length, event.version)
     for finished in event.finished:
         if finished.trajectory in instance.aborting:
             continue
         trajectory = state.trajectory(finished.trajectory)
-        trajectory.grow(finished.length, event.version)
+        instance.num_tokens += trajectory.grow(finished.length, event.version)
         if finished.finish is Finish.INTERRUPTED:
             move(state, trajectory, TrajectoryPhase.PENDING, now)
         else:

@@ -59,6 +59,9 @@ class Overlay:
     free: list[int] | None
     """Per buffer; one number without deadlines; None without a bound."""
 
+    def copy(self) -> Overlay:
+        return Overlay(self.rules, self.current, None if self.free is None else list(self.free))
+
     def can_reserve(self, version: int) -> bool:
         return self.free is None or self._latest_free(version, self.free) is not None
 

@@ -14,7 +14,7 @@ from tailrace.core.commands import Command, FinishRun, TrainStep
 from tailrace.core.events import Event, RunResumed
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.invariants import check
-from tailrace.core.policy import RoutingPolicy
+from tailrace.core.policy import Policies
 from tailrace.core.rules import RULES, next_step
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
@@ -24,15 +24,15 @@ from tailrace.core.waits import Wait, waits
 class Coordinator:
     """Owns the state of a run. A driver stamps each event once and performs the commands."""
 
-    def __init__(self, schedule: Schedule, *, routing: RoutingPolicy, state: State | None = None) -> None:
+    def __init__(self, schedule: Schedule, *, policies: Policies, state: State | None = None) -> None:
         self._schedule = schedule
-        self._routing = routing
+        self._policies = policies
         self._state = State.initial(schedule) if state is None else state
 
     @classmethod
-    def restore(cls, schedule: Schedule, snapshot: Any, *, routing: RoutingPolicy) -> Coordinator:
+    def restore(cls, schedule: Schedule, snapshot: Any, *, policies: Policies) -> Coordinator:
         """A coordinator as it was when ``snapshot`` was taken."""
-        return cls(schedule, routing=routing, state=codec.decode(State, snapshot))
+        return cls(schedule, policies=policies, state=codec.decode(State, snapshot))
 
     def snapshot(self) -> Any:
         """The whole state as JSON values. Its size depends on what is live, not on how long the run lasted."""
@@ -46,7 +46,7 @@ class Coordinator:
         commands: list[Command] = []
         for rule in RULES:
             if self._state.verdict is None:
-                commands += rule(self._state, self._schedule, self._routing, now)
+                commands += rule(self._state, self._schedule, self._policies, now)
         if self._state.verdict is not None and not any(isinstance(command, FinishRun) for command in commands):
             commands.append(FinishRun(is_complete=False, reason=self._state.verdict))
         return commands

@@ -53,6 +53,12 @@ class Instance:
     """Those of them that were asked to stop."""
     aborting: dict[TrajectoryId, None] = field(default_factory=dict)
     """Responses the run has given up; the instance has not confirmed it yet."""
+    num_tokens: int = 0
+    """Of its running responses, as far as reported; prompts do not count."""
+    is_called: bool = False
+    """It takes no more work, and pulls when nothing of it is left to be heard of."""
+    moved_at: float | None = None
+    """When it last had to give work away that others could do faster."""
     heard_at: float = 0.0
     """When it last changed phase, took work or reported."""
     num_restarts: int = 0
@@ -66,10 +72,18 @@ class Instance:
             raise InvalidTransition(f"instance {self.id}", self.phase.value, new.value, [self.last_loss])
         self.phase = new
         self.heard_at = now
+        self.is_called = False
 
     @property
     def accepts_work(self) -> bool:
-        return self.phase is InstancePhase.READY and not self.is_condemned and not self.stopping
+        is_ready = self.phase is InstancePhase.READY and not self.is_condemned
+        return is_ready and not self.stopping and not self.is_called
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Ready, and nothing it was asked to stop is still to be heard of."""
+        is_ready = self.phase is InstancePhase.READY and not self.is_condemned
+        return is_ready and not self.stopping and not self.aborting
 
     @property
     def is_idle(self) -> bool:
@@ -80,3 +94,4 @@ class Instance:
         has_work = bool(self.running or self.aborting)
         assert not has_work or self.phase is InstancePhase.READY, f"instance {self.id} has work while {self.phase}"
         assert self.stopping.keys() <= self.running.keys()
+        assert not self.is_called or self.phase is InstancePhase.READY

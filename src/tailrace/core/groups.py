@@ -129,11 +129,6 @@ class Group:
         """Over the tokens its scored members have; None without tokens."""
         return min((t.segments[0][0] for t in self.scored() if t.segments), default=None)
 
-    def newest_version(self) -> Version:
-        """Of any token an unfinished member has: versions never decrease along a response."""
-        newest = (t.segments[-1][0] for t in self.members.values() if t.segments and not t.has_ended)
-        return max(newest, default=self.version or Version(0))
-
     def check(self) -> None:
         unsettled = sum(t.phase not in SETTLED for t in self.members.values())
         assert unsettled == self.num_unsettled, self.story

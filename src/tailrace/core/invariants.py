@@ -35,6 +35,8 @@ def _check_trajectories(state: State) -> None:
     running = {t: i.id for i in state.instances.values() for t in i.running}
     assert set(running) == by_phase[TrajectoryPhase.RUNNING]
     assert all(state.trajectory(t).instance == instance for t, instance in running.items())
+    for instance in state.instances.values():
+        assert instance.num_tokens == sum(state.trajectory(t).length for t in instance.running)
     live = {t for ids in by_phase.values() for t in ids}
     forgotten = {t for i in state.instances.values() for t in i.aborting} | set(state.cancelled)
     assert not live & forgotten, "a response that was given up is still here"

@@ -40,6 +40,7 @@ def _leave(state: State, trajectory: Trajectory) -> None:
             assert trajectory.instance is not None
             instance = state.instances[trajectory.instance]
             del instance.running[trajectory.id]
+            instance.num_tokens -= trajectory.length
             instance.stopping.pop(trajectory.id, None)
             trajectory.instance = None
         case TrajectoryPhase.GENERATED:

@@ -9,14 +9,14 @@ from tailrace.core.absorb import close
 from tailrace.core.groups import Group, GroupPhase
 from tailrace.core.ids import GroupId
 from tailrace.core.moves import admit, begin, drop, let_go, set_aside
-from tailrace.core.policy import RoutingPolicy
+from tailrace.core.policy import Policies
 from tailrace.core.rounds import Round, is_wanted, next_round, num_missing, unfinished_visits
 from tailrace.core.schedule import Leftovers, Schedule, VersionCap
 from tailrace.core.state import Pending, State
 from tailrace.core.trajectory import Trajectory
 
 
-def accept(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def accept(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Groups that became complete join the batch that is collected, or are left over at once."""
     finished, state.finished = state.finished, {}
     for group_id in finished:
@@ -31,7 +31,7 @@ def accept(state: State, schedule: Schedule, routing: RoutingPolicy, now: float)
             yield from _discard(state, schedule, group, now)
 
 
-def collect(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def collect(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """A full batch leaves for training; its round, if there are rounds, is over."""
     if not _may_collect(state, schedule):
         return
@@ -150,7 +150,7 @@ def _restart(state: State, schedule: Schedule, group: Group, now: float) -> Iter
     state.pending[group.id] = schedule.num_members
 
 
-def open_round(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def open_round(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if not schedule.has_rounds or state.round is not None:
         return
     state.round = next_round(state, schedule)
@@ -188,7 +188,7 @@ def _take_from_queue(state: State, schedule: Schedule, group: Group, now: float)
         close(state, group, is_training=True)
 
 
-def request_prompts(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def request_prompts(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     source = schedule.train_source
     if source in state.prompts:
         return

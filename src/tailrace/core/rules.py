@@ -19,19 +19,20 @@ from tailrace.core.errors import CoreError
 from tailrace.core.fleet import InstancePhase
 from tailrace.core.groups import GroupPhase
 from tailrace.core.moves import let_go, move
-from tailrace.core.policy import RoutingPolicy
+from tailrace.core.policy import Policies
 from tailrace.core.round_rules import accept, collect, open_round, request_prompts
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.core.state import Pending, State
+from tailrace.core.steering import migrate, pace, pull, synchronize
 from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
 _MIN_FAILURES = 32
 """Rewards that fail one after the other before it is not bad luck any more."""
-Rule = Callable[[State, Schedule, RoutingPolicy, float], Iterator[do.Command]]
+Rule = Callable[[State, Schedule, Policies, float], Iterator[do.Command]]
 
 
-def release_surplus(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def release_surplus(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """A group that has what it needs calls off the rest of its members, and is heard of if that is all it comes to."""
     surplus, state.surplus = state.surplus, {}
     yield from let_go(state, surplus.values())
@@ -42,13 +43,13 @@ def release_surplus(state: State, schedule: Schedule, routing: RoutingPolicy, no
         yield do.LeaveOut(filtered=filtered, dropped=dropped)
 
 
-def start_trainer(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def start_trainer(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if schedule.trains and not state.is_trainer_asked:
         state.is_trainer_asked, state.trainer_heard_at = True, now
         yield do.StartTrainer()
 
 
-def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def start_instances(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     absent = InstancePhase.ABSENT
     for instance in [each for each in state.instances.values() if each.phase is absent]:
         if instance.num_restarts > state.limits.max_restarts:
@@ -59,14 +60,14 @@ def start_instances(state: State, schedule: Schedule, routing: RoutingPolicy, no
         yield do.StartInstance(instance=instance.id)
 
 
-def publish(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def publish(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Instances wait for it, so it comes before the checkpoint; both, and the next step, may then go on beside it."""
     if state.published < state.version and state.publishing is None and state.is_trainer_ready:
         state.publishing = Pending(since=now, version=state.version)
         yield do.PublishWeights(version=state.version)
 
 
-def save(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def save(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     # Comes before the rule that begins a step, and the training worker does one thing after the other: the
     # checkpoint holds exactly this version.
     is_possible = state.saving is None and state.training is None and state.is_trainer_ready
@@ -75,30 +76,7 @@ def save(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -
         yield do.SaveCheckpoint(version=state.saving.version)
 
 
-def interrupt(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    """Without rounds nothing ever ends by itself: a new version is worth an interruption."""
-    if schedule.has_rounds:
-        return
-    for instance in state.instances.values():
-        if instance.accepts_work and instance.running and instance.version < state.published:
-            instance.stopping = dict(instance.running)
-            yield do.Interrupt(instance=instance.id, trajectories=tuple(instance.running))
-
-
-def pull(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
-    published, released = state.published, InstancePhase.RELEASED
-    for instance in [i for i in state.instances.values() if i.version < published or i.phase is released]:
-        if instance.is_idle or (instance.phase is released and _is_room_free(state)):
-            instance.move(InstancePhase.PULLING, now=now)
-            yield do.PullWeights(instance=instance.id, version=state.published)
-
-
-def _is_room_free(state: State) -> bool:
-    """Whether training is over for now, so that rollout may have its memory again."""
-    return not state.batches and state.published == state.version
-
-
-def evaluate(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def evaluate(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if state.eval_done == state.version:
         return
     if not schedule.is_eval_due(state.version):
@@ -111,7 +89,7 @@ def evaluate(state: State, schedule: Schedule, routing: RoutingPolicy, now: floa
             yield do.RequestPrompts(source=eval_set.name, epoch=state.version, offset=0, count=eval_set.num_prompts)
 
 
-def close_evaluation(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def close_evaluation(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if not state.eval_open or any(state.eval_open.values()):
         return
     for name in state.eval_open:
@@ -125,7 +103,7 @@ def close_evaluation(state: State, schedule: Schedule, routing: RoutingPolicy, n
     state.eval_done = state.version
 
 
-def score(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def score(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     # A barrier holds back training responses only: an evaluation is never part of what it compares.
     if not state.generated:
         return
@@ -146,7 +124,7 @@ def _is_generating(state: State, schedule: Schedule) -> bool:
     return is_waiting or any(t.group.source == source for i in state.instances.values() for t in i.running)
 
 
-def release_memory(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def release_memory(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Colocated: rollout makes room for the optimizer step."""
     if schedule.placement is not Placement.COLOCATED or not _may_train(state):
         return
@@ -161,7 +139,7 @@ def _may_train(state: State) -> bool:
     return is_free and bool(state.batches)
 
 
-def train(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def train(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if not _may_train(state):
         return
     if schedule.placement is Placement.COLOCATED:
@@ -190,7 +168,7 @@ def next_step(state: State) -> do.TrainStep:
     )
 
 
-def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def judge(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Is the run over?"""
     if state.num_dropped_in_a_row >= schedule.batch_size:
         count = state.num_dropped_in_a_row
@@ -209,10 +187,10 @@ def judge(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         yield do.FinishRun(is_complete=True, reason=state.verdict)
 
 
-def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) -> Iterator[do.Command]:
+def watch(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Act on waits past their limit, and be woken when the next one may be."""
-    shortest_s = state.limits.shortest_s
-    if state.timer_at is not None and now < state.timer_at <= now + shortest_s:
+    shortest_s, planned = state.limits.shortest_s, [] if state.plan_at is None else [state.plan_at]
+    if state.timer_at is not None and now < state.timer_at <= min([now + shortest_s, *planned]):
         return  # it was set by the waits of that time, and none that began since can end before it
     current = waits(state, schedule)
     for wait in current:
@@ -225,7 +203,7 @@ def watch(state: State, schedule: Schedule, routing: RoutingPolicy, now: float) 
         state.instances[wait.instance].is_condemned = True
         state.instances[wait.instance].heard_at = now
         yield do.KillInstance(instance=wait.instance, reason=age)
-    ends = [wait.until for wait in waits(state, schedule)]
+    ends = [wait.until for wait in waits(state, schedule)] + planned
     if ends:
         state.timer_at = min(*ends, now + shortest_s)
         yield do.SetTimer(at=state.timer_at)
@@ -237,8 +215,9 @@ RULES: tuple[Rule, ...] = (
     start_instances,
     publish,
     save,
-    interrupt,
+    synchronize,
     pull,
+    migrate,
     evaluate,
     close_evaluation,
     accept,
@@ -246,6 +225,7 @@ RULES: tuple[Rule, ...] = (
     open_round,
     request_prompts,
     dispatch,
+    pace,
     score,
     release_memory,
     train,

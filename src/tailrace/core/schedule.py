@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tailrace.core.admission import Admission, LedgerRules
+from tailrace.core.coordination import Coordination
 
 
 class Leftovers(Enum):
@@ -131,6 +132,7 @@ class Schedule:
     """Dynamic sampling: a training group whose scores are all equal teaches nothing; another one takes its place."""
     max_useless_groups: int = 1000
     """Groups in a row that may be filtered or dropped before the run gives up."""
+    coordination: Coordination = Coordination()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -253,6 +255,11 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
+    if s.coordination.plans and (s.has_rounds or not s.is_strict):
+        yield (
+            "throughput-oriented strategies move work between instances of different versions: they need 'keep' and"
+            " a strict bound"
+        )
     if bound is not None and s.rounds_ahead > bound:
         yield f"a round {s.rounds_ahead} ahead of training is trained that many versions late; the bound is {bound}"
     if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:

@@ -95,6 +95,10 @@ class State:
     """Rewards of training responses."""
     last_reward_failure: str = ""
     timer_at: float | None = None
+    planned_at: float | None = None
+    """When the throughput-oriented strategies were last asked."""
+    plan_at: float | None = None
+    """When they are to be asked again; None: when something happens."""
     verdict: str | None = None
     """Why the run is over; None while it goes on."""
     has_begun: bool = False

@@ -15,7 +15,7 @@ from tailrace.core.journal import Entry, replay
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
 from tailrace.core.trajectory import TrajectoryPhase
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 def conservation(entries: Sequence[Entry]) -> dict[str, int]:
@@ -60,7 +60,7 @@ def _counted(entries: Sequence[Entry], source: str) -> tuple[set[GroupId], Count
 
 
 def _held(entries: Sequence[Entry], schedule: Schedule) -> dict[str, int]:
-    coordinator = Coordinator(schedule, routing=LeastLoaded())
+    coordinator = Coordinator(schedule, policies=policies_of(schedule))
     for _ in replay(coordinator, entries):
         pass
     state = codec.decode(State, coordinator.snapshot())

@@ -17,7 +17,7 @@ from tailrace.core.state import State
 from tailrace.core.waits import Wait
 from tailrace.observe import journal_file
 from tailrace.observe.run_files import RunFiles
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class Recollection:
     """Run time of the last entry."""
 
     def waits(self) -> list[Wait]:
-        return Coordinator(self.schedule, routing=LeastLoaded(), state=self.state).waits()
+        return Coordinator(self.schedule, policies=policies_of(self.schedule), state=self.state).waits()
 
 
 def recollect(files: RunFiles) -> Recollection:
     """``ValueError`` where the journal cannot be read, ``CoreError`` where it is no journal of this program."""
     schedule = _schedule(files)
     state, position, now = _start(files, schedule)
-    coordinator = Coordinator(schedule, routing=LeastLoaded(), state=state)
+    coordinator = Coordinator(schedule, policies=policies_of(schedule), state=state)
     for _, entry in journal_file.read(files.journal, position):
         coordinator.handle(entry.event, now=entry.now)
         now = entry.now

@@ -26,7 +26,6 @@ from tailrace.core.waits import Wait
 from tailrace.observe.display import Display, open_display
 from tailrace.observe.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
-from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
 from tailrace.runtime.checkpoints import Checkpoints
@@ -61,7 +60,6 @@ class LocalRun:
             checkpoint=checkpoints.latest(),
             store=store,
             schedule=sources.schedule,
-            routing=LeastLoaded(),
         )
         self._coordinator = self._past.coordinator
         # A sink that cannot be had is the user's mistake: found before the display takes the screen.

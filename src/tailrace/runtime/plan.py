@@ -12,6 +12,7 @@ from tailrace.config import presets
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import ROLLOUT_ONLY, TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
+from tailrace.core.coordination import Coordination
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 from tailrace.engines.contract import Sampling
 
@@ -20,11 +21,11 @@ _REWARD_GRACE_S = 120.0
 """A reward process may have to be restarted before it can score."""
 
 
-def schedule(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
-    """``num_prompts``: usable prompts of each source."""
+def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_length: int) -> Schedule:
+    """``num_prompts``: usable prompts of each source; ``prompt_length``: tokens of a usual one."""
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
-        return make(settings, num_prompts)
+        return replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
 
@@ -74,6 +75,21 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             checkpoint_s=limits.checkpoint_s,
             max_restarts=limits.max_restarts,
         ),
+    )
+
+
+def _coordination(settings: Settings, prompt_length: int) -> Coordination:
+    rollout, asked = settings.rollout, settings.schedule.coordination
+    preset = presets.resolved(settings.schedule)
+    longest = settings.data.max_prompt_length + rollout.max_response_length
+    return Coordination(
+        **{name: getattr(preset, name) for name in presets.STRATEGIES},
+        **rollout.costs.model_dump(),
+        **asked.model_dump(exclude={"validation"}),
+        is_global=asked.validation == "global",
+        kv_tokens=rollout.kv_tokens or rollout.max_running * longest // 2,
+        max_running=rollout.max_running,
+        prompt_length=prompt_length,
     )
 
 

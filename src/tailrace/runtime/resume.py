@@ -17,10 +17,10 @@ from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry, replay
-from tailrace.core.policy import RoutingPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.observe import journal_file
 from tailrace.observe.metrics import Metrics, Row
+from tailrace.policies.strategies import policies_of
 from tailrace.store.payload_store import PayloadStore
 
 
@@ -58,15 +58,14 @@ class Past:
         return [by_version[version] for version in sorted(by_version)]
 
 
-def recall(
-    *, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule, routing: RoutingPolicy
-) -> Past:
+def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> Past:
     """Rebuild the core and the metrics as they were at the end of the journal."""
-    coordinator, metrics = Coordinator(schedule, routing=routing), Metrics()
+    policies, metrics = policies_of(schedule), Metrics()
+    coordinator = Coordinator(schedule, policies=policies)
     position, metrics_size, now, version, summary = 0, 0, 0.0, None, {}
     if checkpoint is not None:
         state = json.loads((checkpoint / "run_state.json").read_text())
-        coordinator = Coordinator.restore(schedule, state["coordinator"], routing=routing)
+        coordinator = Coordinator.restore(schedule, state["coordinator"], policies=policies)
         metrics = Metrics.restore(state["metrics"])
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
         version, summary = state["version"], state["summary"]

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 from tailrace.config.load import SettingsError
@@ -26,6 +27,8 @@ from tailrace.runtime import plan
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.tensor_file import tensor_names, weights_damage
+
+_PROMPTS_MEASURED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Sources:
             contents=sources,
             decode=tokenizer.decode,
             rewards=rewards,
-            schedule=plan.schedule(settings, counts),
+            schedule=plan.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts)),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
             fingerprints=fingerprints,
         )
@@ -106,6 +109,11 @@ class _Loader:
             sampling=plan.sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
         )
+
+
+def _usual_length(prompts: PromptSet) -> int:
+    """The mean of the first few, in tokens."""
+    return round(fmean(len(prompts[index].tokens) for index in prompts.indices[:_PROMPTS_MEASURED]))
 
 
 def check_model(settings: Settings, model: Path) -> None:

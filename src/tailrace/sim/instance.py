@@ -1,7 +1,7 @@
 """A rollout instance as the coordinator meets it: an engine model behind an ordered link that may lose a message.
 
 Ends of responses are reported at once, or gathered until the next multiple of ``report_s`` while others go on. Progress
-of unfinished responses changes no decision, so it is left out except where it matters: often enough that nobody takes
+of unfinished responses is left out except where it matters: where somebody plans by it, often enough that nobody takes
 the instance for dead, and, when it is lost, as of its last report. What was generated after that report is gone.
 """
 
@@ -27,6 +27,8 @@ class InstanceTimes:
     """Seconds between two reports of a busy instance; 0: whenever something ends. The last end is reported at once."""
     progress_s: float = 1.0
     """Seconds between two notes of how far unfinished responses are."""
+    load_s: float = 10.0
+    """Seconds between two reports of that, where somebody plans by it."""
 
 
 class Instance:
@@ -39,13 +41,16 @@ class Instance:
         costs: EngineCosts,
         times: InstanceTimes,
         keepalive_s: float,
+        load_s: float = math.inf,
         agenda: Agenda,
         on_busy: Callable[[], None],
     ) -> None:
-        """``on_busy`` is told when it has work, and when it has none any more."""
+        """``on_busy`` is told when it has work, and when it has none any more. Progress is reported every ``load_s``,
+        and whenever nothing else was for ``keepalive_s``."""
         self.id, self.version = number, Version(0)
         self._engine: EngineModel[TrajectoryId] = EngineModel(costs)
-        self._times, self._keepalive_s, self._agenda = times, keepalive_s, agenda
+        self._times, self._agenda = times, agenda
+        self._keepalive_s, self._load_s = keepalive_s, load_s
         self._on_busy, self._was_busy = on_busy, False
         self._full_length: dict[TrajectoryId, bool] = {}
         """Requests, and whether their budget ends them."""
@@ -53,7 +58,7 @@ class Instance:
         self._noted: dict[TrajectoryId, int] = {}
         """Lengths the coordinator knows."""
         self._wake_at: float | None = None
-        self._spoke_at = agenda.now
+        self._spoke_at = self._told_at = agenda.now
         self._blocked_until = 0.0
         self._repeat_s: float | None = None
         self._has_weights = True
@@ -73,7 +78,7 @@ class Instance:
     def submit(self, requests: Sequence[tuple[Request[TrajectoryId], bool]]) -> None:
         assert self._has_weights, f"instance {self.id} is given work while it holds no weights"
         if not self._engine.num_requests:
-            self._spoke_at = self._agenda.now
+            self._spoke_at = self._told_at = self._agenda.now
         for request, is_cut in requests:
             self._full_length[request.id] = is_cut
             self._noted[request.id] = request.length
@@ -142,10 +147,14 @@ class Instance:
         if time is None:
             self._wake_at = None
             return
-        time = min(time, self._spoke_at + self._keepalive_s)
+        time = min(time, self._tells_at)
         if time != self._wake_at:
             self._wake_at = time
             self._at(time, lambda: self._woken(time))
+
+    @property
+    def _tells_at(self) -> float:
+        return min(self._spoke_at + self._keepalive_s, self._told_at + self._load_s)
 
     def _woken(self, time: float) -> None:
         if self._wake_at != time:
@@ -158,8 +167,8 @@ class Instance:
             self._at(_next_multiple(time, self._times.report_s), lambda: self._report([]))
         elif ended:
             self._report([])
-        elif time >= self._spoke_at + self._keepalive_s:
-            self._spoke_at = time
+        if time >= self._tells_at:
+            self._spoke_at = self._told_at = time
             if progressed := self._progress(time):
                 self._say(self._reported([], progressed))
         self._wake()

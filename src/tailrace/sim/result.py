@@ -11,7 +11,7 @@ from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
-from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.faults import Fault
 from tailrace.sim.lengths import Lengths, TraceLengths
@@ -49,7 +49,7 @@ def run_schedule(
 ) -> tuple[FinishRun, int]:
     """Run a schedule in virtual time; returned are the run's last word and the number of events."""
     agenda = Agenda()
-    coordinator = Coordinator(schedule, routing=LeastLoaded())
+    coordinator = Coordinator(schedule, policies=policies_of(schedule))
     world = World(schedule, costs, lengths, agenda, live=coordinator.live, faults=faults, order=order)
     driver = Driver(coordinator, world, agenda, record=record)
     return driver.run(RunStarted(schedule=schedule)), driver.num_events

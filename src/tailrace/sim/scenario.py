@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from tailrace.config.load import leaves
+from tailrace.config.presets import StrategyName
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.sim.engine_model import EngineCosts
@@ -62,6 +63,9 @@ class VariantSection(Section):
     leftovers: Leftovers | None = None
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
     rounds_ahead: NonNegativeInt | None = None
+    routing: StrategyName | None = None
+    synchronization: StrategyName | None = None
+    migration: StrategyName | None = None
     keeps_deferred_tokens: bool | None = None
     max_versions_per_sample: PositiveInt | None = None
     rewards: Literal["streamed", "barrier"] = "streamed"
@@ -99,6 +103,9 @@ class EngineSection(Sourced):
     pull_s: NonNegativeFloat = 0.0
     release_s: NonNegativeFloat = 0.0
     report_s: NonNegativeFloat = 0.0
+    load_s: PositiveFloat = 10.0
+    """Seconds between two reports of progress, where the schedule plans by the load of instances."""
+    plan_interval_s: NonNegativeFloat = 1.0
     overlap_slowdown: PositiveFloat = 2.0
 
 
@@ -219,7 +226,7 @@ class Scenario(Sourced):
     def world_costs(self) -> WorldCosts:
         engine = self.engine
         costs = {name: getattr(engine, name) for name in EngineCosts.__slots__}
-        times = {name: getattr(engine, name) for name in ("start_s", "pull_s", "release_s", "report_s")}
+        times = {name: getattr(engine, name) for name in ("start_s", "pull_s", "release_s", "report_s", "load_s")}
         trainer = self.trainer.model_dump(exclude={"source", "devices"})
         kinds = tuple(RewardKind(**kind.model_dump()) for kind in self.reward.kinds)
         reward = self.reward.model_dump(exclude={"source", "kinds"})

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.config import presets
+from tailrace.core.coordination import Coordination
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError, VariantSection
 
@@ -32,12 +33,24 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
             max_staleness=preset.max_staleness,
             admission=preset.admission,
             rounds_ahead=preset.rounds_ahead,
+            coordination=_coordination(scenario, preset),
             keeps_deferred_tokens=bool(variant.keeps_deferred_tokens),
             max_versions_per_sample=variant.max_versions_per_sample,
             is_reward_streamed=variant.rewards == "streamed",
         )
     except ValueError as error:
         raise ScenarioError(f"schedule '{name}': {error}") from None
+
+
+def _coordination(scenario: Scenario, preset: presets.Preset) -> Coordination:
+    """The coordinator knows the costs of the engines it steers, as if it had measured them."""
+    engine = scenario.engine
+    return Coordination(
+        **{name: getattr(preset, name) for name in presets.STRATEGIES},
+        **{name: getattr(engine, name) for name in ("k1", "k2", "k3", "k4", "max_running", "prompt_length")},
+        kv_tokens=engine.kv_capacity,
+        plan_interval_s=engine.plan_interval_s,
+    )
 
 
 def _base(scenario: Scenario) -> dict[str, Any]:

@@ -6,6 +6,7 @@ coordinator sees to; shared they may overlap, and then they slow each other down
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -172,6 +173,7 @@ class World:
             costs=self._costs.engine,
             times=times,
             keepalive_s=keepalive_s,
+            load_s=times.load_s if self._schedule.coordination.plans else math.inf,
             agenda=self._agenda,
             on_busy=self._share_devices,
         )

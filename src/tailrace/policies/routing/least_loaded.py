@@ -1,12 +1,13 @@
-"""Give a group to the instance with the fewest running responses."""
+"""Give a group to the instance with the fewest responses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tailrace.core.admission import Overlay
 from tailrace.core.ids import InstanceId
-from tailrace.core.policy import InstanceView
+from tailrace.core.policy import FleetView, InstanceView, Route, WaitingGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,32 @@ class LeastLoaded:
     prompt is then prefilled once.
     """
 
-    def choose(self, instances: Sequence[InstanceView]) -> InstanceId | None:
-        roomy = [view for view in instances if view.num_running < view.capacity]
-        return min(roomy, key=lambda view: (view.num_running, view.instance)).instance if roomy else None
+    def route(self, view: FleetView) -> Iterator[Route]:
+        loads = {v.instance: v.num_responses for v in view.instances}
+        admission = view.admission.copy()
+        for group in view.queue:
+            roomy = [v for v in view.instances if loads[v.instance] < v.capacity]
+            fitting = [v for v in roomy if _fits(group, v, admission, view)]
+            if fitting:
+                chosen = min(fitting, key=lambda v: (loads[v.instance], v.instance))
+                yield from _give(group, chosen, loads, admission)
+            elif group.version is None or not roomy:
+                return  # what is new has the same claim as what is behind it
+
+
+def _fits(group: WaitingGroup, instance: InstanceView, admission: Overlay, view: FleetView) -> bool:
+    if group.is_exact:
+        return instance.version == group.version
+    if group.version is None:
+        return instance.version >= view.oldest_for_new and admission.can_reserve(instance.version)
+    return all(instance.version >= member.needs for member in group.members)
+
+
+def _give(
+    group: WaitingGroup, instance: InstanceView, loads: dict[InstanceId, int], admission: Overlay
+) -> Iterator[Route]:
+    if group.version is None:
+        admission.reserve(instance.version)
+    loads[instance.instance] += len(group.members)
+    for member in group.members:
+        yield Route(member.trajectory, instance.instance)

@@ -1,0 +1,94 @@
+"""Which instances pull and which give work away: the rules that ask the other two strategies, and the pace of plans.
+
+With rounds an idle instance pulls whatever is published. Without them nothing ever ends by itself: the synchronization
+policy *calls* an instance, which then stops, reports every token, pulls, and takes work again.
+
+    plan:  synchronize --> migrate --> dispatch            at most every ``plan_interval_s``, after something happened
+
+Vanilla strategies cost little and are asked at every event. A plan that is not due yet sets a timer; while nothing
+happens there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.core import commands as do
+from tailrace.core.coordination import Strategy
+from tailrace.core.fleet import Instance, InstancePhase
+from tailrace.core.policy import Policies
+from tailrace.core.schedule import Schedule
+from tailrace.core.state import State
+from tailrace.core.views import fleet_view
+
+
+def is_planning(state: State, schedule: Schedule, strategy: Strategy, now: float) -> bool:
+    """Whether a strategy is asked now."""
+    if strategy is Strategy.VANILLA:
+        return True
+    if (due := _due(state, schedule)) is not None and now < due:
+        return False
+    return not schedule.coordination.is_global or all(i.owes_nothing for i in state.instances.values())
+
+
+def _due(state: State, schedule: Schedule) -> float | None:
+    """When the next plan may be made; None: there was none yet."""
+    return None if state.planned_at is None else state.planned_at + schedule.coordination.plan_interval_s
+
+
+def synchronize(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+    if schedule.has_rounds or not is_planning(state, schedule, schedule.coordination.synchronization, now):
+        return
+    if not any(i.accepts_work and i.version < state.published for i in state.instances.values()):
+        return
+    for number in tuple(policies.synchronization.choose(fleet_view(state, schedule, now))):
+        instance = state.instances[number]
+        instance.is_called = True
+        yield from _interrupt(instance, len(instance.running))
+
+
+def pull(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+    for instance in state.instances.values():
+        is_behind = instance.version < state.published and instance.owes_nothing and not instance.running
+        is_wanted = is_behind and (instance.is_called or schedule.has_rounds)
+        if is_wanted or (instance.phase is InstancePhase.RELEASED and _is_room_free(state)):
+            instance.move(InstancePhase.PULLING, now=now)
+            yield do.PullWeights(instance=instance.id, version=state.published)
+
+
+def _is_room_free(state: State) -> bool:
+    """Whether training is over for now, so that rollout may have its memory again."""
+    return not state.batches and state.published == state.version
+
+
+def migrate(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+    strategy = schedule.coordination.migration
+    if strategy is Strategy.VANILLA or not is_planning(state, schedule, strategy, now):
+        return
+    for number, count in tuple(policies.migration.choose(fleet_view(state, schedule, now))):
+        instance = state.instances[number]
+        instance.moved_at = now
+        yield from _interrupt(instance, count)
+
+
+def _interrupt(instance: Instance, count: int) -> Iterator[do.Command]:
+    """Stop the youngest ``count`` of its responses."""
+    stopping = list(instance.running)[len(instance.running) - count :]
+    if stopping:
+        instance.stopping = dict.fromkeys(stopping)
+        yield do.Interrupt(instance=instance.id, trajectories=tuple(stopping))
+
+
+def pace(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+    """The last of a plan: take note that it was made, or when it will be."""
+    if not schedule.coordination.plans:
+        return
+    due = _due(state, schedule)
+    if due is not None and now < due:
+        has_work = state.pending or schedule.coordination.migration is Strategy.THROUGHPUT
+        state.plan_at = due if has_work else None
+    elif is_planning(state, schedule, Strategy.THROUGHPUT, now):
+        state.planned_at, state.plan_at = now, None
+    else:
+        state.plan_at = None  # an answer that is owed will come as an event
+    yield from ()

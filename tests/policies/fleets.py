@@ -1,0 +1,69 @@
+"""Fleets made by hand, for policies to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tailrace.core.admission import Admission, LedgerRules, Overlay
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
+
+BOUND = 2
+
+
+def instance(number: int, *, version: int = 0, responses: int = 0, kv: float = 0.0, **other: object) -> InstanceView:
+    fields = {"capacity": 1000, **other}
+    return InstanceView(
+        instance=InstanceId(number), version=Version(version), num_responses=responses, kv_tokens=kv, **fields
+    )
+
+
+def new(prompt: int, *, members: int = 1, length: int = 10) -> WaitingGroup:
+    return _group(prompt, None, 0, members, length)
+
+
+def begun(
+    prompt: int, *, version: int, needs: int | None = None, members: int = 1, length: int = 10, exact: bool = False
+) -> WaitingGroup:
+    return _group(prompt, Version(version), version if needs is None else needs, members, length, exact)
+
+
+def _group(
+    prompt: int, version: Version | None, needs: int, members: int, length: int, exact: bool = False
+) -> WaitingGroup:
+    group = GroupId("heldout" if exact else "train", 0, prompt)
+    waiting = [WaitingResponse(TrajectoryId(group, member), length, Version(needs)) for member in range(members)]
+    return WaitingGroup(group, version, tuple(waiting), exact)
+
+
+def view(
+    instances: Sequence[InstanceView],
+    queue: Sequence[WaitingGroup],
+    *,
+    free: int | None = None,
+    current: int | None = None,
+    published: int = 0,
+    newest: int | None = None,
+    running: Mapping[int, Sequence[WaitingGroup]] | None = None,
+) -> FleetView:
+    """``free``: groups that may still begin, whatever their version; ``current``: the batch that is collected, where
+    a version more than two behind may begin nothing; without either anything may begin."""
+    kept = dict(running or {})
+    return FleetView(
+        instances=instances,
+        queue=queue,
+        claims=lambda: Claims.of(queue),
+        admission=_admission(free, current),
+        oldest_for_new=Version(0),
+        published=Version(published),
+        newest=Version(max((i.version for i in instances), default=0) if newest is None else newest),
+        running=lambda number: kept.get(number, ()),
+    )
+
+
+def _admission(free: int | None, current: int | None) -> Overlay:
+    if current is not None:
+        rules = LedgerRules(batch_size=100, max_staleness=BOUND, admission=Admission.DEADLINE, capacity=100)
+        return Overlay(rules, current, [100] * (BOUND + 1))
+    rules = LedgerRules(batch_size=1, max_staleness=0, admission=Admission.COUNT, capacity=max(free or 1, 1))
+    return Overlay(rules, 0, None if free is None else [free])

@@ -1,0 +1,102 @@
+"""When instances pull, on views alone."""
+
+from __future__ import annotations
+
+from policies.fleets import begun, instance, new, view
+from tailrace.core.policy import FleetView
+from tailrace.policies.cost_model import CostModel
+from tailrace.policies.routing.least_loaded import LeastLoaded
+from tailrace.policies.routing.waterfall import Waterfall
+from tailrace.policies.synchronization.as_published import AsPublished
+from tailrace.policies.synchronization.when_useful import WhenUseful
+
+COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
+POLICY = WhenUseful(routing=Waterfall(costs=COSTS), costs=COSTS)
+
+
+def test_vanilla_calls_whoever_is_behind() -> None:
+    fleet = view([instance(0, version=2, responses=5), instance(1, version=3), instance(2, version=1)], [], published=3)
+    assert AsPublished().choose(fleet) == [0, 2]
+
+
+def test_nobody_pulls_while_nothing_waits() -> None:
+    assert POLICY.choose(view([instance(0, version=1)], [], published=3)) == []
+
+
+def test_an_instance_that_may_take_what_waits_does_not_pull() -> None:
+    fleet = view([instance(0, version=1, responses=90)], [begun(0, version=1)], published=3)
+    assert POLICY.choose(fleet) == []
+
+
+def test_an_instance_pulls_if_that_lets_new_work_in() -> None:
+    """Version 0 may begin nothing that is trained at 3 with a bound of 2; version 3 may."""
+    fleet = view([instance(0, version=0, responses=3)], [new(0)], published=3, current=3, running=three_running(0))
+    assert POLICY.choose(fleet) == [0]
+
+
+def three_running(number: int, length: int = 10) -> dict[int, list]:
+    return {number: [begun(90 + i, version=0, length=length) for i in range(3)]}
+
+
+def test_it_does_not_if_its_own_work_would_fill_it_again() -> None:
+    crowded = WhenUseful(routing=Waterfall(costs=COSTS, max_running=3), costs=COSTS)
+    fleet = view([instance(0, version=0, responses=3)], [new(0)], published=3, current=3, running=three_running(0))
+    assert crowded.choose(fleet) == []
+
+
+def test_it_does_not_if_the_new_version_may_begin_nothing_either() -> None:
+    fleet = view([instance(0, version=0)], [new(0)], published=3, free=0)
+    assert POLICY.choose(fleet) == []
+
+
+def test_a_few_waiting_responses_do_not_make_everyone_pull() -> None:
+    narrow = WhenUseful(routing=Waterfall(costs=COSTS, max_running=2), costs=COSTS)
+    fleet = view([instance(i, version=0) for i in range(5)], [new(0), new(1), new(2)], published=3, current=3)
+    assert narrow.choose(fleet) == [0, 1]
+
+
+def test_those_with_the_least_to_lose_pull_first() -> None:
+    narrow = WhenUseful(routing=Waterfall(costs=COSTS, max_running=4), costs=COSTS)
+    fleet = view(
+        [instance(0, version=0, responses=3), instance(1, version=0), instance(2, version=0, responses=3)],
+        [new(0), new(1)],
+        published=3,
+        current=3,
+        running=three_running(0) | three_running(2),
+    )
+    assert narrow.choose(fleet) == [1]
+
+
+def test_what_can_be_routed_as_things_are_makes_nobody_pull() -> None:
+    fleet = view([instance(0, version=0), instance(1, version=3)], [new(0), new(1)], published=3, current=3)
+    assert POLICY.choose(fleet) == []
+
+
+def test_a_response_nobody_may_go_on_with_is_pulled_for_at_once() -> None:
+    """The instance that had version 3 is lost; the other has work it could take meanwhile."""
+    fleet = stranded(newest=1)
+    assert POLICY.choose(fleet) == [0]
+    assert POLICY.choose(stranded(newest=4)) == [], "one is on its way already"
+
+
+def stranded(newest: int) -> FleetView:
+    queue = [begun(0, version=1, needs=3), begun(1, version=1)]
+    return view([instance(0, version=1, responses=90)], queue, published=4, newest=newest)
+
+
+def test_whoever_is_behind_helps_with_an_evaluation() -> None:
+    policy = WhenUseful(routing=LeastLoaded(), costs=COSTS)
+    queue = [begun(i, version=3, exact=True) for i in range(4)] + [begun(9, version=1)]
+    fleet = view(
+        [instance(0, version=3, capacity=1), instance(1, version=1, capacity=2), instance(2, version=1, capacity=2)],
+        queue,
+        published=3,
+    )
+    assert policy.choose(fleet) == [1, 2]
+
+
+def test_a_choice_is_repeatable_and_leaves_the_view_alone() -> None:
+    fleet = view([instance(i, version=0) for i in range(3)], [new(0), new(1)], published=3, current=3)
+    free = list(fleet.admission.free or ())
+    assert POLICY.choose(fleet) == POLICY.choose(fleet) == [0]
+    assert fleet.admission.free == free

@@ -1,0 +1,130 @@
+"""The throughput-oriented router, on views alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from policies.fleets import begun, instance, new, view
+from tailrace.core.policy import FleetView, WaitingGroup
+from tailrace.policies.cost_model import CostModel
+from tailrace.policies.routing.waterfall import Waterfall
+
+COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
+"""Ten responses fill the weights' reading time; beyond, each one more adds less and less."""
+POLICY = Waterfall(costs=COSTS, kv_budget=10_000)
+
+
+def routed(seen: FleetView, policy: Waterfall = POLICY) -> list[tuple[int, int]]:
+    """(prompt, instance) of every response that goes somewhere, in order."""
+    return [(route.trajectory.group.prompt, route.instance) for route in policy.route(seen)]
+
+
+def test_a_response_goes_where_it_adds_most() -> None:
+    fleet = view([instance(0, responses=9), instance(1, responses=3), instance(2, responses=5)], [new(0)])
+    assert routed(fleet) == [(0, 1)]
+
+
+def test_members_of_a_group_spread_out_and_ties_go_to_the_lower_number() -> None:
+    fleet = view([instance(0), instance(1)], [new(0, members=4)])
+    assert routed(fleet) == [(0, 0), (0, 1), (0, 0), (0, 1)]
+
+
+def test_the_oldest_version_comes_first_as_long_as_its_gain_is_enough() -> None:
+    fleet = view([instance(0, version=1, responses=4), instance(1, version=2)], [new(0)], current=2)
+    assert routed(fleet) == [(0, 0)]
+    crowded = view([instance(0, version=1, responses=80), instance(1, version=2)], [new(0)], current=2)
+    assert routed(crowded) == [(0, 1)]
+
+
+def test_what_gains_too_little_everywhere_waits() -> None:
+    fleet = view([instance(0, responses=80), instance(1, responses=90)], [new(0)])
+    assert routed(fleet) == []
+    eager = Waterfall(costs=COSTS, kv_budget=10_000, min_gain=0.001)
+    assert routed(fleet, eager) == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        {"responses": 4, "kv": 9_500.0},
+        {"responses": 4, "kv": 10.0, "num_waiting": 1},
+        {"responses": 4, "kv": 10.0, "capacity": 4},
+    ],
+)
+def test_where_it_would_queue_it_gains_nothing(full: dict[str, float]) -> None:
+    assert routed(view([instance(0, **full)], [new(0, length=600)])) == []
+    assert routed(view([instance(0, **full), instance(1, responses=9)], [new(0, length=600)])) == [(0, 1)]
+
+
+def test_an_idle_instance_takes_whatever_it_may() -> None:
+    fleet = view([instance(0)], [begun(0, version=0, length=20_000)])
+    assert routed(fleet) == [(0, 0)]
+
+
+def test_a_response_is_continued_by_a_version_that_is_not_older_than_its_tokens() -> None:
+    fleet = view([instance(0, version=2), instance(1, version=4, responses=8)], [begun(0, version=1, needs=3)])
+    assert routed(fleet) == [(0, 1)]
+
+
+def test_a_response_that_waits_closes_the_instances_that_could_take_it_and_no_others() -> None:
+    queue = [begun(0, version=3), new(1)]
+    crowded = [instance(0, version=3, responses=90), instance(1, version=4, responses=90)]
+    assert routed(view([*crowded, instance(2, version=2)], queue, current=4)) == [(1, 2)]
+    assert routed(view(crowded, queue, current=4), Waterfall(costs=COSTS, min_gain=0.9)) == []
+
+
+def test_what_is_stalest_has_the_first_claim() -> None:
+    fleet = view([instance(0, capacity=1)], [begun(0, version=0), new(1)])
+    assert routed(fleet) == [(0, 0)]
+
+
+def test_an_evaluation_goes_to_its_version_only() -> None:
+    fleet = view([instance(0, version=1), instance(1, version=3)], [begun(0, version=1, exact=True)])
+    assert routed(fleet) == [(0, 0)]
+    assert routed(view([instance(1, version=3)], [begun(0, version=1, exact=True)])) == []
+
+
+def test_each_admission_counts_before_the_next_and_none_leaks_out() -> None:
+    fleet = view([instance(0), instance(1)], [new(0, members=2), new(1), new(2)], free=2)
+    assert routed(fleet) == [(0, 0), (0, 1), (1, 0)]
+    assert fleet.admission.free == [2]
+    assert routed(fleet) == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_the_others_of_a_group_go_to_no_older_version_than_its_first() -> None:
+    fleet = view(
+        [instance(0, version=1, capacity=1), instance(1, version=0, capacity=0), instance(2, version=2)],
+        [new(0, members=2)],
+        current=2,
+    )
+    assert routed(fleet) == [(0, 0), (0, 2)]
+
+
+def test_choices_are_nearly_those_of_trying_every_instance() -> None:
+    """Instances are ranked by what a new response gains; the plain search, by what each response does."""
+    rng = random.Random(3)
+    instances = [instance(i, responses=rng.randrange(20), kv=rng.randrange(5000)) for i in range(12)]
+    queue = [begun(i, version=0, length=rng.randrange(1, 900)) for i in range(60)]
+    found, plain = routed(view(instances, queue)), searched(instances, queue)
+    assert len(found) >= 0.95 * len(plain)
+    for i in range(12):
+        assert abs(sum(to == i for _, to in found) - sum(to == i for _, to in plain)) <= 2
+
+
+def searched(instances: list, queue: list[WaitingGroup]) -> list[tuple[int, int]]:
+    load = {i.instance: (i.num_responses, i.kv_tokens) for i in instances}
+    found = []
+    for group in queue:
+        for member in group.members:
+            gains = {
+                i: COSTS.gain(length=member.length, num_running=n, kv_tokens=kv, kv_budget=10_000)
+                for i, (n, kv) in load.items()
+            }
+            best = max(gains, key=lambda i: (gains[i], -load[i][0], -i))
+            if gains[best] < 0.3 * COSTS.ideal_gain(length=member.length):
+                return found
+            load[best] = (load[best][0] + 1, load[best][1] + member.length)
+            found.append((group.group.prompt, best))
+    return found
