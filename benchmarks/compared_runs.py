@@ -89,9 +89,13 @@ def parse(description: str | None, *, seeds: int) -> argparse.Namespace:
 
 
 @contextmanager
-def compared(options: argparse.Namespace, schedules: tuple[str, ...]) -> Iterator[list[Comparison]]:
-    """The comparisons that were asked for, with their runs as long as the context lasts."""
-    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
+def compared(
+    options: argparse.Namespace, schedules: tuple[str, ...], settings: Mapping[str, Any] | None = None
+) -> Iterator[list[Comparison]]:
+    """The comparisons that were asked for, with their runs as long as the context lasts; ``settings`` instead of the
+    recipe's."""
+    steps = {} if options.steps is None else {"schedule.max_steps": options.steps}
+    settings = {**(settings or {}), **steps}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).absolute()
         found = [

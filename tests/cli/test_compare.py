@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
+from tailrace.cli import compare
 from tailrace.cli.main import main
 
 
@@ -21,6 +23,7 @@ from tailrace.cli.main import main
             ["--schedules", "sync", "--json", "no/such/folder.json"],
             "--json: no/such/folder.json is no place for a file",
         ),
+        (["--schedules", "sync,staleflow@x"], "schedule.max_staleness"),
         (["--schedules", "sync", "--no-such-setting", "1"], "unknown setting --no-such-setting"),
     ],
 )
@@ -51,3 +54,15 @@ def test_a_dry_run_shows_the_settings_of_every_schedule_and_a_hint_once(
     assert shown["one-step"]["output_dir"] == str(output / "one-step")
     assert said.err.count("num_generations") == 1
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "bound"), [("staleflow@3", "staleflow", 3), ("staleflow", "staleflow", None)]
+)
+def test_a_name_is_a_preset_or_a_preset_with_a_bound(tmp_path: Path, name: str, preset: str, bound: int | None) -> None:
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    compare.configure(parser)
+    options = parser.parse_args(["long-tail", "--schedules", name, "--output_dir", str(tmp_path)])
+    settings = compare._settings(options, name)
+    assert (settings.schedule.preset, settings.schedule.max_staleness) == (preset, bound)
+    assert settings.output_dir == tmp_path / name

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.histories import I0, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -196,6 +197,40 @@ def test_an_instance_that_is_lost_again_and_again_ends_the_run_with_its_last_wor
     assert not finish.is_complete
     assert "instance 0 was lost 3 times" in finish.reason
     assert "out of memory" in finish.reason
+
+
+def lost_for_good(world: World, number: InstanceId) -> None:
+    """Lost as often as it may be started within a step, and once more."""
+    for _ in range(world.schedule.limits.max_restarts + 1):
+        until(world, lambda: do.StartInstance(instance=number) not in world.open)
+        world.lose(number, f"instance {number} is out of memory")
+
+
+def test_a_run_goes_on_without_an_instance_that_cannot_start_and_tries_it_again_after_the_next_step() -> None:
+    world = started(num_instances=2, limits=Limits(max_restarts=1))
+    second = InstanceId(1)
+    until(world, lambda: bool(world.running.get(I0)) and bool(world.running.get(second)))
+    lost_for_good(world, second)
+    assert world.verdict is None
+    assert do.StartInstance(instance=second) not in world.open
+    until(world, lambda: world.coordinator.version == 1)
+    assert do.StartInstance(instance=second) in world.entries[-1].commands
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
+def test_a_run_without_any_instance_that_can_start_ends_and_says_so() -> None:
+    world = started(num_instances=2, limits=Limits(max_restarts=1))
+    until(world, lambda: bool(world.running.get(I0)) and bool(world.running.get(InstanceId(1))))
+    lost_for_good(world, InstanceId(1))
+    lost_for_good(world, I0)
+    assert world.verdict is not None
+    assert not world.verdict.is_complete
+    assert world.verdict.reason == (
+        "no rollout instance is left: instance 0 was lost 2 times within one step;"
+        " the last time: instance 0 is out of memory"
+    )
 
 
 def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() -> None:

@@ -1,8 +1,8 @@
 """Run schedules one after another on the same prompts and seeds: `tailrace compare RECIPE --schedules a,b,c`.
 
-Each schedule is a run of its own in `output_dir`/NAME, so an interrupted comparison goes on where it was: the same
-command shows what is finished and continues the rest. Exit status: 0 every run is complete, 1 one failed or was
-stopped, 2 it could not begin.
+A schedule is a preset, or a preset with a bound of its own: `staleflow@3` has `max_staleness = 3`. Each is a run of its
+own in `output_dir`/NAME, so an interrupted comparison goes on where it was: the same command shows what is finished and
+continues the rest. Exit status: 0 every run is complete, 1 one failed or was stopped, 2 it could not begin.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tailrace.cli import recipe
 from tailrace.config import presets
-from tailrace.config.load import SettingsError, load
+from tailrace.config.load import SettingsError, load, print_hint
 from tailrace.config.settings import Settings
 from tailrace.observe import journal_file, schedule_table
 from tailrace.observe.comparison import Compared, table
@@ -25,9 +25,8 @@ Runs = Mapping[str, Settings]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_arguments(parser)
-    parser.add_argument(
-        "--schedules", metavar="A,B,C", required=True, help="presets; the first is the measure of speed"
-    )
+    names = "presets, or PRESET@MAX_STALENESS; the first is the measure of speed"
+    parser.add_argument("--schedules", metavar="A,B,C", required=True, help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
@@ -39,16 +38,9 @@ def _load(options: argparse.Namespace) -> Runs:
     """Every run's settings: a schedule that is not sound is refused before the first begins."""
     if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
         raise SettingsError(f"--json: {options.json} is no place for a file")
-    given = recipe.overrides(options)
-    folder = load(options.recipe, given).output_dir
-    return {
-        name: load(
-            options.recipe,
-            given | {"schedule.preset": name, "output_dir": str(folder / name)},
-            hint=lambda line: None,  # all were given already
-        )
-        for name in _names(options.schedules)
-    }
+    first, *others = _names(options.schedules)
+    found = {first: _settings(options, first)}
+    return found | {name: _settings(options, name, hint=lambda line: None) for name in others}
 
 
 def _names(given: str) -> list[str]:
@@ -57,10 +49,20 @@ def _names(given: str) -> list[str]:
         if names.count(name) > 1:
             raise SettingsError(f"--schedules names '{name}' twice")
         try:
-            presets.check_trains(name)
+            presets.check_trains(name.partition("@")[0])
         except ValueError as error:
             raise SettingsError(f"--schedules: {error}") from None
     return names
+
+
+def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], None] = print_hint) -> Settings:
+    given = recipe.overrides(options)
+    folder = load(options.recipe, given, hint=hint).output_dir
+    preset, has_bound, bound = name.partition("@")
+    given |= {"schedule.preset": preset, "output_dir": str(folder / name)}
+    return load(
+        options.recipe, given | ({"schedule.max_staleness": bound} if has_bound else {}), hint=lambda line: None
+    )
 
 
 def _compare(runs: Runs, options: argparse.Namespace) -> int:

@@ -13,6 +13,8 @@ from tailrace.config.settings import Settings
 from tailrace.dashboard import charts, machine, page
 from tailrace.observe.comparison import Compared, costs, lessons
 
+_OWN = ("preset", "max_staleness")
+"""Settings of a schedule that its name in a comparison stands for."""
 _VERSIONS = ("tailrace", "python", "torch", "transformers")
 
 
@@ -62,4 +64,4 @@ def _facts(settings: Settings, num_steps: int) -> dict[str, str]:
 
 def _common(settings: Settings) -> str:
     """The settings that the runs have in common."""
-    return json.dumps(settings.model_dump(mode="json", exclude={"output_dir": True, "schedule": {"preset"}}), indent=2)
+    return json.dumps(settings.model_dump(mode="json", exclude={"output_dir": True, "schedule": set(_OWN)}), indent=2)

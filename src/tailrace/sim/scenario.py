@@ -98,6 +98,8 @@ class EngineSection(Sourced):
     k3: NonNegativeFloat
     k4: NonNegativeFloat
     prefill_s: NonNegativeFloat
+    prompt_s: NonNegativeFloat | None = None
+    """Per prompt, computed once for the members of a group that run together; None: each prefills its own."""
     kv_capacity: PositiveInt
     max_running: PositiveInt = 1024
     prompt_length: PositiveInt
@@ -212,6 +214,28 @@ class Scenario(Sourced):
 
     def with_steps(self, num_steps: int) -> Scenario:
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"num_steps": num_steps})})
+
+    def with_split(self, rollout: float) -> Scenario:
+        """The same devices, this share of them for rollout and the others for training."""
+        engine, trainer = self.engine, self.trainer
+        per_replica = trainer.devices // trainer.num_replicas
+        devices = engine.num_instances * engine.devices_per_instance + trainer.devices
+        num_instances = round(rollout * devices / engine.devices_per_instance)
+        num_replicas = (devices - num_instances * engine.devices_per_instance) // per_replica
+        return self._with_devices(num_instances, num_replicas, engine.placement)
+
+    def colocated(self) -> Scenario:
+        """The same devices, all of them for rollout and all for training, in turns."""
+        engine, trainer = self.engine, self.trainer
+        per_replica = trainer.devices // trainer.num_replicas
+        devices = engine.num_instances * engine.devices_per_instance + trainer.devices
+        return self._with_devices(devices // engine.devices_per_instance, devices // per_replica, Placement.COLOCATED)
+
+    def _with_devices(self, num_instances: int, num_replicas: int, placement: Placement) -> Scenario:
+        per_replica = self.trainer.devices // self.trainer.num_replicas
+        engine = self.engine.model_copy(update={"num_instances": num_instances, "placement": placement})
+        replicas = {"num_replicas": num_replicas, "devices": num_replicas * per_replica}
+        return self.model_copy(update={"engine": engine, "trainer": self.trainer.model_copy(update=replicas)})
 
     def scaled(self, factor: int) -> Scenario:
         """The batch and everything that works on it, ``factor`` times."""
