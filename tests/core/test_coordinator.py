@@ -43,6 +43,7 @@ schedules = st.builds(
     is_reward_streamed=st.booleans(),
     drops_failed_rewards=st.booleans(),
     filters_equal_scores=st.booleans(),
+    max_useless_groups=st.just(60),  # groups of one are all equal
     limits=st.just(Limits(max_restarts=1000)),
 )
 

@@ -156,7 +156,8 @@ def simulate(
 
 def schedule_of(entries: Sequence[Entry]) -> Schedule:
     first = entries[0].event
-    assert isinstance(first, RunStarted), "a journal begins with RunStarted"
+    if not isinstance(first, RunStarted):
+        raise ValueError(f"a journal begins with RunStarted, not {type(first).__name__}")
     return first.schedule
 
 
