@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-sim-staleflow bench-planning bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -63,6 +63,9 @@ bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real
 
 bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
 	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
+
+bench-sim-staleflow: $(STAMP)  ## the same for StaleFlow's setting, with its sweeps and the grid (about 10 minutes)
+	@$(BIN)/python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow.json
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json

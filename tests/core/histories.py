@@ -20,7 +20,13 @@ from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placeme
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
-_BASE = {"train_source": "train", "epoch_size": NUM_PROMPTS, "limits": Limits(max_restarts=1000)}
+_BASE = {
+    "train_source": "train",
+    "epoch_size": NUM_PROMPTS,
+    "limits": Limits(max_restarts=1000),
+    # Groups of one are all equal: their histories would be nothing but a thousand filtered ones.
+    "max_useless_groups": 60,
+}
 
 
 def any_schedule(rng: random.Random) -> Schedule:

@@ -205,7 +205,7 @@ def test_partial_3_versions_never_decrease_along_a_response(partial: list[Histor
 
 def test_partial_6_what_was_begun_goes_on_before_anything_new(partial: list[History]) -> None:
     for found in partial:
-        schedule, waiting = found.schedule, set()
+        schedule, waiting, begun = found.schedule, set(), set()
         for entry in found.world.entries:
             if isinstance(entry.event, ev.RolloutReported):
                 waiting |= {p.trajectory for p in entry.event.finished if p.finish is Finish.INTERRUPTED}
@@ -214,10 +214,11 @@ def test_partial_6_what_was_begun_goes_on_before_anything_new(partial: list[Hist
                     assert len(command.resumed) <= schedule.num_launched - schedule.batch_size
             # All that is given out in answer to one event counts as given at once, whichever instance gets it.
             submits = [command for command in entry.commands if isinstance(command, do.Submit)]
-            given = {d.trajectory: d.start for submit in submits for d in submit.dispatches}
-            given = {trajectory: start for trajectory, start in given.items() if trajectory.group.source == "train"}
-            is_new = any(start == 0 for trajectory, start in given.items() if trajectory not in waiting)
-            waiting -= set(given)
+            given = {d.trajectory for submit in submits for d in submit.dispatches}
+            given = {trajectory for trajectory in given if trajectory.group.source == "train"}
+            is_new = any(trajectory.group not in begun for trajectory in given)
+            begun |= {trajectory.group for trajectory in given}
+            waiting -= given
             assert not (is_new and waiting), "something new began while something begun waited"
 
 
