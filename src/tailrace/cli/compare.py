@@ -75,8 +75,8 @@ def _compare(runs: Runs, options: argparse.Namespace) -> int:
         sources.check_schedule(settings)
     results: list[Compared] = []
     for name, settings in runs.items():
-        print(f"== {name}", flush=True)
         try:
+            print(f"== {name}", flush=True)
             result = train(settings)
         except KeyboardInterrupt:
             print(f"tailrace: stopped while {name} was starting; the same command goes on there", file=sys.stderr)
