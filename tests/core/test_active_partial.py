@@ -70,10 +70,25 @@ def test_active_partial_property_2_every_token_has_its_log_prob_mask_and_version
                     assert list(held.versions) == trajectory.segments
 
 
+class RecordingWorld(World):
+    """Keeps what the core knew of the tokens of each response when it was trained."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.schedule, random.Random(case.seed), num_prompts=NUM_PROMPTS, checks=False)
+        self.recorded: dict[TrajectoryId, list[tuple[Version, int]]] = {}
+
+    def tell(self, event: ev.Event) -> None:
+        super().tell(event)
+        for step in (command for command in self.entries[-1].commands if isinstance(command, do.TrainStep)):
+            for trajectory in step.trajectories:
+                self.recorded[trajectory] = list(self.coordinator._state.trajectory(trajectory).segments)
+
+
 @held_to(100)
 @given(cases(active_partial))
 def test_active_partial_property_3_versions_never_decrease_along_a_response(case: Case) -> None:
-    found = case.run()
+    world = RecordingWorld(case)
+    found = History(schedule=case.schedule, world=world, verdict=world.run())
     held: dict[int, Version] = {}
     for entry in found.world.entries:
         match entry.event:
@@ -91,7 +106,9 @@ def test_active_partial_property_3_versions_never_decrease_along_a_response(case
             assert versions == sorted(versions)
             assert all(writer <= step.version for writer in versions)
             assert all(count >= 0 for _, count in runs[trajectory])
-            assert step.oldest[step.trajectories.index(trajectory)] == min(versions, default=step.version)
+            assert [writer for writer, _ in world.recorded[trajectory]] == sorted(set(versions))
+            for writer, count in world.recorded[trajectory]:
+                assert count == sum(new for version, new in runs[trajectory] if version == writer)
 
 
 @held_to(40)

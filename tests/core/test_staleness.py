@@ -124,8 +124,22 @@ def test_staleness_property_6_no_interleaving_stops_the_run(choice: dict[str, St
     assert len(found.steps()) == case.schedule.max_steps
 
 
-@held_to(60)
-@given(lagging_cases(coordinated))
+RESTLESS = Coordination(
+    **dict.fromkeys(STRATEGIES, Strategy.THROUGHPUT),
+    k2=0.5,
+    k4=0.1,
+    kv_tokens=12,
+    prompt_length=2,
+    max_waiting=0,
+    max_gap=1.0,
+    pause_s=0.0,
+    plan_interval_s=0.0,
+)
+"""Little room, and work moves at once: responses are written by many versions, among instances of as many."""
+
+
+@held_to(100)
+@given(lagging_cases(coordinated, max_staleness=3, num_instances=3, max_steps=7, coordination=RESTLESS))
 def test_staleness_property_7_a_response_runs_on_no_instance_older_than_it(case: Case) -> None:
     """Than its tokens or its group, as the core knows them: versions along a response never decrease."""
     held: dict[InstanceId, Version] = {}
