@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-sim-staleflow bench-planning bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -55,11 +55,17 @@ bench-ledger: $(STAMP)  ## operations per second of the ledger with 10,000 group
 bench-schedules: $(STAMP)  ## accuracy, bubbles and wall time of the schedules, five seeds (about 25 minutes on two cores)
 	@$(BIN)/python benchmarks/schedules.py --json benchmarks/results/schedules.json --keep runs/schedules
 
+bench-staleflow: $(STAMP)  ## staleflow at three bounds beside sync: accuracy, versions, overhead, five seeds (about 15 minutes)
+	@$(BIN)/python benchmarks/staleflow.py --json benchmarks/results/staleflow.json --keep runs/staleflow
+
 bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
 
 bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
 	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
+
+bench-sim-staleflow: $(STAMP)  ## the same for StaleFlow's setting, with its sweeps and the grid (about 10 minutes)
+	@$(BIN)/python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow.json
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json

@@ -89,17 +89,27 @@ def parse(description: str | None, *, seeds: int) -> argparse.Namespace:
 
 
 @contextmanager
-def compared(options: argparse.Namespace, schedules: tuple[str, ...]) -> Iterator[list[Comparison]]:
-    """The comparisons that were asked for, with their runs as long as the context lasts."""
-    settings = {} if options.steps is None else {"schedule.max_steps": options.steps}
+def compared(
+    options: argparse.Namespace, schedules: tuple[str, ...], settings: Mapping[str, Any] | None = None
+) -> Iterator[list[Comparison]]:
+    """The comparisons that were asked for, with their runs as long as the context lasts; ``settings`` instead of the
+    recipe's."""
+    steps = {} if options.steps is None else {"schedule.max_steps": options.steps}
+    settings = {**(settings or {}), **steps}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).absolute()
         found = [
-            Comparison(folder=folder, seed=seed, schedules=schedules, settings=settings)
+            Comparison(folder=folder, seed=seed, schedules=_turned(schedules, seed), settings=settings)
             for seed in range(options.seeds)
         ]
         run_all(found, parallel=options.parallel, cores_each=options.cores_each)
         yield found
+
+
+def _turned(schedules: tuple[str, ...], by: int) -> tuple[str, ...]:
+    """Another one first with every seed: what comes first or last in a comparison is not always the same schedule."""
+    by %= len(schedules)
+    return schedules[by:] + schedules[:by]
 
 
 def write(options: argparse.Namespace, benchmark: str, result: Mapping[str, Any]) -> None:

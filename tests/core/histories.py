@@ -34,6 +34,7 @@ _BASE = {
     "train_source": "train",
     "epoch_size": NUM_PROMPTS,
     "limits": Limits(max_restarts=1000),
+    # Groups of one are all equal: their histories would be nothing but a thousand filtered ones.
     "max_useless_groups": 60,
 }
 _SCALE = float(os.environ.get("TAILRACE_HISTORIES", "1"))

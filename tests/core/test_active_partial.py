@@ -16,7 +16,7 @@ from tailrace.algorithms.aggregation import loss_sum
 from tailrace.config.settings import AlgorithmSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.schedule import Limits, VersionCap
 from tailrace.core.trajectory import Finish
 from tailrace.observe.schedule_account import ScheduleAccount
@@ -141,7 +141,7 @@ def test_active_partial_property_5_what_was_generated_never_changes(case: Case) 
 @held_to(100)
 @given(cases(active_partial))
 def test_active_partial_property_6_what_was_begun_goes_on_before_anything_new(case: Case) -> None:
-    schedule, waiting = case.schedule, set[TrajectoryId]()
+    schedule, begun, waiting = case.schedule, set[GroupId](), set[TrajectoryId]()
     for entry in case.run().world.entries:
         if isinstance(entry.event, ev.RolloutReported):
             waiting |= {p.trajectory for p in entry.event.finished if p.finish is Finish.INTERRUPTED}
@@ -150,10 +150,11 @@ def test_active_partial_property_6_what_was_begun_goes_on_before_anything_new(ca
                 assert len(command.resumed) <= schedule.num_launched - schedule.batch_size
         # All that is given out in answer to one event counts as given at once, whichever instance gets it.
         submits = [command for command in entry.commands if isinstance(command, do.Submit)]
-        given = {d.trajectory: d.start for submit in submits for d in submit.dispatches}
-        given = {trajectory: start for trajectory, start in given.items() if trajectory.group.source == "train"}
-        is_new = any(start == 0 for trajectory, start in given.items() if trajectory not in waiting)
-        waiting -= set(given)
+        given = {d.trajectory for submit in submits for d in submit.dispatches}
+        given = {trajectory for trajectory in given if trajectory.group.source == "train"}
+        is_new = any(trajectory.group not in begun for trajectory in given)
+        begun |= {trajectory.group for trajectory in given}
+        waiting -= given
         assert not (is_new and waiting), "something new began while something begun waited"
 
 

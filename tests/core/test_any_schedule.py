@@ -33,7 +33,7 @@ def check_end(found: History) -> None:
         check_conservation(found)
 
 
-@held_to(400)
+@held_to(250)
 @given(cases(one_schedule, 0.0, 0.03, 0.1))
 def test_any_sound_schedule_reaches_its_end(case: Case) -> None:
     """With lost instances, failing rewards and saves, crashes and resumes."""

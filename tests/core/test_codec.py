@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 
 import pytest
@@ -132,6 +132,9 @@ def test_a_journal_entry_is_one_line_without_spaces() -> None:
         '"commands":[{"type":"FinishRun","is_complete":false,"reason":"enough"}]}'
     )
     assert decode(line) == entry
+    timed = replace(entry, decided_s=0.25)
+    assert encode(timed) == line[:-1] + ',"decided_s":0.25}'
+    assert decode(encode(timed)) == timed
 
 
 def test_a_journal_begins_with_the_start_of_its_run() -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.histories import I0, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.core.schedule import EvalSet, Leftovers, Limits, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.policies.strategies import policies_of
 
@@ -40,6 +43,7 @@ schedules = st.builds(
     is_reward_streamed=st.booleans(),
     drops_failed_rewards=st.booleans(),
     filters_equal_scores=st.booleans(),
+    max_useless_groups=st.just(60),  # groups of one are all equal
     limits=st.just(Limits(max_restarts=1000)),
 )
 
@@ -197,6 +201,40 @@ def test_an_instance_that_is_lost_again_and_again_ends_the_run_with_its_last_wor
     assert "out of memory" in finish.reason
 
 
+def lost_for_good(world: World, number: InstanceId) -> None:
+    """Lost as often as it may be started within a step, and once more."""
+    for _ in range(world.schedule.limits.max_restarts + 1):
+        until(world, lambda: do.StartInstance(instance=number) not in world.open)
+        world.lose(number, f"instance {number} is out of memory")
+
+
+def test_a_run_goes_on_without_an_instance_that_cannot_start_and_tries_it_again_after_the_next_step() -> None:
+    world = started(num_instances=2, limits=Limits(max_restarts=1))
+    second = InstanceId(1)
+    until(world, lambda: bool(world.running.get(I0)) and bool(world.running.get(second)))
+    lost_for_good(world, second)
+    assert world.verdict is None
+    assert do.StartInstance(instance=second) not in world.open
+    until(world, lambda: world.coordinator.version == 1)
+    assert do.StartInstance(instance=second) in world.entries[-1].commands
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
+def test_a_run_without_any_instance_that_can_start_ends_and_says_so() -> None:
+    world = started(num_instances=2, limits=Limits(max_restarts=1))
+    until(world, lambda: bool(world.running.get(I0)) and bool(world.running.get(InstanceId(1))))
+    lost_for_good(world, InstanceId(1))
+    lost_for_good(world, I0)
+    assert world.verdict is not None
+    assert not world.verdict.is_complete
+    assert world.verdict.reason == (
+        "no rollout instance is left: instance 0 was lost 2 times within one step;"
+        " the last time: instance 0 is out of memory"
+    )
+
+
 def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() -> None:
     coordinator = fresh(
         Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, limits=Limits(prompts_s=5.0))
@@ -206,8 +244,14 @@ def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() 
     assert finish == do.FinishRun(is_complete=False, reason="waited 6 s for prompts of 'train' (limit 5 s)")
 
 
-def test_instances_that_are_ready_first_leave_the_others_their_share() -> None:
-    schedule = Schedule(train_source="train", batch_size=8, group_size=2, max_steps=1, num_instances=4)
+STEERED = Coordination(
+    **dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT), plan_interval_s=0.0
+)
+
+
+@pytest.mark.parametrize("changes", [{}, {"leftovers": Leftovers.KEEP, "coordination": STEERED}])
+def test_instances_that_are_ready_first_leave_the_others_their_share(changes: dict[str, Any]) -> None:
+    schedule = Schedule(train_source="train", batch_size=8, group_size=2, max_steps=1, num_instances=4, **changes)
     coordinator = fresh(schedule)
     coordinator.handle(ev.RunStarted(schedule=schedule), now=0.0)
     offered = ev.PromptsOffered(

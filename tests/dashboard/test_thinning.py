@@ -59,3 +59,16 @@ def test_a_long_span_among_short_ones_keeps_its_edges() -> None:
     long = Span(kind="training", start=5.0, end=55.0)
     lane = Lane(name="trainer", start=0.0, end=60.0, spans=(*short, long))
     assert long in drawn(lane, limit=20)
+
+
+def test_a_merged_span_has_the_version_that_all_its_spans_have() -> None:
+    def lane(versions: list[int]) -> Lane:
+        spans = [
+            Span(kind="generating", start=float(i), end=i + 0.9, version=version) for i, version in enumerate(versions)
+        ]
+        return Lane(name="instance 0", start=0.0, end=float(len(versions)), spans=tuple(spans))
+
+    [span] = drawn(lane([3] * 1000), limit=10)
+    assert span.words == "generating, version 3"
+    [span] = drawn(lane([3] * 500 + [4] * 500), limit=10)
+    assert span.words == "generating"

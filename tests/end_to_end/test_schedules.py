@@ -11,8 +11,9 @@ import pytest
 from end_to_end import launch
 from end_to_end.launch import Run
 from tailrace.core import commands as do
+from tailrace.core.coordination import Strategy
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.events import RunResumed
+from tailrace.core.events import RunResumed, RunStarted
 from tailrace.core.journal import replay_all
 from tailrace.observe.comparison import Compared
 from tailrace.observe.journal_file import read
@@ -54,6 +55,10 @@ def test_bound_0_without_over_provisioning_equals_the_synchronous_run(
 
 def test_the_strategies_at_bound_0_equal_the_synchronous_run(sync: Run, tmp_path: Path) -> None:
     run = launch.train_well(tmp_path / "run", **EXACT, schedule__preset="staleflow", schedule__max_staleness=0)
+    first = next(entry.event for _, entry in read(run.output / "journal.jsonl"))
+    assert isinstance(first, RunStarted)
+    chosen = first.schedule.coordination
+    assert {chosen.routing, chosen.synchronization, chosen.migration} == {Strategy.THROUGHPUT}
     assert launch.final_weights(run.output) == launch.final_weights(sync.output)
     assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
 

@@ -75,7 +75,7 @@ def test_a_step_by_hand() -> None:
     assert list(found) == ["instance 0", "rewards", "trainer"]
     assert found["instance 0"].spans == (
         Span(kind="starting", start=0.0, end=1.0),
-        Span(kind="generating", start=1.0, end=6.0),
+        Span(kind="generating", start=1.0, end=6.0, version=0),
         Span(kind="loading weights", start=12.0, end=13.0),
     )
     assert found["rewards"].spans == (
@@ -114,9 +114,17 @@ def test_a_push_is_shown_where_no_other_work_hides_it() -> None:
     )
 
 
+def test_an_instance_generates_with_the_version_it_started_with_or_pulled() -> None:
+    again = TrajectoryId(GroupId("train", 0, 1), 0)
+    submit = do.Submit(instance=ONE, dispatches=(do.Dispatch(trajectory=again, start=0),))
+    found = lanes([*one_step(), entry(14.0, ev.TimerFired(), submit), report(15.0, again)])
+    versions = [(span.kind, span.version) for span in found["instance 0"].spans]
+    assert versions == [("starting", None), ("generating", 0), ("loading weights", None), ("generating", 1)]
+
+
 def test_what_is_open_counts_up_to_the_last_entry() -> None:
     lane = lanes(one_step()[:4])["instance 0"]
-    assert lane.spans[-1] == Span(kind="generating", start=1.0, end=4.0)
+    assert lane.spans[-1] == Span(kind="generating", start=1.0, end=4.0, version=0)
     assert lane.idle_s == 0.0
 
 

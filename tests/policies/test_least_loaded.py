@@ -26,9 +26,19 @@ def test_the_least_loaded_instance_with_room_is_chosen_and_ties_go_to_the_lower_
     assert routed(fleet) == ({} if chosen is None else {0: [chosen]})
 
 
-def test_a_group_goes_to_one_instance_as_a_whole_and_counts_at_once() -> None:
+def test_the_members_of_a_group_are_spread_and_each_counts_before_the_next() -> None:
     fleet = view([instance(0, responses=1), instance(1)], [new(0, members=3), new(1), new(2)])
-    assert routed(fleet) == {0: [1, 1, 1], 1: [0], 2: [0]}
+    assert routed(fleet) == {0: [1, 0, 1], 1: [0], 2: [1]}
+
+
+def test_members_without_room_wait_while_the_others_begin() -> None:
+    fleet = view([instance(0, responses=7, capacity=8), instance(1, responses=6, capacity=8)], [new(0, members=4)])
+    assert routed(fleet) == {0: [1, 0, 1]}
+
+
+def test_once_a_group_has_begun_its_other_members_go_to_no_older_version() -> None:
+    fleet = view([instance(0, version=2), instance(1, version=1, responses=1)], [new(0, members=3)])
+    assert routed(fleet) == {0: [0, 0, 0]}
 
 
 def test_a_response_is_continued_by_a_version_that_is_not_older_than_its_tokens() -> None:

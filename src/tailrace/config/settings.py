@@ -304,7 +304,8 @@ class LimitSettings(Section):
     checkpoint_s: PositiveFloat = 1800.0
     """Writing one checkpoint."""
     max_restarts: NonNegativeInt = 3
-    """Times an instance may be restarted between two optimizer steps."""
+    """Times an instance is restarted between two optimizer steps. Past it the others go on without it until the next
+    step; without any left the run fails."""
 
 
 class EvalSetSettings(SamplingSettings):

@@ -99,6 +99,10 @@ class RolloutReported(Event):
     finished: tuple[Finished, ...] = ()
     num_preemptions: int = 0
     """Since the instance started."""
+    submit_s: float = 0.0
+    """Seconds it took, since the last report, to take responses in; their prefill is not part of it."""
+    interrupt_s: float = 0.0
+    """The same, to stop them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

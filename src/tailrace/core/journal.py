@@ -30,6 +30,8 @@ class Entry:
     now: float
     event: Event
     commands: tuple[Command, ...]
+    decided_s: float = 0.0
+    """Processor seconds it took to find the answer; nothing is decided by it."""
 
 
 def encode(entry: Entry) -> str:
@@ -39,6 +41,8 @@ def encode(entry: Entry) -> str:
         "event": _tagged(entry.event),
         "commands": [_tagged(command) for command in entry.commands],
     }
+    if entry.decided_s:
+        data["decided_s"] = entry.decided_s
     return json.dumps(data, separators=(",", ":"))
 
 
@@ -49,6 +53,7 @@ def decode(line: str) -> Entry:
         now=data["now"],
         event=codec.decode(_EVENTS[event["type"]], event),
         commands=tuple(codec.decode(_COMMANDS[item["type"]], item) for item in data["commands"]),
+        decided_s=data.get("decided_s", 0.0),
     )
 
 

@@ -84,9 +84,16 @@ def num_missing(state: State, schedule: Schedule) -> int:
         return 0
     still_needed = (schedule.max_steps - state.ledger.current) * schedule.batch_size
     limit = schedule.ledger.max_entries or 0
-    # A cap on the number in flight counts what is being trained too; by deadline the ledger knows better.
-    is_counted = 0 if schedule.is_strict else sum(len(batch) for batch in state.batches)
-    return min(still_needed, limit - is_counted) - state.num_train_groups
+    return min(still_needed, limit - _num_not_replaced(state, schedule)) - state.num_train_groups
+
+
+def _num_not_replaced(state: State, schedule: Schedule) -> int:
+    """Groups that left the ledger and still count where only the number in flight is bounded: those that are trained
+    now, and those that were trained into a version nobody can pull yet. What took their place sooner would begin with
+    the version before it. By deadline the ledger knows better."""
+    if schedule.is_strict:
+        return 0
+    return sum(len(batch) for batch in state.batches) + schedule.batch_size * (state.version - state.published)
 
 
 def unfinished_visits(state: State, schedule: Schedule) -> set[int]:

@@ -50,12 +50,17 @@ def start_trainer(state: State, schedule: Schedule, policies: Policies, now: flo
 
 
 def start_instances(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    absent = InstancePhase.ABSENT
-    for instance in [each for each in state.instances.values() if each.phase is absent]:
-        if instance.num_restarts > state.limits.max_restarts:
-            times = f"{instance.num_restarts} times within one step"
-            state.verdict = f"instance {instance.id} was lost {times}; the last time: {instance.last_loss}"
-            return
+    """One that is lost again and again is left alone until the next step, while there are others."""
+    absent = [each for each in state.instances.values() if each.phase is InstancePhase.ABSENT]
+    startable = [each for each in absent if each.num_restarts <= state.limits.max_restarts]
+    if len(absent) == len(state.instances) and not startable:
+        last = max(absent, key=lambda each: each.heard_at)
+        times = f"{last.num_restarts} times within one step"
+        state.verdict = (
+            f"no rollout instance is left: instance {last.id} was lost {times}; the last time: {last.last_loss}"
+        )
+        return
+    for instance in startable:
         instance.move(InstancePhase.STARTING, now=now)
         yield do.StartInstance(instance=instance.id)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from tailrace.core.coordination import Coordination, Strategy
+from tailrace.core.coordination import Coordination
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import InstanceId, Version
@@ -24,10 +24,10 @@ _PENDING = TrajectoryPhase.PENDING
 
 
 def fleet_view(state: State, schedule: Schedule, now: float) -> FleetView:
-    capacity = _capacity(state, schedule)
+    share = _share(state, schedule)
     able = [instance for instance in state.instances.values() if instance.accepts_work]
     return FleetView(
-        instances=[_instance(state, schedule.coordination, instance, capacity, now) for instance in able],
+        instances=[_instance(state, schedule, instance, share, now) for instance in able],
         queue=chain(_begun(state, schedule), _new(state, schedule)),
         claims=lambda: _claims(state, schedule),
         admission=state.ledger.overlay(),
@@ -44,25 +44,24 @@ def _coming(state: State, instance: Instance) -> Version:
     return state.published if is_pulling else instance.version
 
 
-def _capacity(state: State, schedule: Schedule) -> int:
-    """Responses an instance may have at the same time.
+def _share(state: State, schedule: Schedule) -> int:
+    """Responses an instance of the published version may have at the same time.
 
-    Instances become ready one after the other, when they start and where all pull at once. The first must not take
+    Instances become ready one after the other, when they start and where many pull at once. The first must not take
     everything: while others are on their way each is given no more than its share, and the rest waits for them. What a
     ready instance finishes makes room again, so one that never comes slows the others down and does not stop them.
     """
-    coordination = schedule.coordination
     present = [instance for instance in state.instances.values() if instance.phase is not InstancePhase.ABSENT]
-    is_ready = {InstancePhase.READY}
-    if coordination.synchronization is Strategy.THROUGHPUT:
-        is_ready.add(InstancePhase.PULLING)  # there is always one that does
-    if all(instance.phase in is_ready for instance in present):
+    coming = [i for i in present if i.phase is not InstancePhase.READY or i.is_called]
+    if not coming:
         return schedule.max_in_flight
-    num_responses = sum(state.pending.values()) + sum(len(instance.running) for instance in present)
-    return min(schedule.max_in_flight, -(-num_responses // len(present)))
+    sharing = coming + [i for i in present if i.accepts_work and i.version == state.published]
+    num_responses = sum(state.pending.values()) + sum(len(instance.running) for instance in sharing)
+    return min(schedule.max_in_flight, -(-num_responses // len(sharing)))
 
 
-def _instance(state: State, known: Coordination, instance: Instance, capacity: int, now: float) -> InstanceView:
+def _instance(state: State, schedule: Schedule, instance: Instance, share: int, now: float) -> InstanceView:
+    known = schedule.coordination
     num_responses = len(instance.running)
     num_running, num_tokens = num_responses, instance.num_tokens
     if known.plans and not known.fits(num_tokens, num_responses):
@@ -71,7 +70,7 @@ def _instance(state: State, known: Coordination, instance: Instance, capacity: i
         instance=instance.id,
         version=instance.version,
         num_responses=num_responses,
-        capacity=capacity,
+        capacity=share if instance.version == state.published else schedule.max_in_flight,
         num_waiting=num_responses - num_running,
         kv_tokens=known.kv_of(num_tokens, num_running),
         is_rested=instance.moved_at is None or now >= instance.moved_at + known.pause_s,

@@ -135,6 +135,7 @@ def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
     places = np.array([place for place, _ in spans])
     columns = {
         "kind": [span.kind for _, span in spans],
+        "words": [span.words for _, span in spans],
         "start": np.array([span.start for _, span in spans]),
         "end": np.array([span.end for _, span in spans]),
         "seconds": np.array([span.seconds for _, span in spans]),
@@ -150,7 +151,7 @@ def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
     figure.yaxis.major_label_overrides = {
         place + 0.5: f"{lane.name}\nidle {lane.idle_s:,.1f} s" for place, lane in enumerate(lanes)
     }
-    tips = [("what", "@kind"), ("from", "@start{0,0.00} s"), ("lasted", "@seconds{0,0.00} s")]
+    tips = [("what", "@words"), ("from", "@start{0,0.00} s"), ("lasted", "@seconds{0,0.00} s")]
     explain(figure, boxes, tips, mode="mouse")
     key = tuple(Mark(words=kind, colour=SPAN_COLOURS[kind], shape="area") for kind in shown)
     return Chart(title=title, key=key, figure=figure)

@@ -21,7 +21,7 @@ def drawn(lane: Lane, *, limit: int) -> list[Span]:
     """The lane's window with its idle time, in spans of which the short ones are merged.
 
     A run of spans shorter than a ``limit``-th of the window is drawn as what took most of its time, and as one with
-    neighbours of that kind.
+    neighbours of that kind. A version is told where they all have it.
     """
     shortest = (lane.end - lane.start) / limit
     merged: list[Span] = []
@@ -29,7 +29,8 @@ def drawn(lane: Lane, *, limit: int) -> list[Span]:
         span = cluster[0] if len(cluster) == 1 else _blend(cluster)
         last = merged[-1] if merged else None
         if last and last.kind == span.kind and (len(cluster) > 1 or span.seconds < shortest):
-            merged[-1] = Span(kind=last.kind, start=last.start, end=span.end)
+            version = last.version if last.version == span.version else None
+            merged[-1] = Span(kind=last.kind, start=last.start, end=span.end, version=version)
         else:
             merged.append(span)
     return merged
@@ -55,4 +56,6 @@ def _blend(cluster: Sequence[Span]) -> Span:
     for span in cluster:
         seconds[span.kind] = seconds.get(span.kind, 0.0) + span.seconds
     kind = max(seconds, key=lambda name: seconds[name])
-    return Span(kind=kind, start=cluster[0].start, end=cluster[-1].end)
+    versions = {span.version for span in cluster if span.kind == kind}
+    version = versions.pop() if len(versions) == 1 else None
+    return Span(kind=kind, start=cluster[0].start, end=cluster[-1].end, version=version)

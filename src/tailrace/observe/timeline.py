@@ -39,6 +39,12 @@ class Span:
     kind: str
     start: float
     end: float
+    version: int | None = None
+    """Of the weights an instance generates with."""
+
+    @property
+    def words(self) -> str:
+        return self.kind if self.version is None else f"{self.kind}, version {self.version}"
 
     @property
     def seconds(self) -> float:
@@ -91,6 +97,8 @@ class _Track:
     spans: list[Span] = field(default_factory=list)
     kind: str | None = None
     since: float = 0.0
+    version: int | None = None
+    """Of what it generates, where it does."""
 
     def switch(self, kind: str | None, now: float) -> None:
         """From now on the lane does ``kind``; None is idle."""
@@ -103,7 +111,8 @@ class _Track:
         """What the lane has been doing up to now, if anything."""
         if self.kind is None or now <= self.since:
             return []
-        return [Span(kind=self.kind, start=self.since, end=now)]
+        version = self.version if self.kind == GENERATING else None
+        return [Span(kind=self.kind, start=self.since, end=now, version=version)]
 
 
 class Timeline:
@@ -152,8 +161,12 @@ class Timeline:
                 self._track(REWARDS)
                 if schedule.trains:
                     self._track(TRAINER)
-            case ev.InstanceStarted(instance=instance) | ev.WeightsPulled(instance=instance):
+            case (
+                ev.InstanceStarted(instance=instance, version=version)
+                | ev.WeightsPulled(instance=instance, version=version)
+            ):
                 self._instance(instance).switch(None, self._now)
+                self._instance(instance).version = version
             case ev.InstanceLost(instance=instance):
                 self._running.pop(instance, None)
                 self._instance(instance).switch(None, self._now)

@@ -10,6 +10,7 @@ An entry is recorded before its commands are performed, so whatever happens afte
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from tailrace.core.commands import Command, FinishRun, SetTimer
@@ -55,9 +56,10 @@ class Driver:
                 return finish
 
     def _handle(self, event: Event) -> FinishRun | None:
-        now = self.now()
+        now, start_s = self.now(), time.thread_time()
         commands = self._machine.handle(event, now=now)
-        self._record(Entry(now=now, event=event, commands=tuple(commands)))
+        decided_s = round(time.thread_time() - start_s, 6)
+        self._record(Entry(now=now, event=event, commands=tuple(commands), decided_s=decided_s))
         finish = None
         for command in commands:
             match command:

@@ -59,14 +59,22 @@ class Recorder:
 
     def _note(self, entry: Entry, *, is_news: bool) -> None:
         self._now = entry.now
-        if is_news and isinstance(entry.event, ev.ResponsesScored):
-            self._explain_failures(entry.event)
+        if is_news:
+            self._explain(entry.event)
         for row in self._metrics.feed(entry):
             self._file.append(row)
             self.summary |= row
             if is_news:
                 self._display.row(row)
                 self._sinks.write(row)
+
+    def _explain(self, event: ev.Event) -> None:
+        """What a person would want to hear of at once."""
+        match event:
+            case ev.ResponsesScored():
+                self._explain_failures(event)
+            case ev.InstanceLost(instance=instance, reason=reason):
+                self._display.say(f"instance {instance} is lost: {reason}")
 
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Say once for each kind of failure what went wrong; the step lines count the rest."""

@@ -132,6 +132,8 @@ def reported(instance: InstanceId, report: Report) -> ev.RolloutReported:
             if output.finish is not None
         ),
         num_preemptions=report.num_preemptions,
+        submit_s=round(report.submit_s, 6),
+        interrupt_s=round(report.interrupt_s, 6),
     )
 
 

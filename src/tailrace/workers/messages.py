@@ -43,6 +43,10 @@ class Report:
     version: Version
     outputs: tuple[Output, ...]
     num_preemptions: int
+    submit_s: float
+    """Seconds spent on ``Generate`` since the last report, without the steps that follow."""
+    interrupt_s: float
+    """The same, on ``Stop``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

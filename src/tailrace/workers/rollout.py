@@ -49,6 +49,7 @@ class RolloutWorker:
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
         self._num_live = 0
+        self._submit_s = self._interrupt_s = 0.0
         self._is_released = False
 
     def run(self) -> None:
@@ -78,12 +79,14 @@ class RolloutWorker:
                 raise TypeError(f"unknown message {message!r}")
 
     def _submit(self, requests: Sequence[Request]) -> None:
+        start = time.monotonic()
         try:
             self._engine.submit(requests)
         except Unservable as error:
             self._link.send(Refused(reason=str(error)))
         else:
             self._num_live += len(requests)
+        self._submit_s += time.monotonic() - start
 
     def _step(self) -> None:
         if not self._num_live:
@@ -101,15 +104,25 @@ class RolloutWorker:
 
     def _send(self, now: float) -> None:
         stats = self._engine.stats()
-        report = Report(version=stats.version, outputs=tuple(self._unsent), num_preemptions=stats.num_preemptions)
+        report = Report(
+            version=stats.version,
+            outputs=tuple(self._unsent),
+            num_preemptions=stats.num_preemptions,
+            submit_s=self._submit_s,
+            interrupt_s=self._interrupt_s,
+        )
         self._link.send(report)
         self._unsent, self._sent_at = [], now
+        self._submit_s = self._interrupt_s = 0.0
 
     def _stop(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+        start = time.monotonic()
         stopped = self._engine.interrupt(trajectories)
         self._num_live -= len(stopped)
         self._unsent += stopped
-        self._send(time.monotonic())
+        now = time.monotonic()
+        self._interrupt_s += now - start
+        self._send(now)
 
     def _forget(self, trajectories: tuple[TrajectoryId, ...]) -> None:
         """What they have generated is of no use any more; how much it was is worth knowing."""
@@ -123,6 +136,8 @@ class RolloutWorker:
         }
         self._unsent = [output for output in self._unsent if output.segment.trajectory not in lengths]
         self._link.send(Forgotten(lengths=tuple(lengths.items())))
+        if self._unsent and not self._num_live:  # no step will come that could tell of them
+            self._send(time.monotonic())
 
     def _pull(self, message: Pull) -> None:
         start = time.monotonic()

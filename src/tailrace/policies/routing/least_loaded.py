@@ -1,49 +1,66 @@
-"""Give a group to the instance with the fewest responses."""
+"""Give each response to the instance with the fewest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
-from tailrace.core.admission import Overlay
-from tailrace.core.ids import InstanceId
-from tailrace.core.policy import FleetView, InstanceView, Route, WaitingGroup
+from tailrace.core.ids import InstanceId, Version
+from tailrace.core.policy import FleetView, Route, WaitingGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastLoaded:
     """Ties go to the lower instance number, so that a run repeats exactly.
 
-    A group goes to one instance as a whole, even if that overshoots the capacity by a few members: its
-    prompt is then prefilled once.
+    The members of a group are spread: a prompt that is hard for one of them is for all, and an instance that had them
+    all would be busy long after the others. What it costs is one more prefill of the prompt on each instance.
     """
 
     def route(self, view: FleetView) -> Iterator[Route]:
-        loads = {v.instance: v.num_responses for v in view.instances}
-        admission = view.admission.copy()
+        tiers, admission = _tiers(view), view.admission.copy()
         for group in view.queue:
-            roomy = [v for v in view.instances if loads[v.instance] < v.capacity]
-            fitting = [v for v in roomy if _fits(group, v, admission, view)]
-            if fitting:
-                chosen = min(fitting, key=lambda v: (loads[v.instance], v.instance))
-                yield from _give(group, chosen, loads, admission)
-            elif group.version is None or not roomy:
-                return  # what is new has the same claim as what is behind it
+            version = group.version
+            for member in group.members:
+                if not any(tiers.values()):
+                    return
+                if version is None:
+                    able = [v for v in tiers if v >= view.oldest_for_new and admission.can_reserve(v)]
+                else:
+                    able = _able(tiers, group, max(version, member.needs))
+                if (tier := min((v for v in able if tiers[v]), key=lambda v: tiers[v][0], default=None)) is not None:
+                    if version is None:
+                        version = tier
+                        admission.reserve(tier)
+                    yield Route(member.trajectory, _take(tiers[tier]))
+                elif version is None:
+                    return  # what is new has the same claim as what is behind it
 
 
-def _fits(group: WaitingGroup, instance: InstanceView, admission: Overlay, view: FleetView) -> bool:
-    if group.is_exact:
-        return instance.version == group.version
-    if group.version is None:
-        return instance.version >= view.oldest_for_new and admission.can_reserve(instance.version)
-    return all(instance.version >= member.needs for member in group.members)
+Loads = list[tuple[int, InstanceId, int]]
+"""A heap: responses of an instance, its number, and how many it may have."""
 
 
-def _give(
-    group: WaitingGroup, instance: InstanceView, loads: dict[InstanceId, int], admission: Overlay
-) -> Iterator[Route]:
-    if group.version is None:
-        admission.reserve(instance.version)
-    loads[instance.instance] += len(group.members)
-    for member in group.members:
-        yield Route(member.trajectory, instance.instance)
+def _tiers(view: FleetView) -> dict[Version, Loads]:
+    """The instances that have room, by version."""
+    tiers: dict[Version, Loads] = {}
+    for each in view.instances:
+        if each.num_responses < each.capacity:
+            tiers.setdefault(each.version, []).append((each.num_responses, each.instance, each.capacity))
+    for loads in tiers.values():
+        heapify(loads)
+    return tiers
+
+
+def _able(tiers: dict[Version, Loads], group: WaitingGroup, oldest: Version) -> list[Version]:
+    return [version for version in tiers if (version == oldest if group.is_exact else version >= oldest)]
+
+
+def _take(loads: Loads) -> InstanceId:
+    load, instance, capacity = loads[0]
+    if load + 1 < capacity:
+        heapreplace(loads, (load + 1, instance, capacity))
+    else:
+        heappop(loads)
+    return instance
