@@ -79,8 +79,9 @@ bench-profile: $(STAMP)  ## cost model of the native engine: error on load point
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 
-histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
-	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py tests/core/test_coordination.py
+histories: $(DEV)  ## fifty thousand random histories of the schedules (about half an hour)
+	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
+		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
 
 mutants: $(DEV)  ## change the core in 120 small ways, drawn at random, and see whether its tests notice
 	@$(BIN)/python scripts/mutants.py --sample 120
