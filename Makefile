@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-sim-staleflow bench-planning bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -64,6 +64,9 @@ bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real
 bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
 	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
 
+bench-sim-staleflow: $(STAMP)  ## the same for StaleFlow's setting, with its sweeps and the grid (about 10 minutes)
+	@$(BIN)/python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow.json
+
 bench-planning: $(STAMP)  ## CPU seconds of one plan for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
 
@@ -76,8 +79,9 @@ bench-profile: $(STAMP)  ## cost model of the native engine: error on load point
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 
-histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
-	@TAILRACE_HISTORIES=20 $(BIN)/python -m pytest tests/core/test_round_properties.py tests/core/test_coordination.py
+histories: $(DEV)  ## fifty thousand random histories of the schedules (about half an hour)
+	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
+		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
 
 mutants: $(DEV)  ## change the core in 120 small ways, drawn at random, and see whether its tests notice
 	@$(BIN)/python scripts/mutants.py --sample 120

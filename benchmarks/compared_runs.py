@@ -99,11 +99,17 @@ def compared(
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).absolute()
         found = [
-            Comparison(folder=folder, seed=seed, schedules=schedules, settings=settings)
+            Comparison(folder=folder, seed=seed, schedules=_turned(schedules, seed), settings=settings)
             for seed in range(options.seeds)
         ]
         run_all(found, parallel=options.parallel, cores_each=options.cores_each)
         yield found
+
+
+def _turned(schedules: tuple[str, ...], by: int) -> tuple[str, ...]:
+    """Another one first with every seed: what comes first or last in a comparison is not always the same schedule."""
+    by %= len(schedules)
+    return schedules[by:] + schedules[:by]
 
 
 def write(options: argparse.Namespace, benchmark: str, result: Mapping[str, Any]) -> None:

@@ -41,8 +41,7 @@ def report(found: dict[Run, Figures]) -> tuple[dict[str, Any], bool]:
     orderings = simulated_grid.orderings(found)
     print("\n".join([*simulated_papers.lines(papers), "", *simulated_grid.lines(grid), ""]))
     for ordering in orderings:
-        failures = f"; not so: {', '.join(ordering.failures)}" if ordering.failures else ""
-        print(f"{'holds' if ordering.holds else 'FAILS'}  {ordering.name} ({ordering.num_checks} checks{failures})")
+        print(ordering.line())
     result = {"papers": papers, "grid": grid, "orderings": [ordering.to_dict() for ordering in orderings]}
     return result, all(ordering.holds for ordering in orderings)
 

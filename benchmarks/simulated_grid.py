@@ -64,6 +64,10 @@ class Ordering:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"holds": self.holds}
 
+    def line(self) -> str:
+        failures = f"; not so: {', '.join(self.failures)}" if self.failures else ""
+        return f"{'holds' if self.holds else 'FAILS'}  {self.name} ({self.num_checks} checks{failures})"
+
 
 def _places() -> Iterator[tuple[str, int, bool]]:
     caps = grid().caps
@@ -127,25 +131,25 @@ def orderings(found: Mapping[Run, Figures]) -> list[Ordering]:
     tailed = [cell for cell in made if cell.is_long_tailed]
     longest = [cell for cell in tailed if cell.cap == max(grid().caps)]
     return [
-        _ordering("four short rounds to a long one", ((c.name, _is_four_to_one(c.tail[JOINT])) for c in made)),
-        _ordering("the gain grows with the cap", _grows(tailed)),
-        _ordering(
+        ordering("four short rounds to a long one", ((c.name, _is_four_to_one(c.tail[JOINT])) for c in made)),
+        ordering("the gain grows with the cap", _grows(tailed)),
+        ordering(
             "joint 1.25 beats prompts alone and responses alone",
             ((f"{c.name} {n}", c.rollout(JOINT) < c.rollout(n)) for c in tailed for n in ALONE),
         ),
-        _ordering(
+        ordering(
             "prompts alone: 1.5 is worse than 1.25 at the longest cap",
             ((c.name, c.rollout("prompts-only-1.5") > c.rollout("prompts-only-1.25")) for c in longest),
         ),
-        _ordering(
+        ordering(
             "responses alone: 1.25 saves less than 1.5, and less than half of what joint 1.25 saves",
             ((c.name, _does_little(c)) for c in tailed),
         ),
-        _ordering(
+        ordering(
             "active partial gains, in steps and in tokens per second",
             ((c.name, c.gain("active-partial") > 1 and c.throughput() > 1) for c in tailed),
         ),
-        _ordering(
+        ordering(
             f"without a long tail nothing loses more than {MOST_LOST:.0%}",
             (
                 (f"{c.name} {n} {c.gain(n):.3f}", c.gain(n) >= 1 - MOST_LOST)
@@ -157,7 +161,7 @@ def orderings(found: Mapping[Run, Figures]) -> list[Ordering]:
     ]
 
 
-def _ordering(name: str, checks: Iterator[tuple[str, bool]]) -> Ordering:
+def ordering(name: str, checks: Iterator[tuple[str, bool]]) -> Ordering:
     done = list(checks)
     return Ordering(name=name, num_checks=len(done), failures=tuple(where for where, holds in done if not holds))
 

@@ -47,11 +47,12 @@ MIN_KILLED = 0.8
 MEMORY_BYTES = 4 << 30
 Stage = tuple[str, tuple[str, ...]]
 """The share of the random histories, and the tests."""
+HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")
 STAGES: tuple[Stage, ...] = (
     ("0.04", ("-m", "not slow", "tests/policies", "tests/core")),
     ("0", ("tests/sim/test_simulation.py", "tests/sim/test_schedules.py")),
     ("0", ("-m", "slow", "tests/core")),
-    ("1", ("tests/core/test_round_properties.py",)),
+    ("1", tuple(f"tests/core/test_{name}.py" for name in HISTORIES)),
 )
 
 
@@ -167,7 +168,7 @@ class Laboratory:
         tree = ast.parse(job.file.read_text()) if job.mutation is None else job.mutation.tree
         sys.meta_path.insert(0, Changed(job.file, tree))
         share, tests = self._stages[job.stage]
-        os.environ |= {"TAILRACE_HISTORIES": share, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        os.environ |= {"TAILRACE_HISTORIES": share, "TAILRACE_SHRINKS": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         options = ["-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
         return int(pytest.main([*options, *tests], plugins=[Report(self._report(job))]))
 

@@ -56,6 +56,15 @@ def test_cuts_of_limited_size_are_the_cheapest_of_those(items: list[int], limit:
     assert sum(items[start] ** 2 for start, _ in cuts) == least
 
 
+@settings(max_examples=100, deadline=None)
+@given(SIZES, st.integers(1, 2000))
+def test_a_pack_of_several_rows_has_at_most_so_many_scores(sizes: list[tuple[int, int]], limit: int) -> None:
+    packs = pack(sizes, overhead=10**6, max_scores=limit)
+    assert sorted(itertools.chain.from_iterable(packs)) == list(range(len(sizes)))
+    for members in packs:
+        assert len(members) == 1 or cost([sizes[index] for index in members], 0) <= limit
+
+
 def test_a_straggler_is_not_padded_together_with_short_ones() -> None:
     assert pack([(length, length) for length in (20, 500, 21, 20, 22)], overhead=4096) == [[1], [4, 2, 0, 3]]
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.algorithms.prefix_tree import COPY_SHARE, plant, split
+from tailrace.algorithms.prefix_tree import COPY_SHARE, PLACE_SHARE, plant, split
 
 Sequences = list[list[int]]
 ALIKE = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12)
@@ -51,15 +53,48 @@ def test_leaves_cover_every_node_and_none_begins_another(sequences: Sequences) -
     assert len(set(leaves)) == len(leaves)
 
 
+def is_allowed(tree: Sequences, budget: int) -> bool:
+    nodes, tokens = len(prefixes(tree)), sum(map(len, tree))
+    places = len(tree) * max(map(len, tree))
+    return len(tree) == 1 or nodes + (tokens - nodes) // COPY_SHARE + places // PLACE_SHARE <= budget
+
+
 @settings(max_examples=200, deadline=None)
 @given(ALIKE, st.integers(1, 40), st.integers(0, 10))
 def test_every_sequence_is_in_one_tree_and_no_tree_too_large(sequences: Sequences, budget: int, overhead: int) -> None:
     parts = split(arrays(sequences), max_tokens=budget, overhead_tokens=overhead)
     assert sorted(index for part in parts for index in part) == list(range(len(sequences)))
-    for part in parts:
-        tree = plant(arrays([sequences[index] for index in part]))
-        copied = sum(len(tree.paths[leaf]) for leaf in tree.leaves)
-        assert len(part) == 1 or len(tree.tokens_U) + (copied - len(tree.tokens_U)) // COPY_SHARE <= budget
+    assert all(is_allowed([sequences[index] for index in part], budget) for part in parts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=7), st.data())
+def test_no_other_cut_of_the_sorted_sequences_costs_less(sequences: Sequences, data: st.DataObject) -> None:
+    budget, overhead = data.draw(st.integers(1, 20)), data.draw(st.integers(0, 10))
+
+    def cost(trees: list[Sequences]) -> int:
+        return sum(len(prefixes(tree)) + overhead for tree in trees)
+
+    ordered, places = sorted(sequences), range(1, len(sequences))
+    ends = (ends for count in range(len(sequences)) for ends in itertools.combinations(places, count))
+    cuts = [[ordered[a:b] for a, b in itertools.pairwise([0, *inner, len(ordered)])] for inner in ends]
+    least = min(cost(trees) for trees in cuts if all(is_allowed(tree, budget) for tree in trees))
+    parts = split(arrays(sequences), max_tokens=budget, overhead_tokens=overhead)
+    assert cost([[sequences[index] for index in part] for part in parts]) == least
+
+
+def test_a_response_given_again_and_again_is_not_for_nothing() -> None:
+    """It adds no node, but logits: a quarter of its length each time."""
+    parts = split([np.arange(1000, dtype=np.int32)] * 32, max_tokens=4000, overhead_tokens=10**6)
+    assert max(len(part) for part in parts) == 12
+
+
+def test_one_long_sequence_does_not_pad_many_short_ones() -> None:
+    short = [np.array([number], np.int32) for number in range(1500)]
+    long = np.arange(700, 8700, dtype=np.int32)  # among the others by content
+    parts = split([*short, long], max_tokens=16384, overhead_tokens=128)
+    assert len(parts) > 1
+    assert max(len(part) * (len(long) if 1500 in part else 1) for part in parts) <= 16384 * PLACE_SHARE
 
 
 def test_sequences_are_parted_where_they_share_least() -> None:

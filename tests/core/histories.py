@@ -1,36 +1,127 @@
 """Random histories of every sound schedule, and what they say about rounds and groups.
 
-A history is one run of the coordinator in a random world (``world``), made from one seed, so a failing one repeats.
+A history is one run of the coordinator in a random world. Hypothesis draws what the world is made from, a ``Case``:
+the schedule, what goes wrong, and one seed for everything inside. A history takes thousands of small decisions: drawn
+one by one they cost ten times what the history does, and all but short histories overrun what Hypothesis keeps of an
+example. How long a history is depends on its schedule, so one that fails shrinks to a few steps of a few groups.
+
+``TAILRACE_HISTORIES`` multiplies the number of histories (`make histories`).
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from core.world import World
+from hypothesis import HealthCheck, Phase, reject, settings
+from hypothesis import strategies as st
+
+from core.lagging_world import LIMITS, Fault, Kind, LaggingWorld
+from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
 from tailrace.core.coordination import Coordination, Strategy
-from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
-_BASE = {"train_source": "train", "epoch_size": NUM_PROMPTS, "limits": Limits(max_restarts=1000)}
+_BASE = {
+    "train_source": "train",
+    "epoch_size": NUM_PROMPTS,
+    "limits": Limits(max_restarts=1000),
+    # Groups of one are all equal: their histories would be nothing but a thousand filtered ones.
+    "max_useless_groups": 60,
+}
+_SCALE = float(os.environ.get("TAILRACE_HISTORIES", "1"))
+_SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
+"""Whether somebody wants to see a short history, or only whether there is one that fails."""
+
+
+def held_to(count: int) -> settings:
+    """So many histories, the same ones every time."""
+    return settings(
+        max_examples=max(1, round(count * _SCALE)),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink] if _SHRINKS else [Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a history follows from."""
+
+    schedule: Schedule
+    seed: int
+    trouble: float = 0.0
+    lag: float = 0.0
+    faults: tuple[Fault, ...] = ()
+
+    def run(self, *, checks: bool = False) -> History:
+        rng = random.Random(self.seed)
+        return history(self.schedule, rng, trouble=self.trouble, checks=checks)
+
+    def run_lagging(self, kind: type[LaggingWorld] = LaggingWorld, *, checks: bool = False) -> History:
+        rng = random.Random(self.seed)
+        world = kind(self.schedule, rng, num_prompts=NUM_PROMPTS, lag=self.lag, faults=self.faults, checks=checks)
+        return History(schedule=self.schedule, world=world, verdict=world.run())
+
+
+MakeSchedule = Callable[..., Schedule]
+
+
+@st.composite
+def schedules(draw: st.DrawFn, make: MakeSchedule, **changes: object) -> Schedule:
+    try:
+        return make(draw(st.randoms(use_true_random=False)), **changes)
+    except ValueError:
+        reject()  # an unsound combination
+
+
+@st.composite
+def cases(draw: st.DrawFn, make: MakeSchedule, *troubles: float, **changes: object) -> Case:
+    """``troubles``: how much goes wrong, the simplest first."""
+    schedule = draw(schedules(make, **changes))
+    trouble = draw(st.sampled_from(troubles or (0.0,)))
+    return Case(schedule=schedule, trouble=trouble, seed=draw(st.integers(0, 2**32)))
+
+
+@st.composite
+def lagging_cases(draw: st.DrawFn, make: MakeSchedule, **changes: object) -> Case:
+    """Acknowledgements that come late or never, instances that are lost, crashes."""
+    schedule = draw(schedules(make, limits=LIMITS, **changes))
+    lag = draw(st.sampled_from([0.0, 0.2, 0.5, 0.9]))
+    senders: list[Sender] = [*map(InstanceId, range(schedule.num_instances)), "trainer", "rewards", "prompts"]
+    fault = st.builds(
+        Fault,
+        at=st.integers(1, 400),
+        kind=st.sampled_from(Kind),
+        sender=st.sampled_from(senders),
+        seconds=st.sampled_from([1.0, 10.0, 25.0, 100.0]),
+    )
+    faults = draw(st.lists(fault, max_size=5))
+    return Case(schedule=schedule, lag=lag, faults=tuple(faults), seed=draw(st.integers(0, 2**32)))
 
 
 def any_schedule(rng: random.Random) -> Schedule:
     """A sound one; unsound draws are thrown away."""
     while True:
         try:
-            return Schedule(**_BASE, **_draw(rng))
+            return one_schedule(rng)
         except ValueError:
             continue
+
+
+def one_schedule(rng: random.Random, **changes: object) -> Schedule:
+    """Raises ValueError if what was drawn is unsound."""
+    return Schedule(**{**_BASE, **_draw(rng), **changes})
 
 
 def tail_batching(rng: random.Random, **changes: object) -> Schedule:
@@ -44,7 +135,7 @@ def tail_batching(rng: random.Random, **changes: object) -> Schedule:
         "leftovers": Leftovers.DEFER,
         "max_steps": rng.randint(4, 9),
     }
-    return Schedule(**_BASE, **{**drawn, **changes})
+    return Schedule(**{**_BASE, **drawn, **changes})
 
 
 def active_partial(rng: random.Random, **changes: object) -> Schedule:
@@ -59,7 +150,7 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
         "admission": Admission.UNBOUNDED,
         "max_steps": rng.randint(3, 7),
     }
-    return Schedule(**_BASE, **{**drawn, **changes})
+    return Schedule(**{**_BASE, **drawn, **changes})
 
 
 def coordinated(rng: random.Random, **changes: object) -> Schedule:
@@ -76,7 +167,7 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
         "num_instances": rng.randint(1, 4),
         "coordination": _coordination(rng),
     }
-    return Schedule(**_BASE, **{**drawn, **changes})
+    return Schedule(**{**_BASE, **drawn, **changes})
 
 
 def _coordination(rng: random.Random) -> Coordination:
@@ -85,7 +176,7 @@ def _coordination(rng: random.Random) -> Coordination:
         routing=rng.choice(strategies),
         synchronization=rng.choice(strategies),
         migration=rng.choice(strategies),
-        costs=costs(rng),
+        costs=draw_costs(rng),
         kv_tokens=rng.choice([0, 12, 40]),
         max_running=rng.choice([0, 1, 4]),
         prompt_length=2,
@@ -96,10 +187,6 @@ def _coordination(rng: random.Random) -> Coordination:
         plan_interval_s=rng.choice([0.0, 0.7, 3.0]),
         is_global=rng.random() < 0.2,
     )
-
-
-def costs(rng: random.Random) -> CostModel:
-    return CostModel(k1=rng.choice([0.0, 0.01]), k2=0.5, k3=rng.choice([0.0, 0.25]), k4=0.1, k5=rng.choice([1.0, 1.5]))
 
 
 def _common(rng: random.Random) -> dict[str, object]:
@@ -175,13 +262,54 @@ class History:
         return Counter(group for step in self.steps() for group in {t.group for t in step.trajectories})
 
     def left_out(self) -> set[GroupId]:
-        notes = [c for c in self.commands if isinstance(c, do.LeaveOut)]
-        return {group for note in notes for group in (*note.filtered, *note.dropped)}
+        found: set[GroupId] = set()
+        for command in self.commands:
+            match command:
+                case do.LeaveOut(filtered=filtered, dropped=dropped):
+                    found |= {*filtered, *dropped}
+                case do.CloseRound(dropped=dropped):
+                    found |= {*dropped}
+        return found
 
 
-def seeds(count: int, first: int = 0) -> range:
-    """Of the histories a property is held to."""
-    return range(first, first + count)
+def check_conservation(found: History) -> None:
+    """Every prompt that was offered is in exactly one place: trained, live, queued, held back or left out."""
+    state = found.world.coordinator._state
+    live = {group for group in state.groups if group.source == found.schedule.train_source}
+    parts = [set(found.trained()), live, set(state.held), found.left_out()]
+    assert sum(len(part) for part in parts) == len(set().union(*parts)), "a prompt is in two places"
+    assert set().union(*parts) == set(found.offered()), "a prompt is nowhere, or nobody offered it"
+
+
+def check_batches(found: History) -> None:
+    """Every step was taken on whole groups, in their order, and no group was trained twice."""
+    schedule = found.schedule
+    assert len(found.steps()) == schedule.max_steps
+    assert max(found.trained().values()) == 1, "a prompt was trained twice in one pass"
+    for step in found.steps():
+        assert list(step.trajectories) == sorted(step.trajectories)
+        groups = Counter(t.group for t in step.trajectories)
+        if schedule.epoch_end is EpochEnd.CARRY:
+            assert len(groups) == schedule.batch_size
+        if not schedule.drops_failed_rewards:
+            assert set(groups.values()) == {schedule.group_size}
+
+
+def check_bound(found: History) -> None:
+    """At the step of version v every token is of version v - bound or newer, as the reports have it."""
+    oldest: dict[TrajectoryId, int] = {}
+    lengths: Counter[TrajectoryId] = Counter()
+    for entry in found.world.entries:
+        if isinstance(entry.event, ev.RolloutReported):
+            for part in (*entry.event.progressed, *entry.event.finished):
+                if part.length > lengths[part.trajectory]:
+                    lengths[part.trajectory] = part.length
+                    oldest.setdefault(part.trajectory, entry.event.version)
+        for step in (command for command in entry.commands if isinstance(command, do.TrainStep)):
+            # A response without tokens is as fresh as can be.
+            assert step.oldest == tuple(oldest.get(t, step.version) for t in step.trajectories)
+            if found.schedule.is_strict:
+                assert min(step.oldest) >= step.version - (found.schedule.max_staleness or 0)
 
 
 def history(schedule: Schedule, rng: random.Random, *, trouble: float, checks: bool = True) -> History:

@@ -1,141 +1,46 @@
-"""Work and versions that move between instances: what must hold whatever the strategies choose.
+"""Work and versions that move between instances: that they do, the pace of plans, and what a plan sees.
 
-Histories with fixed seeds: answers come late and in any order, instances are lost with what they did not report,
-rewards fail, costs are measured again, the run crashes and resumes. `make histories` runs many more.
+What must hold whatever the strategies choose: ``test_staleness``.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
+from hypothesis import given
 
-from core.histories import NUM_PROMPTS, History, coordinated, costs, seeds
+from core.histories import Case, cases, coordinated, held_to
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import decode, encode, replay_all
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
 
-SCALE = float(os.environ.get("TAILRACE_HISTORIES", "1"))
 ALL = dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT)
 
 
-class WatchedWorld(World):
-    """Trouble may be that the costs turn out to be others. Also sees to it that an instance which has answered
-    everything owes nothing: no plan waits for ever."""
-
-    def make_trouble(self) -> None:
-        if self.rng.random() < 0.3:
-            self.tell(ev.CostsMeasured(costs=costs(self.rng), error=1.0, fitted_error=0.1))
-        else:
-            super().make_trouble()
-
-    def tell(self, event: ev.Event) -> None:
-        super().tell(event)
-        told = {command.instance for command in self.open if hasattr(command, "instance")}
-        for number, instance in self.coordinator._state.instances.items():
-            if number not in told and self.verdict is None:
-                assert not instance.stopping, f"{instance} waits for an answer that was given"
-                assert not instance.is_called, f"{instance} was called and is not pulling"
+@held_to(20)
+@given(cases(coordinated, 0.0, 0.05))
+def test_a_journal_replays_to_identical_commands(case: Case) -> None:
+    entries = case.run().world.entries
+    assert replay_all(entries, lambda schedule: World(schedule, random.Random(0)).coordinator) == len(entries)
 
 
-def steered(name: str, count: int, *, trouble: float, checks: bool = False, **changes: object) -> list[History]:
-    found = []
-    for seed in seeds(round(count * SCALE)):
-        rng = random.Random(f"{name}-{seed}")
-        schedule = coordinated(rng, **changes)
-        world = WatchedWorld(schedule, rng, num_prompts=NUM_PROMPTS, trouble=trouble, checks=checks)
-        found.append(History(schedule=schedule, world=world, verdict=world.run()))
-    return found
-
-
-@pytest.fixture(scope="module")
-def calm() -> list[History]:
-    return steered("calm", 60, trouble=0.0)
-
-
-@pytest.fixture(scope="module")
-def troubled() -> list[History]:
-    return steered("troubled", 24, trouble=0.05, checks=True)
-
-
-@pytest.fixture(scope="module")
-def histories(calm: list[History], troubled: list[History]) -> list[History]:
-    return calm + troubled
-
-
-def test_every_run_reaches_its_end(histories: list[History]) -> None:
-    for found in histories:
-        assert found.verdict.is_complete, found.verdict.reason
-        assert len(found.steps()) == found.schedule.max_steps
-
-
-def test_no_token_is_older_than_the_bound_allows(histories: list[History]) -> None:
-    for found in histories:
-        for step in found.steps():
-            assert min(step.oldest) >= step.version - (found.schedule.max_staleness or 0)
-
-
-def test_every_prompt_is_trained_once_or_still_there(histories: list[History]) -> None:
-    for found in histories:
-        state = found.world.coordinator._state
-        live = {group for group in state.groups if group.source == "train"}
-        parts = [set(found.trained()), live, found.left_out()]
-        assert sum(map(len, parts)) == len(set().union(*parts))
-        assert set().union(*parts) == set(found.offered())
-        assert set(found.trained().values()) == {1}
-        for step in found.steps():
-            assert len({t.group for t in step.trajectories}) == found.schedule.batch_size
-
-
-def test_a_response_runs_on_no_instance_older_than_its_tokens_or_its_group(histories: list[History]) -> None:
-    for found in histories:
-        held: dict[InstanceId, Version] = {}
-        newest: dict[TrajectoryId, tuple[int, Version]] = {}
-        groups: dict[tuple[GroupId, int], Version] = {}
-        for entry in found.world.entries:
-            match entry.event:
-                case ev.InstanceStarted(instance=number, version=version):
-                    held[number] = version
-                case ev.WeightsPulled(instance=number, version=version):
-                    assert version > held[number]
-                    held[number] = version
-                case ev.RolloutReported(version=version, progressed=progressed, finished=finished):
-                    for news in (*progressed, *finished):
-                        if news.length > newest.get(news.trajectory, (0, 0))[0]:
-                            newest[news.trajectory] = (news.length, version)
-            submits = [command for command in entry.commands if isinstance(command, do.Submit)]
-            given = [(held[submit.instance], d.trajectory) for submit in submits for d in submit.dispatches]
-            # Of those given out together the oldest version is the group's: its first member went there.
-            for version, trajectory in sorted(given):
-                assert version >= newest.get(trajectory, (0, 0))[1]
-                assert version >= groups.setdefault((trajectory.group, trajectory.attempt), version)
-
-
-def test_a_journal_replays_to_identical_commands(troubled: list[History]) -> None:
-    events = [entry.event for found in troubled[:20] for entry in found.world.entries]
-    assert sum(isinstance(event, ev.CostsMeasured) for event in events) > 20
-    for found in troubled[:20]:
-        entries = found.world.entries
-        assert replay_all(entries, lambda schedule: World(schedule, random.Random(0)).coordinator) == len(entries)
-
-
-def test_the_strategies_are_used(calm: list[History]) -> None:
-    """Work moves, and pulls are not made: else these tests show nothing."""
+def test_the_strategies_are_used() -> None:
+    """Work moves, and pulls are not made: else tests of histories show nothing."""
     num_moved = num_pulls_saved = 0
-    for found in calm:
+    for seed in range(60):
+        found = Case(schedule=coordinated(random.Random(seed)), seed=seed).run()
         places: dict[TrajectoryId, set[InstanceId]] = {}
         for command in found.commands:
             for dispatch in command.dispatches if isinstance(command, do.Submit) else ():
@@ -147,12 +52,14 @@ def test_the_strategies_are_used(calm: list[History]) -> None:
     assert num_pulls_saved > 20
 
 
-def test_plans_keep_their_distance_and_nothing_is_planned_while_nothing_happens() -> None:
-    for found in steered("paced", 10, trouble=0.0, coordination=replace(Coordination(plan_interval_s=3.0), **ALL)):
-        submits = [e.now for e in found.world.entries if any(isinstance(c, do.Submit) for c in e.commands)]
-        assert all(later >= earlier + 3.0 for earlier, later in pairwise(submits))
-        fired = [e for e in found.world.entries if isinstance(e.event, ev.TimerFired)]
-        assert len(fired) < len(found.world.entries) / 2
+@held_to(10)
+@given(cases(coordinated, coordination=replace(Coordination(plan_interval_s=3.0), **ALL)))
+def test_plans_keep_their_distance_and_nothing_is_planned_while_nothing_happens(case: Case) -> None:
+    entries = case.run().world.entries
+    submits = [e.now for e in entries if any(isinstance(c, do.Submit) for c in e.commands)]
+    assert all(later >= earlier + 3.0 for earlier, later in pairwise(submits))
+    fired = [e for e in entries if isinstance(e.event, ev.TimerFired)]
+    assert len(fired) < len(entries) / 2
 
 
 def quiet_world(**numbers: object) -> World:

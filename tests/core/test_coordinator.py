@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,12 +14,13 @@ from core.histories import I0, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.core.schedule import EvalSet, Leftovers, Limits, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.policies.strategies import policies_of
 
@@ -41,6 +43,7 @@ schedules = st.builds(
     is_reward_streamed=st.booleans(),
     drops_failed_rewards=st.booleans(),
     filters_equal_scores=st.booleans(),
+    max_useless_groups=st.just(60),  # groups of one are all equal
     limits=st.just(Limits(max_restarts=1000)),
 )
 
@@ -241,8 +244,14 @@ def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() 
     assert finish == do.FinishRun(is_complete=False, reason="waited 6 s for prompts of 'train' (limit 5 s)")
 
 
-def test_instances_that_are_ready_first_leave_the_others_their_share() -> None:
-    schedule = Schedule(train_source="train", batch_size=8, group_size=2, max_steps=1, num_instances=4)
+STEERED = Coordination(
+    **dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT), plan_interval_s=0.0
+)
+
+
+@pytest.mark.parametrize("changes", [{}, {"leftovers": Leftovers.KEEP, "coordination": STEERED}])
+def test_instances_that_are_ready_first_leave_the_others_their_share(changes: dict[str, Any]) -> None:
+    schedule = Schedule(train_source="train", batch_size=8, group_size=2, max_steps=1, num_instances=4, **changes)
     coordinator = fresh(schedule)
     coordinator.handle(ev.RunStarted(schedule=schedule), now=0.0)
     offered = ev.PromptsOffered(

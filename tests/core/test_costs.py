@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.histories import held_to
+from policies.fleets import begun, instance, view
 from tailrace.core.costs import CostModel
+from tailrace.policies.routing.waterfall import Waterfall
 
 MODEL = CostModel(k1=0.001, k2=0.5, k3=0.25, k4=0.1)
 
@@ -45,3 +52,45 @@ def test_a_block_wise_cache_is_full_earlier() -> None:
 def test_coefficients_that_no_engine_has_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="not CostModel"):
         CostModel(**({"k1": 0.0, "k2": 1.0, "k3": 1.0, "k4": 1.0} | wrong))
+
+
+COSTS = st.builds(
+    CostModel,
+    k1=st.sampled_from([0.0, 1e-6, 0.01]),
+    k2=st.sampled_from([0.1, 0.5]),
+    k3=st.sampled_from([0.0, 0.001, 0.25]),
+    k4=st.sampled_from([0.0, 0.1]),
+    k5=st.sampled_from([1.0, 1.5]),
+)
+
+
+@held_to(200)
+@given(COSTS, st.integers(1, 500), st.integers(0, 40), st.integers(0, 5000), st.integers(0, 2), st.integers(0, 5000))
+def test_staleness_property_12_a_gain_is_nothing_where_it_queues_and_the_ideal_where_nothing_runs(
+    costs: CostModel, length: int, num_running: int, kv_tokens: int, num_waiting: int, kv_budget: int
+) -> None:
+    ideal = costs.ideal_gain(length=length)
+    assert costs.gain(length=length, kv_tokens=0, num_running=0) == ideal
+    load = {"kv_tokens": kv_tokens, "num_running": num_running}
+    gain = costs.gain(length=length, **load, num_waiting=num_waiting, kv_budget=kv_budget)
+    if num_waiting or kv_tokens + costs.k5 * length > kv_budget:
+        assert gain == 0
+    else:
+        assert gain <= ideal * (1 + 1e-9)
+
+
+@held_to(200)
+@given(COSTS, st.integers(1, 500), st.integers(0, 12), st.integers(0, 3000), st.integers(100, 4000))
+def test_staleness_property_12_a_router_gives_nothing_to_where_it_would_queue(
+    costs: CostModel, length: int, num_running: int, kv_tokens: int, kv_budget: int
+) -> None:
+    """And an idle instance gets whatever waits: its engine can hold any one response."""
+    router = Waterfall(kv_budget=kv_budget, min_gain=1e-9, prompt_length=10)
+    busy = instance(0, responses=num_running, kv=float(kv_tokens if num_running else 0))
+    routes = list(router.route(view([busy], [begun(0, version=0, length=length)], costs=costs)))
+    if num_running and busy.kv_tokens + costs.k5 * length > kv_budget:
+        assert routes == []
+    elif not num_running:
+        assert [route.instance for route in routes] == [0]
+    waiting = replace(busy, num_responses=num_running + 1, num_waiting=1)
+    assert list(router.route(view([waiting], [begun(0, version=0, length=length)], costs=costs))) == []

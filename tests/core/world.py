@@ -13,6 +13,7 @@ from collections import deque
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
+from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
@@ -20,9 +21,19 @@ from tailrace.core.schedule import Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.policies.strategies import policies_of
 
+Sender = InstanceId | str
+"""Who has something to say: an instance, or "trainer", "rewards", "prompts"."""
+
+
+def draw_costs(rng: random.Random) -> CostModel:
+    return CostModel(k1=rng.choice([0.0, 0.01]), k2=0.5, k3=rng.choice([0.0, 0.25]), k4=0.1, k5=rng.choice([1.0, 1.5]))
+
 
 class World:
     """Drives a coordinator to the end of its run, checking it after every event."""
+
+    pace_s = 1.0
+    """The most seconds that pass between two events while something goes on."""
 
     def __init__(
         self,
@@ -41,6 +52,8 @@ class World:
         self.open: deque[do.Command] = deque()
         self.running: dict[InstanceId, dict[TrajectoryId, int]] = {}
         self.versions: dict[InstanceId, Version] = {}
+        self.published = Version(0)
+        """What an instance that pulls gets: it may be newer than what it was told to pull."""
         self.trained: list[tuple[TrajectoryId, ...]] = []
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
@@ -59,19 +72,35 @@ class World:
 
     def advance(self) -> None:
         """One random thing happens."""
-        self.now += self.rng.random()
+        self.now += self.rng.random() * self.pace_s
         if self.rng.random() < self.trouble:
             self.make_trouble()
-        elif self.open and (self.rng.random() < 0.5 or not (self.rewards or any(self.running.values()))):
+        elif self.is_busy:
+            self.act()
+        else:
+            self.wake()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.open or self.rewards or any(self.running.values()))
+
+    def act(self) -> None:
+        """An open command is answered, rewards come back or an instance reports."""
+        if self.open and (self.rng.random() < 0.5 or not (self.rewards or any(self.running.values()))):
             self.answer(self.take_one())
         elif self.rewards and (self.rng.random() < 0.5 or not any(self.running.values())):
             self.reward()
         elif any(self.running.values()):
             self.report(self.rng.choice([i for i, running in self.running.items() if running]))
-        else:
-            assert self.timer is not None, "nothing is open and nobody will wake the core"
-            self.now = max(self.now, self.timer)
-            self.tell(ev.TimerFired())
+
+    def wake(self) -> None:
+        assert self.timer is not None, "nothing is open and nobody will wake the core"
+        self.now, self.timer = max(self.now, self.timer), None
+        self.tell(ev.TimerFired())
+
+    def say(self, sender: Sender, event: ev.Event) -> None:
+        """Something has happened, and the core hears of it."""
+        self.tell(event)
 
     def tell(self, event: ev.Event) -> None:
         commands = self.coordinator.handle(event, now=self.now)
@@ -105,10 +134,10 @@ class World:
     def answer(self, command: do.Command) -> None:
         match command:
             case do.RequestPrompts():
-                self.tell(self.offer(command))
+                self.say("prompts", self.offer(command))
             case do.StartInstance(instance=instance):
                 self.running[instance], self.versions[instance] = {}, Version(0)
-                self.tell(ev.InstanceStarted(instance=instance, version=Version(0)))
+                self.say(instance, ev.InstanceStarted(instance=instance, version=Version(0)))
             case do.KillInstance(instance=instance, reason=reason):
                 self.lose(instance, reason)
             case do.Submit(instance=instance, dispatches=dispatches):
@@ -118,25 +147,27 @@ class World:
             case do.Abort(instance=instance, trajectories=trajectories):
                 lengths = {t: self.running[instance].pop(t, 0) for t in trajectories}
                 aborted = tuple(ev.Aborted(trajectory=t, length=length) for t, length in lengths.items())
-                self.tell(ev.ResponsesAborted(instance=instance, aborted=aborted))
+                self.say(instance, ev.ResponsesAborted(instance=instance, aborted=aborted))
             case do.CancelScores(trajectories=trajectories):
                 self.cancel(trajectories)
             case do.ReleaseMemory(instance=instance):
                 assert not self.running[instance], "release with live requests"
-                self.tell(ev.MemoryReleased(instance=instance, seconds=0.1))
+                self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
             case do.PullWeights(instance=instance, version=version):
                 assert not self.running[instance], "pull with live requests"
-                self.versions[instance] = version
-                self.tell(ev.WeightsPulled(instance=instance, version=version, seconds=0.1))
+                self.versions[instance] = max(version, self.published)
+                self.say(instance, ev.WeightsPulled(instance=instance, version=self.versions[instance], seconds=0.1))
             case do.Score(trajectories=trajectories):
                 self.rewards.update(dict.fromkeys(trajectories))
             case do.StartTrainer():
                 self.reach()
             case do.TrainStep(version=version, trajectories=trajectories):
                 self.trained.append(trajectories)
-                self.tell(ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=(("actor/lr", 0.1),)))
+                metrics = (("actor/lr", 0.1),)
+                self.say("trainer", ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=metrics))
             case do.PublishWeights(version=version):
-                self.tell(ev.WeightsPublished(version=version, seconds=0.1))
+                self.published = version
+                self.say("trainer", ev.WeightsPublished(version=version, seconds=0.1))
             case do.SaveCheckpoint():
                 self.save(command)
             case _:
@@ -146,7 +177,7 @@ class World:
         """The trainer has loaded the newest checkpoint and takes the steps after it again, one by one."""
         held = self.saved[-1] if self.saved else Version(0)
         for version in range(held, self.coordinator.version + 1):
-            self.tell(ev.TrainerReached(version=Version(version)))
+            self.say("trainer", ev.TrainerReached(version=Version(version)))
 
     def save(self, command: do.SaveCheckpoint) -> None:
         """A save may fail, or the crash may come just before or just after the checkpoint is on disk."""
@@ -162,7 +193,7 @@ class World:
             if chance < 0.75:
                 self.crash_and_resume()
             else:
-                self.tell(ev.CheckpointSaved(version=command.version, seconds=0.1))
+                self.say("trainer", ev.CheckpointSaved(version=command.version, seconds=0.1))
 
     def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
         positions = [command.epoch * self.num_prompts + command.offset + i for i in range(command.count + 1)]
@@ -185,7 +216,7 @@ class World:
         done = self.rng.sample(list(self.rewards), self.rng.randint(1, min(3, len(self.rewards))))
         for trajectory in done:
             del self.rewards[trajectory]
-        self.tell(ev.ResponsesScored(scores=tuple(self.score(t) for t in done)))
+        self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(t) for t in done)))
 
     def cancel(self, trajectories: tuple[TrajectoryId, ...]) -> None:
         """Those that are scored already are not heard of again."""
@@ -194,7 +225,7 @@ class World:
             del self.rewards[trajectory]
         if left:
             scores = (ev.Scored(trajectory=t, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0) for t in left)
-            self.tell(ev.ResponsesScored(scores=tuple(scores)))
+            self.say("rewards", ev.ResponsesScored(scores=tuple(scores)))
 
     def report(self, instance: InstanceId, stopping: tuple[TrajectoryId, ...] = ()) -> None:
         running = self.running[instance]
@@ -209,21 +240,23 @@ class World:
                 finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.INTERRUPTED))
             else:
                 progressed.append(ev.Progressed(trajectory=trajectory, length=running[trajectory]))
-        self.tell(
-            ev.RolloutReported(
-                instance=instance,
-                version=self.versions[instance],
-                progressed=tuple(progressed),
-                finished=tuple(finished),
-            )
+        report = ev.RolloutReported(
+            instance=instance,
+            version=self.versions[instance],
+            progressed=tuple(progressed),
+            finished=tuple(finished),
         )
+        self.say(instance, report)
 
     def finish_rate(self, trajectory: TrajectoryId) -> float:
         """Some prompts take much longer than others."""
         return 0.05 if trajectory.group.prompt % 5 == 0 else 0.4
 
     def make_trouble(self) -> None:
-        if self.running and self.rng.random() < 0.5:
+        if self.schedule.coordination.plans and self.rng.random() < 0.3:
+            costs = draw_costs(self.rng)
+            self.tell(ev.CostsMeasured(costs=costs, error=1.0, fitted_error=0.1))
+        elif self.running and self.rng.random() < 0.5:
             self.lose(self.rng.choice(list(self.running)), "it was killed")
         else:
             self.crash_and_resume()
@@ -237,6 +270,7 @@ class World:
         snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
         self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies_of(self.schedule))
         self.running, self.open, self.timer, self.verdict, self.rewards = {}, deque(), None, None, {}
+        self.published = Version(0)
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
         checkpoint = self.saved[-1] if self.saved else None

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbed:
-    """A run that was killed, stopped and continued again and again."""
+    """A run that was killed and continued, stopped and continued."""
 
     run: Run
     outliving: list[psutil.Process]
@@ -41,19 +41,14 @@ def disturbed(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Disturbed
     def begin() -> subprocess.Popen[bytes]:
         return launch.start(output, **given)
 
-    process = begin()
-    outliving = launch.kill_when(process, lambda: bool(launch.children(process)))
     moment = random.Random(0).randrange(2, total // 2)
-    outliving += launch.kill_when(begin(), lambda: launch.num_entries(output) >= moment)
+    outliving = launch.kill_when(begin(), lambda: launch.num_entries(output) >= moment)
 
     process = begin()
     launch.wait_until(process, lambda: launch.num_entries(output) >= total * 2 // 3)
     process.send_signal(signal.SIGINT)
     stop_code = process.wait(timeout=100)
     *_, (_, last) = read(output / "journal.jsonl")
-
-    for checkpoint in ("step_4.partial", "step_4"):
-        outliving += launch.kill_when(begin(), (output / "checkpoints" / checkpoint).exists)
     run = launch.train_well(output, **given)
     return Disturbed(run=run, outliving=outliving, stop_code=stop_code, stop_reason=last.event.reason)
 
@@ -73,9 +68,19 @@ def test_a_run_that_was_disturbed_ends_like_one_that_was_not(whole: Run, disturb
     assert launch.untimed_metrics(output) == launch.untimed_metrics(whole.output)
 
 
-def test_a_run_killed_around_its_last_checkpoint_still_writes_it(disturbed: Disturbed) -> None:
-    assert (disturbed.run.output / "checkpoints" / "latest").resolve().name == "step_4"
-    assert "done: 4 steps are done; reward" in disturbed.run.said
+@pytest.mark.long
+def test_a_run_killed_as_it_starts_and_around_its_last_checkpoint_still_writes_it(whole: Run, tmp_path: Path) -> None:
+    output, given = tmp_path / "run", whole.given | {"report": False}
+    process = launch.start(output, **given)
+    outliving = launch.kill_when(process, lambda: bool(launch.children(process)))
+    for checkpoint in ("step_4.partial", "step_4"):
+        outliving += launch.kill_when(launch.start(output, **given), (output / "checkpoints" / checkpoint).exists)
+    run = launch.train_well(output, **given)
+    assert outliving == []
+    assert (output / "checkpoints" / "latest").resolve().name == "step_4"
+    assert "done: 4 steps are done; reward" in run.said
+    assert launch.final_weights(output) == launch.final_weights(whole.output)
+    assert launch.untimed_metrics(output) == launch.untimed_metrics(whole.output)
 
 
 def test_a_run_ends_with_a_report_unless_told_otherwise(whole: Run, disturbed: Disturbed) -> None:
@@ -97,7 +102,7 @@ def test_journals_replay_to_identical_commands(whole: Run, disturbed: Disturbed)
     for output in (whole.output, disturbed.run.output):
         entries = [entry for _, entry in read(output / "journal.jsonl")]
         num_resumed = sum(isinstance(entry.event, RunResumed) for entry in entries)
-        assert num_resumed == 0 if output == whole.output else num_resumed >= 3
+        assert num_resumed == 0 if output == whole.output else num_resumed >= 2
         assert replay_all(entries, lambda made: Coordinator(made, policies=policies_of(made))) == len(entries)
 
 

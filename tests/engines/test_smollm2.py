@@ -17,6 +17,7 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @torch.no_grad()
 def test_logits_of_smollm2_equal_those_of_transformers() -> None:
     # Found, not imported: its code needs packages that its data does not.

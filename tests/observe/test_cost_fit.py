@@ -67,5 +67,17 @@ def test_many_samples_are_thinned_evenly() -> None:
     assert fit_jittery(samples).k3 == pytest.approx(COSTS.k3, rel=1e-6)
 
 
+def test_a_prompt_that_a_group_shares_has_a_cost_of_its_own() -> None:
+    known = StepCosts(k1=2e-6, k2=0.0, k3=5e-4, k4=1e-3, prefill_s=5e-4, prompt_s=7e-3)
+    samples = []
+    for number, (n, held) in enumerate((n, held) for n in (1, 4, 16, 64) for held in (100, 1000, 10_000)):
+        sample = EngineSample(steps=9, prefilled=10**6, prompts=number % 5, resumed=number % 2, parts=[(9, held, n)])
+        sample.seconds = sample_s(known, sample)
+        samples.append(sample)
+    found = fit_steps(samples, shares_prompts=True)
+    for name in ("k1", "k2", "k3", "k4", "prefill_s", "prompt_s"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-6)
+
+
 def test_error_is_a_mean_share() -> None:
     assert error([1.1, 1.8], [1.0, 2.0]) == pytest.approx(0.1)

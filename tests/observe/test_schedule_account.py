@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from core import histories
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -63,6 +65,7 @@ PARTIAL = Schedule(
     admission=Admission.UNBOUNDED,
 )
 FIRED = ev.TimerFired()
+RESUMED = ev.RunResumed(limits=Limits(), checkpoint=None)
 
 
 def test_aborted_deferred_and_surplus_tokens_are_wasted() -> None:
@@ -162,24 +165,89 @@ def test_bubbles_are_device_seconds_without_work() -> None:
     assert separate.bubble_share == pytest.approx(1 - (4 + 8 + 3 * 2) / 50)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_tokens_add_up_over_random_histories_with_crashes(seed: int) -> None:
+def test_a_group_that_begins_again_wastes_the_tokens_it_had_kept() -> None:
     schedule = Schedule(
         train_source="train",
-        batch_size=3,
+        batch_size=1,
         group_size=2,
-        max_steps=4,
-        num_instances=2,
-        filters_equal_scores=True,
-        limits=Limits(max_restarts=1000),
+        max_steps=3,
+        launch_prompts=2,
+        leftovers=Leftovers.DEFER,
+        max_staleness=1,
+        keeps_deferred_tokens=True,
     )
-    world = World(schedule, random.Random(seed), trouble=0.03)
-    assert world.run().is_complete
-    made = ScheduleAccount()
+    done, cut = response(1), response(1, 1)
+    close = do.CloseRound(round=0, is_long=False, accepted=(), deferred=(done.group,))
+    again = do.OpenRound(round=2, is_long=True, version=NEW, restarted=(done.group,))
+    made = account(
+        schedule,
+        (1.0, FIRED, (submit(done, cut),)),
+        (2.0, ended(OLD, (done, 8)), ()),
+        (3.0, ended(OLD, (cut, 5), finish=Finish.INTERRUPTED), (close,)),
+    )
+    assert (made.figures().tokens_wasted, made.tokens_held) == (0, 13)  # deferred, and its tokens are kept
+    made.feed(Entry(now=4.0, event=FIRED, commands=(again,)))
+    assert (made.figures().tokens_wasted, made.tokens_held) == (13, 0)
+
+
+def test_a_response_that_begins_again_wastes_what_its_last_attempt_wrote() -> None:
+    first = response(0)
+    second = first._replace(attempt=1)
+    made = account(
+        PARTIAL,
+        (1.0, FIRED, (submit(first),)),
+        (2.0, ended(OLD, (first, 6), finish=Finish.INTERRUPTED), (submit(second),)),
+        (3.0, ended(NEW, (second, 9)), (train(NEW, second),)),
+        (4.0, trained(2), ()),
+    )
+    figures = made.figures()
+    assert (figures.tokens_generated, figures.tokens_trained, figures.tokens_wasted) == (15, 9, 6)
+    assert (figures.carried_share, figures.staleness_max) == (0.0, 0)
+
+
+def test_tokens_are_carried_if_any_older_version_wrote_them_also_those_of_a_group_that_was_complete() -> None:
+    resumed, waited = response(0), response(1)
+    two = replace(PARTIAL, batch_size=2, launch_prompts=4)
+    made = account(
+        two,
+        (1.0, FIRED, (submit(resumed, waited),)),
+        (2.0, ended(OLD, (resumed, 2), finish=Finish.INTERRUPTED), (submit(resumed),)),
+        (3.0, ended(NEW, (resumed, 5), (waited, 7), finish=Finish.INTERRUPTED), (submit(resumed),)),
+        (4.0, ended(Version(2), (resumed, 10)), (train(Version(2), resumed, waited),)),
+        (5.0, trained(3), ()),
+    )
+    assert made.figures().carried_share == pytest.approx((2 + 3 + 7) / 17)
+    assert made.figures().versions_max == 3
+
+
+@pytest.mark.parametrize("lost", [ev.InstanceLost(instance=I0, reason="killed"), RESUMED])
+def test_a_response_that_was_called_off_is_forgotten_when_its_instance_is_lost(lost: ev.Event) -> None:
+    a, b = response(0), response(1)
+    made = account(
+        PARTIAL,
+        (1.0, FIRED, (submit(a, b),)),
+        (2.0, ev.RolloutReported(instance=I0, version=OLD, progressed=(ev.Progressed(trajectory=a, length=4),)), ()),
+        (3.0, FIRED, (do.Abort(instance=I0, trajectories=(a,)),)),
+        (4.0, lost, (submit(b),)),
+        (5.0, ended(OLD, (b, 6)), ()),
+    )
+    assert (made.figures().tokens_generated, made.figures().tokens_wasted, made.tokens_held) == (10, 4, 6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tokens_add_up_over_random_histories_of_any_schedule(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(histories.any_schedule(rng), rng, num_prompts=histories.NUM_PROMPTS, trouble=0.03)
+    world.run()
+    made, lengths = ScheduleAccount(), {}
     for entry in world.entries:
         made.feed(entry)
+        if isinstance(entry.event, ev.RolloutReported):
+            lengths |= {part.trajectory: part.length for part in (*entry.event.progressed, *entry.event.finished)}
         sums = made.figures()
         assert sums.tokens_generated == sums.tokens_trained + sums.tokens_wasted + made.tokens_held
         assert -1e-9 <= sums.bubble_share <= 1
-    assert made.figures().num_steps == 4
-    assert made.figures().staleness_max == 0
+    live = [each for each in world.coordinator.live() if each.group.source == "train"]
+    assert made.tokens_held == sum(lengths.get(each, 0) for each in live)
+    assert made.figures().num_steps == len(world.trained)
+    assert all(made._groups.values()), "a group without responses is remembered"

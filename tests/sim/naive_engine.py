@@ -13,6 +13,7 @@ class Row:
     prompt: int
     length: int
     target: int
+    group: int = 0
 
 
 @dataclass
@@ -48,14 +49,19 @@ class NaiveEngine:
         self.admit()
 
     def admit(self) -> None:
-        prefilled = 0
+        prefilled, num_prompts = 0, 0
         while self.waiting and len(self.running) < self.costs.max_running:
             held = self.waiting[0].prompt + self.waiting[0].length
             if self.kv + held + len(self.running) + 1 > self.costs.kv_capacity:
                 break
-            self.running.append(self.waiting.pop(0))
-            prefilled += held
-        self.time += self.slowdown * self.costs.prefill_s * prefilled
+            row = self.waiting.pop(0)
+            if self.costs.prompt_s is None:
+                prefilled += held
+            else:
+                prefilled += row.length
+                num_prompts += row.group not in {other.group for other in self.running}
+            self.running.append(row)
+        self.time += self.slowdown * (self.costs.prefill_s * prefilled + (self.costs.prompt_s or 0.0) * num_prompts)
 
     def submit(self, row: Row, now: float) -> None:
         self.reach(now)

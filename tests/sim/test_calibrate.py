@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sim.worlds import small_scenario
@@ -64,6 +66,19 @@ def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibrati
     simulate(other, "sync", record=entries.append)
     predicted = predict(journal, calibration, schedule_of(other, "sync"))
     assert sum(predicted) == pytest.approx(sum(step_seconds(entries)), rel=0.05)
+
+
+def test_a_schedule_that_resumes_is_predicted_from_runs_that_do_not() -> None:
+    """Prompts are shared, and a prefilled token costs what one more response in a step does, which no run told."""
+    chosen = scenario(engine__k2=0.0, engine__prefill_s=2e-3, engine__prompt_s=0.3, engine__num_instances=1)
+    found: dict[str, list[Entry]] = {"sync": [], "active-partial": []}
+    for name, entries in found.items():
+        simulate(chosen, name, record=entries.append)
+    calibration = calibrate([found["sync"]], replace(MACHINE, shares_prompts=True))
+    engine = calibration.costs.engine
+    assert (engine.prompt_s, engine.prefill_s) == (pytest.approx(0.3, rel=0.05), pytest.approx(2e-3, rel=0.05))
+    predicted = predict(found["sync"], calibration, schedule_of(chosen, "active-partial"))
+    assert sum(predicted) == pytest.approx(sum(step_seconds(found["active-partial"])), rel=0.05)
 
 
 @pytest.fixture(scope="module")

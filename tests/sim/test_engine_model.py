@@ -35,9 +35,11 @@ def drain(engine: EngineModel[int]) -> list[tuple[float, int, int]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(ACTIONS, st.integers(60, 200), st.integers(1, 8))
-def test_the_closed_form_equals_a_loop_over_steps(actions: list, capacity: int, max_running: int) -> None:
-    costs = replace(COSTS, kv_capacity=capacity, max_running=max_running)
+@given(ACTIONS, st.integers(60, 200), st.integers(1, 8), st.sampled_from([None, 2**-3]))
+def test_the_closed_form_equals_a_loop_over_steps(
+    actions: list, capacity: int, max_running: int, prompt_s: float | None
+) -> None:
+    costs = replace(COSTS, kv_capacity=capacity, max_running=max_running, prompt_s=prompt_s)
     engine: EngineModel[int] = EngineModel(costs)
     naive = NaiveEngine(costs)
     ended: list[tuple[float, int, int]] = []
@@ -46,8 +48,8 @@ def test_the_closed_form_equals_a_loop_over_steps(actions: list, capacity: int, 
         ended += [(end.at, end.id, end.length) for end in engine.ended(when)]
         match action:
             case ("submit", prompt, start, more):
-                engine.submit([Request(number, prompt, start, start + more)], when)
-                naive.submit(Row(number, prompt, start, start + more), when)
+                engine.submit([Request(number, prompt, start, start + more, group=number // 3)], when)
+                naive.submit(Row(number, prompt, start, start + more, group=number // 3), when)
                 number += 1
             case ("remove", ids):
                 assert engine.remove(sorted(ids), when) == naive.remove(ids, when)
@@ -105,6 +107,16 @@ def drain_by_id(engine: EngineModel[str]) -> dict[str, float]:
     while (time := engine.next_time()) is not None:
         found |= {end.id: end.at for end in engine.ended(time)}
     return found
+
+
+def test_members_that_join_while_one_runs_share_its_prompt() -> None:
+    costs = replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prompt_s=8.0)
+    engine: EngineModel[str] = EngineModel(costs)
+    engine.submit([Request("a1", 5, 0, 2, group="a"), Request("a2", 5, 0, 4, group="a")], 0.0)
+    engine.submit([Request("a3", 5, 0, 9, group="a"), Request("b", 5, 0, 9, group="b")], 9.0)
+    assert drain_by_id(engine) == {"a1": 18.0, "a2": 20.0, "a3": 26.0, "b": 26.0}
+    engine.submit([Request("a4", 5, 0, 1, group="a")], 100.0)
+    assert drain_by_id(engine) == {"a4": 109.0}, "nobody held the prompt any more"
 
 
 def test_a_response_that_can_never_fit_is_refused() -> None:

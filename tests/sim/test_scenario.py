@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
 from tailrace.core.admission import Admission
 from tailrace.core.journal import decode
-from tailrace.core.schedule import Leftovers
+from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
 from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
@@ -81,6 +85,66 @@ def test_a_wrong_scenario_is_refused_with_a_sentence(change: dict[str, object], 
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("[engine]", "[engine", "cannot parse the scenario {path}: Expected ']' at the end of a table declaration (at"),
+        (
+            "num_instances",
+            "num_instanses",
+            "{path}: unknown key engine.num_instanses; did you mean engine.num_inst",
+        ),
+        ("num_steps = ", 'num_steps = "x" #', "{path}: schedule.num_steps: input should be a valid integer, unable to"),
+        ("[trainer]", "[coach]", "{path}: trainer is missing"),
+        ("compare = ", 'compare = ["sinc"] #', "{path}: schedule.compare: no schedule 'sinc'; there are sync, "),
+        ("trace = ", 'trace = "no.json" #', "{path}: lengths.trace: there is no file "),
+        ("[trainer]", "[schedule.variants.a]\npreset = 'rollout-only'\n[trainer]", "'rollout-only' does not train"),
+        (
+            "[trainer]",
+            "[schedule.variants.a]\npreset = 'sync'\nmax_staleness = 'soon'\n[trainer]",
+            "{path}: schedule.variants.a.max_staleness: input should be a valid integer, unable to parse string as an "
+            "integer or input should be 'unbounded', got 'soon'",
+        ),
+    ],
+)
+def test_a_wrong_file_is_a_sentence_that_names_it_and_the_key(
+    tmp_path: Path, old: str, new: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (SCENARIOS / "smollm2_trace.toml").read_text()
+    assert old in text
+    (tmp_path / "smollm2_135m_lengths.json").touch()
+    path = tmp_path / "wrong.toml"
+    path.write_text(text.replace(old, new, 1))
+    assert main(["simulate", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert sentence.format(path=path) in said
+    assert all(len(line) < 300 for line in said.splitlines()), "a sentence repeats too much of the file"
+
+
+def test_a_fault_may_name_its_source() -> None:
+    fault = {"kind": "lost", "instance": 0, "at": 5.0, "source": "assumption: as often as not"}
+    assert small_scenario(faults=[fault]).faults[0].source == fault["source"]
+
+
+def test_an_interrupt_shows_what_was_complete_and_says_what_was_not(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    options = ["--schedules", "sync,tail-batching", "--steps", "1", "--json", str(file), "--journals", str(tmp_path)]
+    command = [sys.executable, "-m", "tailrace", "simulate", str(SCENARIOS / "rollpacker_32b_32k.toml"), *options]
+    (tmp_path / "tail-batching").mkdir()
+    os.mkfifo(tmp_path / "tail-batching" / "journal.jsonl")  # opened, it waits for a reader
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    heard = ""
+    while "simulating tail-batching" not in heard:
+        heard += process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    printed, rest = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert rest.endswith("tailrace: stopped while simulating tail-batching; no file was written\n")
+    assert [line.split()[0] for line in printed.splitlines()] == ["schedule", "sync"]
+    assert not file.exists()
+
+
 def test_presets_and_variants_become_schedules() -> None:
     variants = {
         "spec": {"preset": "tail-batching", "over_provision_prompts": 1.5, "max_staleness": 1, "rounds_ahead": 1},
@@ -123,3 +187,14 @@ def test_the_command_refuses_what_it_cannot_simulate(tmp_path: Path, capsys: pyt
     assert main(["simulate", str(FILES[0]), "--fast"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("tailrace: ") for line in lines] == [True] * 3
+
+
+def test_devices_are_split_between_rollout_and_training_or_serve_both_in_turns() -> None:
+    scenario = load_scenario(SCENARIOS / "staleflow_30b_a3b.toml")
+    half = scenario.with_split(0.5)
+    assert (half.engine.num_instances, half.trainer.num_replicas, half.trainer.devices) == (8, 4, 8)
+    most = scenario.scaled(2).with_split(0.75)
+    assert (most.engine.num_instances, most.trainer.num_replicas, most.trainer.devices) == (24, 4, 8)
+    both = scenario.colocated()
+    assert (both.engine.num_instances, both.trainer.num_replicas, both.trainer.devices) == (16, 8, 16)
+    assert both.engine.placement is Placement.COLOCATED

@@ -122,4 +122,4 @@ def small_scenario(**changes: Any) -> Scenario:
             data[section][key] = value
         else:
             data[section] = value
-    return check(data, folder=Path())
+    return check(data, Path("small.toml"))

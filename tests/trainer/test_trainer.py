@@ -248,6 +248,31 @@ def test_a_step_that_is_not_finite_is_refused_and_names_the_responses(
     assert torch.equal(weights(trainer.model), weights(untouched.model))
 
 
+def test_a_response_is_not_blamed_for_a_broken_token_of_its_sibling(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, untied_model_path: Path
+) -> None:
+    """They share the prompt, whose tokens are broken by what stands behind them in one of the two."""
+    trainer, groups = make_trainer(path=untied_model_path), make_groups()
+    guilty = max(groups[1], key=lambda sample: len(sample.response))
+    guilty.response.tokens[0] = 0  # no other response has it
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight[0] = float("nan")
+    with pytest.raises(FloatingPointError, match=f"not finite for {guilty.trajectory}$"):
+        trainer.train(groups)
+
+
+def test_of_many_broken_responses_some_are_named(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, untied_model_path: Path
+) -> None:
+    trainer, groups = make_trainer(path=untied_model_path), make_groups()
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight.fill_(float("nan"))
+    names = sorted(str(sample.trajectory) for group in groups for sample in group if sample.num_loss_tokens)
+    assert len(names) > 8
+    with pytest.raises(FloatingPointError, match=f"not finite for {', '.join(names[:8])}, ...$"):
+        trainer.train(groups)
+
+
 def test_a_group_split_over_two_calls_is_refused(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
     trainer, groups = make_trainer(), make_groups()
     trainer.accumulate([groups[0][:1]])

@@ -12,11 +12,14 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
+    Llama4TextConfig,
     LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     PhiConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen3Config,
     StableLmConfig,
 )
@@ -46,11 +49,20 @@ SEEING = {
     "llama": LlamaConfig(**SIZES, **HEADS),
     "qwen3": Qwen3Config(**SIZES, **HEADS, head_dim=8),
 }
+WINDOW = 8
+"""Longer than the sequences with which a model is tried out, so that only its config tells of the window."""
 BLIND = {
     "told nothing about trees": StableLmConfig(**SIZES, **HEADS),
-    "sliding window": MistralConfig(**SIZES, **HEADS, sliding_window=3),
+    "short window": MistralConfig(**SIZES, **HEADS, sliding_window=3),
+    "window": MistralConfig(**SIZES, **HEADS, sliding_window=WINDOW),
+    "window in one layer": Qwen2Config(
+        **SIZES, **HEADS, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
+    "chunks": Llama4TextConfig(
+        **SIZES, **HEADS, intermediate_size_mlp=48, head_dim=8, num_local_experts=2, attention_chunk_size=WINDOW
+    ),
 }
-WITH_NORMS_IN_FP32 = ("llama", "qwen3", "sliding window")
+WITH_NORMS_IN_FP32 = ("llama", "qwen3", "short window", "window", "window in one layer", "chunks")
 
 
 def made(config: PreTrainedConfig) -> PreTrainedModel:
@@ -89,6 +101,29 @@ def test_logits_and_gradients_are_those_of_each_sequence_by_itself(name: str) ->
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours - theirs).abs().max() < close * theirs.abs().max()
     assert (gradient(model) - expected_gradient).abs().max() < close * expected_gradient.abs().max()
+
+
+class Guarded(LlamaForCausalLM):
+    """Like a model that comes with its own code and refuses arguments it does not know."""
+
+    refusal: type[Exception] = TypeError
+
+    def forward(self, *given: torch.Tensor, tree: TreeInput | None = None, **others: object) -> object:
+        if tree is not None:
+            raise self.refusal("what is a tree?")
+        return super().forward(*given, **others)
+
+
+@pytest.mark.parametrize("refusal", [TypeError, ValueError, RuntimeError])
+def test_a_model_that_refuses_trees_gets_whole_rows(refusal: type[Exception]) -> None:
+    model = Guarded(LlamaConfig(**SIZES, **HEADS, attn_implementation="sdpa")).eval()
+    model.refusal = refusal
+    tree_attention.teach(model)
+    assert not tree_attention.sees_trees(model)
+    tree = plant([np.array([1, 2, 3], np.int32), np.array([1, 2, 4, 5], np.int32)])
+    found_UV = tree_attention.run(model, TreeInput.of(tree, CPU), "logits")
+    expected_TV = model(input_ids=torch.tensor([[1, 2, 4, 5]])).logits[0]
+    torch.testing.assert_close(found_UV[torch.from_numpy(tree.paths[1])], expected_TV)
 
 
 def test_a_row_asks_again_for_what_others_asked_only_if_that_is_the_smaller_part() -> None:

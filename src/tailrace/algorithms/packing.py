@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-def pack(sizes: Sequence[tuple[int, int]], *, overhead: int) -> list[list[int]]:
-    """Indices into ``sizes`` (queries, keys), one list per batch."""
+def pack(sizes: Sequence[tuple[int, int]], *, overhead: int, max_scores: int | None = None) -> list[list[int]]:
+    """Indices into ``sizes`` (queries, keys), one list per batch; one row alone may exceed ``max_scores``."""
     order = sorted(range(len(sizes)), key=lambda index: (-sizes[index][1], -sizes[index][0]))
     queries = np.array([sizes[index][0] for index in order], np.int64)
     keys = np.array([sizes[index][1] for index in order], np.int64)
@@ -27,7 +27,7 @@ def pack(sizes: Sequence[tuple[int, int]], *, overhead: int) -> list[list[int]]:
         scores = (end - starts) * most_queries * keys[starts]
         return scores + overhead, scores
 
-    return [order[start:end] for start, end in cheapest_cuts(len(order), price)]
+    return [order[start:end] for start, end in cheapest_cuts(len(order), price, max_size=max_scores)]
 
 
 def cheapest_cuts(

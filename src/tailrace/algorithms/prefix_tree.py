@@ -23,8 +23,11 @@ Tokens = NDArray[np.int32]
 Indices = NDArray[np.int64]
 
 COPY_SHARE = 4
-"""A node costs memory in every layer's many matrices; each further sequence that looks back at it, about a quarter of
-that: copies for attention."""
+"""A node costs memory in every layer's many matrices; each further sequence that goes through it about a quarter of
+that at most: copies for attention, logits of its own."""
+
+PLACE_SHARE = 256
+"""Losses see sequences as rows that are padded to the longest: a place costs next to nothing, but there can be many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,8 @@ def plant(sequences: Sequence[Tokens]) -> PrefixTree:
 def split(sequences: Sequence[Tokens], *, max_tokens: int, overhead_tokens: int) -> list[list[int]]:
     """Sequences in trees of limited size, one list of indices per tree, so that the nodes of all trees are few.
 
-    Each tree costs ``overhead_tokens`` besides its nodes. A tree may exceed ``max_tokens`` (nodes, and a share of what
-    is copied) only if it has a single sequence.
+    Each tree costs ``overhead_tokens`` besides its nodes. A tree may exceed ``max_tokens`` (nodes, and shares of what
+    is copied and padded) only if it has a single sequence.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -71,13 +74,13 @@ def split(sequences: Sequence[Tokens], *, max_tokens: int, overhead_tokens: int)
     lengths = np.array([len(sequences[index]) for index in order], np.int64)
     # Running sums: what stands before each place of the order.
     nodes_before = np.concatenate([[0], np.cumsum(lengths - shared)])
-    copies_before = np.concatenate([[0], np.cumsum(np.where(_is_leaf(sequences, order, list(shared)), lengths, 0))])
+    tokens_before = np.concatenate([[0], np.cumsum(lengths)])
 
     def price(starts: Indices, end: int) -> tuple[Indices, Indices]:
         nodes = nodes_before[end] - nodes_before[starts] + shared[starts]
-        # The last sequence of a tree is a leaf of it, whoever continues it in the next one.
-        copied = copies_before[end - 1] - copies_before[starts] + lengths[end - 1]
-        return nodes + overhead_tokens, nodes + np.maximum(copied - nodes, 0) // COPY_SHARE
+        copied = tokens_before[end] - tokens_before[starts] - nodes
+        places = (end - starts) * np.maximum.accumulate(lengths[starts][::-1])[::-1]
+        return nodes + overhead_tokens, nodes + copied // COPY_SHARE + places // PLACE_SHARE
 
     return [order[start:end] for start, end in cheapest_cuts(len(order), price, max_size=max_tokens)]
 

@@ -1,8 +1,8 @@
 """Run schedules one after another on the same prompts and seeds: `tailrace compare RECIPE --schedules a,b,c`.
 
 A schedule is a preset, or a preset with a bound of its own: `staleflow@3` has `max_staleness = 3`. Each is a run of its
-own in `output_dir`/NAME, so an interrupted comparison goes on where it was. Exit status: 0 every run is complete, 1 one
-failed, 2 it could not begin.
+own in `output_dir`/NAME, so an interrupted comparison goes on where it was: the same command shows what is finished and
+continues the rest. Exit status: 0 every run is complete, 1 one failed or was stopped, 2 it could not begin.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tailrace.cli import recipe
-from tailrace.config.load import SettingsError, load, refuse_unknown
+from tailrace.config import presets
+from tailrace.config.load import SettingsError, load, print_hint
 from tailrace.config.settings import Settings
 from tailrace.observe import journal_file, schedule_table
-from tailrace.observe.comparison import Compared
+from tailrace.observe.comparison import Compared, table
+
+Runs = Mapping[str, Settings]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,29 +31,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    try:
-        refuse_unknown(rest)
-        runs = {name: _settings(options, name) for name in _names(options.schedules)}
-        if options.json is not None and not options.json.parent.is_dir():
-            raise SettingsError(f"--json: there is no folder {options.json.parent}")
-        from tailrace.runtime.train import train  # heavy: waits until every schedule is known to be sound
+    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options))
 
-        results: list[Compared] = []
-        for name, settings in runs.items():
-            print(f"== {name}", flush=True)
-            if not (result := train(settings)).is_complete:
-                return result.exit_code
-            entries = [entry for _, entry in journal_file.read(result.directory / "journal.jsonl")]
-            results.append(Compared.of(name, entries))
-    except SettingsError as error:
-        print(f"tailrace: {error}", file=sys.stderr)
-        return 2
-    _show(results)
-    if options.json is not None:
-        rows = [result.to_dict(results[0]) for result in results]
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    _page(results, next(iter(runs.values())).output_dir.parent / "compare.html")
-    return 0
+
+def _load(options: argparse.Namespace) -> Runs:
+    """Every run's settings: a schedule that is not sound is refused before the first begins."""
+    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
+        raise SettingsError(f"--json: {options.json} is no place for a file")
+    first, *others = _names(options.schedules)
+    found = {first: _settings(options, first)}
+    return found | {name: _settings(options, name, hint=lambda line: None) for name in others}
 
 
 def _names(given: str) -> list[str]:
@@ -58,32 +48,56 @@ def _names(given: str) -> list[str]:
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"--schedules names '{name}' twice")
+        try:
+            presets.check_trains(name.partition("@")[0])
+        except ValueError as error:
+            raise SettingsError(f"--schedules: {error}") from None
     return names
 
 
-def _settings(options: argparse.Namespace, name: str) -> Settings:
+def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], None] = print_hint) -> Settings:
     given = recipe.overrides(options)
-    folder = load(options.recipe, given).output_dir
+    folder = load(options.recipe, given, hint=hint).output_dir
     preset, has_bound, bound = name.partition("@")
     given |= {"schedule.preset": preset, "output_dir": str(folder / name)}
-    return load(options.recipe, given | ({"schedule.max_staleness": bound} if has_bound else {}))
+    return load(
+        options.recipe, given | ({"schedule.max_staleness": bound} if has_bound else {}), hint=lambda line: None
+    )
 
 
-def _show(results: Sequence[Compared]) -> None:
-    more: dict[str, dict[str, str]] = {"reward": {}}
-    for result in results:
-        begin, end = result.rewards
-        more["reward"][result.schedule] = f"{begin:.3f} -> {end:.3f}"
-        for name, (before, after) in result.accuracies().items():
-            more.setdefault(name, {})[result.schedule] = f"{before:.3f} -> {after:.3f}"
-    cells = schedule_table.cells({result.schedule: result.figures for result in results}, more)
-    print("\n".join(schedule_table.lines(cells)), flush=True)
+def _compare(runs: Runs, options: argparse.Namespace) -> int:
+    # Heavy imports wait until the settings are known to be good.
+    from tailrace.runtime.sources import Sources
+    from tailrace.runtime.train import train
+
+    sources = Sources.load(next(iter(runs.values())))
+    for settings in runs.values():
+        sources.check_schedule(settings)
+    results: list[Compared] = []
+    for name, settings in runs.items():
+        try:
+            print(f"== {name}", flush=True)
+            result = train(settings)
+        except KeyboardInterrupt:
+            print(f"tailrace: stopped while {name} was starting; the same command goes on there", file=sys.stderr)
+            return 1
+        if not result.is_complete:
+            return result.exit_code
+        entries = [entry for _, entry in journal_file.read(result.directory / "journal.jsonl")]
+        results.append(Compared.of(name, entries))
+    print("\n".join(schedule_table.lines(table(results))), flush=True)
+    if options.json is not None:
+        rows = [result.to_dict(results[0]) for result in results]
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    _page(results, runs, options.recipe)
+    return 0
 
 
-def _page(results: Sequence[Compared], path: Path) -> None:
+def _page(results: Sequence[Compared], runs: Runs, recipe_name: str) -> None:
+    path = runs[results[0].schedule].output_dir.parent / "compare.html"
     try:
         from tailrace.dashboard.compare import write_comparison
 
-        print(f"report: {write_comparison(results, path)}", flush=True)
+        print(f"report: {write_comparison(results, runs, path, recipe=recipe_name)}", flush=True)
     except ModuleNotFoundError as error:
         print(f"report: needs {error.name}: pip install 'tailrace[report]'")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic_core import to_json
 
 from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, refuse_unknown
@@ -19,6 +21,7 @@ from tailrace.config.settings import Settings
 if TYPE_CHECKING:
     from tailrace.runtime.train import Result
 
+Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])
 
 _RECIPE = "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail"
 
@@ -69,14 +72,14 @@ def carry_out(
 
 
 def begin(
-    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Settings], run: Callable[[Settings], int]
+    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Loaded], run: Callable[[Loaded], int]
 ) -> int:
     """The exit status; what is wrong with the settings or lacking here becomes a sentence."""
     try:
         refuse_unknown(rest)
         settings = load()
         if options.dry_run:
-            print(settings.model_dump_json(indent=2))
+            print(to_json(settings, indent=2).decode())
             return 0
         return run(settings)
     except SettingsError as error:

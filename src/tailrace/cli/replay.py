@@ -1,4 +1,4 @@
-"""Feed a journal back to the coordinator: `tailrace replay RUN [--schedule PRESET]`.
+"""Feed a journal back to the coordinator: `tailrace replay RUN_OR_JOURNAL [--schedule PRESET]`.
 
 Alone, every command must come out again as it was recorded. With `--schedule` the run is simulated under another
 preset, from the journal's own lengths and costs; lengths that the run never saw the end of are drawn, and counted.
@@ -27,27 +27,27 @@ from tailrace.policies.strategies import policies_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="a run directory")
-    parser.add_argument("--schedule", choices=sorted(presets.PRESETS), help="simulate the run under another preset")
+    parser.add_argument("run", type=Path, help="a run directory, or a journal.jsonl")
+    parser.add_argument("--schedule", metavar="PRESET", help="simulate the run under another preset")
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         if rest:
             raise ValueError(f"unexpected argument {rest[0]!r}")
-        files = RunFiles.find(options.run)
-        entries = [entry for _, entry in journal_file.read(files.journal)]
+        journal = options.run if options.run.is_file() else RunFiles.find(options.run).journal
+        entries = [entry for _, entry in journal_file.read(journal)]
         if not entries:
-            raise ValueError(f"{files.journal} holds no complete entry")
+            raise ValueError(f"{journal} holds no complete entry")
         if options.schedule is not None:
-            _simulate(files, entries, options.schedule)
+            _simulate(RunFiles(path=journal.parent), entries, options.schedule)
             return 0
         count = replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule)))
         print(f"{count} entries, every command as recorded")
     except ReplayMismatch as error:
         print(f"tailrace: the commands are different: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"tailrace: {error}", file=sys.stderr)
         return 2
     return 0
@@ -56,7 +56,10 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
 
+    presets.check_trains(name)
     schedule = calibrate.schedule_of(entries)
+    if not schedule.trains:
+        raise ValueError("the run did not train, so there is no step to simulate")
     machine = calibrate.Machine.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, _under(schedule, name))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.cli import recipe
 from tailrace.config.load import load
-from tailrace.config.rules import ROLLOUT_ONLY
+from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE] [--journals DIR]`.
 
-Exit status: 0 every schedule came to its end, 1 one of them failed, 2 the scenario cannot be simulated.
+Exit status: 0 every schedule came to its end, 1 one of them failed or it was stopped, 2 it cannot be simulated.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         if rest:
             raise ValueError(f"unexpected argument {rest[0]!r}")
         scenario = _scenario(options)
-        names = options.schedules.split(",") if options.schedules else scenario.schedule.compare
-        for name in names:
-            schedule_of(scenario, name)  # a wrong name is refused before any work
-        results = [_simulate(scenario, name, options.journals) for name in names]
+        names = _names(options, scenario)
+        results: list[Result] = []
+        try:
+            for name in names:
+                results.append(_simulate(scenario, name, options.journals))
+        except KeyboardInterrupt:
+            return _stop(names, results)
         _print(results)
         if options.json is not None:
             options.json.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
@@ -47,6 +50,28 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(f"tailrace: the results cannot be written: {error}", file=sys.stderr)
         return 2
     return 0 if all(result.is_complete for result in results) else 1
+
+
+def _names(options: argparse.Namespace, scenario: Scenario) -> Sequence[str]:
+    """The schedules to simulate, each known to be sound before any work."""
+    if options.schedules is None:
+        names, where = scenario.schedule.compare, f"{options.scenario}: "
+    else:
+        names, where = tuple(name.strip() for name in options.schedules.split(",")), "--schedules: "
+    for name in names:
+        try:
+            schedule_of(scenario, name)
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from None
+    return names
+
+
+def _stop(names: Sequence[str], results: Sequence[Result]) -> int:
+    """An interrupt costs the schedule that was being simulated, not those that were complete."""
+    if results:
+        _print(results)
+    print(f"\ntailrace: stopped while simulating {names[len(results)]}; no file was written", file=sys.stderr)
+    return 1
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:

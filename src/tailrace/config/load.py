@@ -20,12 +20,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from tailrace.config.aliases import AliasClash, advice, canonical_names, canonical_recipe, flatten, put
+from tailrace.config.complaints import SettingsError as SettingsError  # for whoever loads settings
+from tailrace.config.complaints import read_table, sentences
 from tailrace.config.rules import broken_rules
 from tailrace.config.settings import Settings
-
-
-class SettingsError(ValueError):
-    """The user's settings cannot be run; the message says why and what to change."""
 
 
 def print_hint(line: str) -> None:
@@ -67,7 +65,7 @@ def check(data: dict[str, Any]) -> Settings:
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        raise SettingsError("\n".join(_explain(item) for item in error.errors())) from None
+        raise SettingsError("\n".join(sentences(error, data, _unknown))) from None
     if broken := broken_rules(settings):
         raise SettingsError("\n".join(broken))
     return settings
@@ -77,23 +75,7 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     path = Path(recipe)
     if not os.path.exists(path) and path.suffix == "":  # unlike Path.exists, no error where it may not look
         return _builtin(recipe)
-    try:
-        text = path.read_text()
-        data = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except OSError as error:
-        raise SettingsError(f"cannot read the recipe {recipe}: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot parse the recipe {recipe}: {_complaint(error)}; correct it there") from None
-    if not isinstance(data, dict):
-        raise SettingsError(f"the recipe {recipe} must be a table of settings, not {type(data).__name__}")
-    return data
-
-
-def _complaint(error: Exception) -> str:
-    """In one line; YAML's own words fill several."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem} (at line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
-    return str(error).split("\n")[0]
+    return read_table(path, "recipe")
 
 
 def _builtin(name: str) -> dict[str, Any]:
@@ -129,14 +111,8 @@ def _value(name: str, text: str) -> Any:
         raise SettingsError(f"cannot read the value of --{name}: {text!r}") from None
 
 
-def _explain(item: Any) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        return f"unknown setting {name}{_nearest(name)}"
-    if item["type"] == "value_error":  # a sentence of our own
-        return f"{name}: {item['ctx']['error']}"
-    message = item["msg"][0].lower() + item["msg"][1:]
-    return f"{name}: {message}, got {item['input']!r}"
+def _unknown(name: str) -> str:
+    return f"unknown setting {name}{_nearest(name)}"
 
 
 def _nearest(name: str, prefix: str = "") -> str:

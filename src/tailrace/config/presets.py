@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -12,6 +12,8 @@ from tailrace.core.coordination import Strategy
 from tailrace.core.schedule import Leftovers
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
+ROLLOUT_ONLY = "rollout-only"
+"""The preset that generates and scores without training."""
 StrategyName = Literal["vanilla", "throughput"]
 STRATEGIES = ("routing", "synchronization", "migration")
 
@@ -50,8 +52,17 @@ PRESETS: dict[str, Preset] = {
         synchronization=Strategy.THROUGHPUT,
         migration=Strategy.THROUGHPUT,
     ),
-    "rollout-only": Preset(),
+    ROLLOUT_ONLY: Preset(),
 }
+
+
+def check_trains(name: str, more: Collection[str] = ()) -> None:
+    """``ValueError`` unless it is a preset that trains, or one of ``more``."""
+    if name == ROLLOUT_ONLY:
+        raise ValueError(f"'{name}' does not train, so it has no steps to compare")
+    known = [*(preset for preset in PRESETS if preset != ROLLOUT_ONLY), *more]
+    if name not in known:
+        raise ValueError(f"no schedule '{name}'; there are {', '.join(known)}")
 
 
 class Wishes(Protocol):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"
 """The name of the training prompts among the sources; no evaluation set may use it."""
-ROLLOUT_ONLY = "rollout-only"
-"""The preset that generates and scores without training."""
 
 
 def broken_rules(settings: Settings) -> list[str]:

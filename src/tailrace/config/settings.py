@@ -287,7 +287,7 @@ class TrainerSettings(Section):
     max_grad_norm: PositiveFloat = 1.0
     """Global-norm gradient clipping."""
     max_tokens_per_gpu: PositiveInt = 16384
-    """Most tokens of a micro-batch; a prefix that several responses share counts once."""
+    """Most tokens of a micro-batch; of a prefix that several responses share, each further one counts as a quarter."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     threads: PositiveInt | None = None

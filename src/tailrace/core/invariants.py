@@ -75,8 +75,9 @@ def _check_versions(state: State, schedule: Schedule) -> None:
     assert state.training is None or state.batches
     assert state.publishing is None or state.publishing.version == state.version
     for instance in state.instances.values():
-        # After a restart the weights are published again; until then an instance holds what it started with.
-        newest = max(state.published, 0)
+        # After a restart the weights are published again; until then an instance holds what it started with. What is
+        # being published may be pulled before the news of it is here.
+        newest = max(state.published, 0) if state.publishing is None else state.publishing.version
         assert instance.phase is InstancePhase.ABSENT or instance.version <= newest
     for group in state.groups.values():
         assert group.version is None or group.version <= state.version

@@ -44,7 +44,7 @@ def collect(state: State, schedule: Schedule, policies: Policies, now: float) ->
     state.batches.append(consumption.batch)
     if state.round is None:
         for group_id in consumption.expired:
-            yield from _restart(state, schedule, state.groups[group_id], now)
+            yield from _give_up(state, state.groups[group_id], now)
         return
     round, state.round = state.round, None
     state.search.note(round, now - (now if round.began_at is None else round.began_at))
@@ -139,15 +139,12 @@ def _interrupt_members(state: State, group: Group) -> Iterator[do.Command]:
             yield do.Interrupt(instance=instance.id, trajectories=tuple(running))
 
 
-def _restart(state: State, schedule: Schedule, group: Group, now: float) -> Iterator[do.Command]:
-    """Its reservation has expired and nothing is given up: it begins again with newer weights."""
+def _give_up(state: State, group: Group, now: float) -> Iterator[do.Command]:
+    """More groups were launched than are trained, and this one has no place left within the bound: the surplus."""
     state.pending.pop(group.id, None)
-    state.complete.pop(group.id, None)
-    if group.phase is GroupPhase.COMPLETE:
-        group.move(GroupPhase.OPEN, now=now)
-    yield from let_go(state, group.clear())
-    group.begin(schedule.num_members)
-    state.pending[group.id] = schedule.num_members
+    drop(state, group, GroupPhase.DROPPED, now)
+    state.left_out[group.id] = GroupPhase.DROPPED
+    yield from let_go(state, group.members.values())
 
 
 def open_round(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:

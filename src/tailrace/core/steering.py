@@ -48,12 +48,12 @@ def synchronize(state: State, schedule: Schedule, policies: Policies, now: float
 
 
 def pull(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    for instance in state.instances.values():
-        is_behind = instance.version < state.published and instance.owes_nothing and not instance.running
-        is_wanted = is_behind and (instance.is_called or schedule.has_rounds)
-        if is_wanted or (instance.phase is InstancePhase.RELEASED and _is_room_free(state)):
+    published, released = state.published, InstancePhase.RELEASED
+    for instance in [i for i in state.instances.values() if i.version < published or i.phase is released]:
+        is_free = instance.owes_nothing and not instance.running and (instance.is_called or schedule.has_rounds)
+        if is_free or (instance.phase is released and _is_room_free(state)):
             instance.move(InstancePhase.PULLING, now=now)
-            yield do.PullWeights(instance=instance.id, version=state.published)
+            yield do.PullWeights(instance=instance.id, version=published)
 
 
 def _is_room_free(state: State) -> bool:

@@ -1,9 +1,11 @@
-"""The machine under a run: disk, memory, versions. Read when asked for, never cached."""
+"""The machine under a run: processors, disk, memory, versions. Read when asked for, never cached."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,8 +34,35 @@ def read(run: Path) -> Machine:
         disk_total=usage.total,
         memory_available=memory.get("MemAvailable"),
         memory_total=memory.get("MemTotal"),
-        versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        versions=versions(),
     )
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def describe() -> str:
+    """Processors and memory in a few words; what the system does not tell is left out."""
+    words = [f"{_processor()}, {os.cpu_count()} cores"]
+    if (total := _memory().get("MemTotal")) is not None:
+        words.append(f"{total / 2**30:.0f} GiB of memory")
+    gpus = Counter(_field(path, "Model") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")))
+    return ", ".join([*words, *(f"{count} x {name}" for name, count in gpus.items())])
+
+
+def _processor() -> str:
+    return _field(Path("/proc/cpuinfo"), "model name") or platform.machine()
+
+
+def _field(path: Path, name: str) -> str:
+    """The first value of this name in a file of `name : value` lines; empty if there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
 
 
 def folder_bytes(folder: Path) -> int:

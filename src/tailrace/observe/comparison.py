@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.core.journal import Entry
+from tailrace.observe import schedule_table
 from tailrace.observe.account import Account
 from tailrace.observe.conservation import conservation
 from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
@@ -46,6 +47,12 @@ class Compared:
         found = {name: [row[name] for row in self.account.evaluations if name in row] for name in dict.fromkeys(names)}
         return {name.split("/")[1]: (values[0], values[-1]) for name, values in found.items()}
 
+    @property
+    def learned(self) -> dict[str, str]:
+        """Reward and accuracy in words, by heading."""
+        pairs = {"reward": self.rewards, **self.accuracies()}
+        return {name: f"{before:.3f} -> {after:.3f}" for name, (before, after) in pairs.items()}
+
     def to_dict(self, first: Compared) -> dict[str, Any]:
         begin, end = self.rewards
         return {
@@ -57,3 +64,20 @@ class Compared:
             "accuracy": {name: {"before": a, "after": b} for name, (a, b) in self.accuracies().items()},
             "prompts": self.prompts,
         }
+
+
+def costs(results: Sequence[Compared]) -> list[list[str]]:
+    """A row of headings, then what each schedule cost."""
+    return schedule_table.cells({result.schedule: result.figures for result in results})
+
+
+def lessons(results: Sequence[Compared]) -> list[list[str]]:
+    """A row of headings, then what each schedule taught."""
+    headings = list(dict.fromkeys(heading for result in results for heading in result.learned))
+    rows = [[result.schedule, *(result.learned.get(name, "-") for name in headings)] for result in results]
+    return [["schedule", *headings], *rows]
+
+
+def table(results: Sequence[Compared]) -> list[list[str]]:
+    """Both in one row per schedule."""
+    return [[*cost, *lesson[1:]] for cost, lesson in zip(costs(results), lessons(results), strict=True)]

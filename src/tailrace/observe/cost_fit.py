@@ -4,6 +4,11 @@
 
 over samples of some steps each. It is linear for a given turning point ``n* = k2 / k3``, so every turning point that
 occurs is tried and the best kept. Costs are never negative.
+
+An engine that computes a prompt once for all members of a group has a cost per prompt, ``prompt_s``, and prefills
+nothing else but the tokens of responses that go on. How long prompts are does not matter to that fit, and a token that
+is prefilled is taken to cost what one more response in a step does, ``prefill_s = k3``: runs that interrupt nothing do
+not tell.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ _LEAST_SHARE = 0.1
 class Costs(StepCoefficients, Protocol):
     @property
     def prefill_s(self) -> float: ...
+    @property
+    def prompt_s(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +48,14 @@ class StepCosts:
     k4: float
     prefill_s: float
     """Seconds per prefilled token."""
+    prompt_s: float | None = None
+    """Seconds per prompt that the members of a group share; None: each member prefills it for itself."""
 
 
-def fit_steps(samples: Sequence[EngineSample], *, is_relative: bool = False) -> StepCosts:
+def fit_steps(samples: Sequence[EngineSample], *, is_relative: bool = False, shares_prompts: bool = False) -> StepCosts:
     """The costs under which the squares of the errors add up to least; ``is_relative``: of the errors as shares."""
     seconds = np.array([sample.seconds for sample in samples])
-    return _fit(samples, 1.0 / seconds if is_relative else np.ones_like(seconds), _turns(samples))
+    return _fit(samples, 1.0 / seconds if is_relative else np.ones_like(seconds), _turns(samples), shares_prompts)
 
 
 def fit_jittery(samples: Sequence[EngineSample]) -> StepCosts:
@@ -75,30 +84,39 @@ def _some(values: Sequence[_T], most: int) -> Sequence[_T]:
     return values[:: -(-len(values) // most)]
 
 
-def _fit(samples: Sequence[EngineSample], weights: np.ndarray, turns: Sequence[int]) -> StepCosts:
+def _fit(
+    samples: Sequence[EngineSample], weights: np.ndarray, turns: Sequence[int], shares_prompts: bool = False
+) -> StepCosts:
     seconds = np.array([sample.seconds for sample in samples])
     best: tuple[float, int, np.ndarray] | None = None
     for turn in turns:
-        columns = np.array([_columns(sample, turn) for sample in samples]) * weights[:, None]
+        columns = np.array([_columns(sample, turn, shares_prompts) for sample in samples]) * weights[:, None]
         solution = non_negative(columns, seconds * weights)
         residual = float(np.sum((columns @ solution - seconds * weights) ** 2))
         if best is None or residual < best[0] * (1 - 1e-9):
             best = (residual, turn, solution)
     assert best is not None
-    _, turn, (k1, k3, k4, prefill_s) = best
-    return StepCosts(k1=float(k1), k2=float(k3 * turn), k3=float(k3), k4=float(k4), prefill_s=float(prefill_s))
+    _, turn, solution = best
+    k1, k3, k4, last = map(float, solution)
+    prefill_s, prompt_s = (k3, last) if shares_prompts else (last, None)
+    return StepCosts(k1=k1, k2=k3 * turn, k3=k3, k4=k4, prefill_s=prefill_s, prompt_s=prompt_s)
 
 
-def _columns(sample: EngineSample, turn: int) -> list[float]:
-    """What k1, k3, k4 and prefill_s are multiplied with."""
+def _columns(sample: EngineSample, turn: int, shares_prompts: bool) -> list[float]:
+    """What k1, k3, k4 and prefill_s, or prompt_s, are multiplied with."""
     held = sum(steps * held for steps, held, _ in sample.parts)
     running = sum(steps * max(turn, n) for steps, _, n in sample.parts)
+    if shares_prompts:
+        return [held, running + sample.resumed, sample.steps, sample.prompts]
     return [held, running, sample.steps, sample.prefilled]
 
 
 def sample_s(costs: Costs, sample: EngineSample) -> float:
     """Seconds that the sample's steps should have taken."""
-    return sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts) + costs.prefill_s * sample.prefilled
+    decode_s = sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts)
+    if costs.prompt_s is None:
+        return decode_s + costs.prefill_s * sample.prefilled
+    return decode_s + costs.prefill_s * sample.resumed + costs.prompt_s * sample.prompts
 
 
 def error(predicted: Sequence[float], real: Sequence[float]) -> float:

@@ -145,7 +145,8 @@ def fit(fitted: Sequence[Measurement], held_out: Sequence[Measurement]) -> Engin
 
 def cost_model(costs: StepCosts, *, k5: float) -> CostModel:
     """Costs per token held become costs per token of the KV cache, of which each takes up ``k5``."""
-    return CostModel(**{**asdict(costs), "k1": costs.k1 / k5}, k5=k5)
+    k1 = costs.k1 / k5
+    return CostModel(k1=k1, k2=costs.k2, k3=costs.k3, k4=costs.k4, k5=k5, prefill_s=costs.prefill_s)
 
 
 def _fit_prefill(costs: StepCosts, measurements: Sequence[Measurement]) -> float:

@@ -73,7 +73,7 @@ class Prediction:
     """Responses an instance generates at the same time; the others wait for one of them to end."""
     window: int = 32
     tolerance: float = 0.5
-    """Well above what a sound model shows: samples of a few steps each are 0.2 to 0.35 off in runs of `tiny-arith`."""
+    """Well above what a sound model shows: samples of some steps each are 0.2 to 0.35 off in runs of `tiny-arith`."""
     is_off: bool = field(default=False, init=False)
     """The model has to be measured again."""
     _clocks: dict[InstanceId, TokenClock] = field(default_factory=dict, init=False)

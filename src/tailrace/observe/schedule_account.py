@@ -2,19 +2,20 @@
 
     tokens generated  ==  trained  +  wasted  +  held (in flight, buffered, or complete and waiting)
 
-Tokens are those of training responses, as far as reported. Wasted are those of responses that were aborted, of groups
-that were deferred without their tokens, dropped or filtered, and of members one too many for their group. What the
-fold remembers depends on what is live, not on how long the run lasted.
+Tokens are those of training responses, as far as reported. Wasted are those of responses that were called off or begun
+again, of groups that were deferred without their tokens, dropped or filtered, and of members one too many for their
+group: from the moment they are given up, though they may still run. What the fold remembers depends on what is live,
+not on how long the run lasted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.device_time import DeviceTime
@@ -26,7 +27,7 @@ class ScheduleFigures:
 
     num_steps: int
     wall_s: float
-    """From the start of the run to its last entry."""
+    """From the start of the run to its last entry, without the pause of a run that was interrupted."""
     seconds_per_step: float
     """From the first ``Submit`` to the last optimizer step, per step."""
     tokens_generated: int
@@ -58,7 +59,8 @@ class ScheduleFigures:
 @dataclass(slots=True, kw_only=True)
 class _Response:
     segments: list[tuple[Version, int]] = field(default_factory=list)
-    is_running: bool = False
+    instance: InstanceId | None = None
+    """Where it runs."""
 
     @property
     def length(self) -> int:
@@ -98,15 +100,13 @@ class ScheduleAccount:
         self.devices = DeviceTime(devices_per_instance=devices_per_instance, training_devices=training_devices)
         self._schedule: Schedule | None = None
         self._groups: dict[GroupId, dict[TrajectoryId, _Response]] = {}
+        self._given_up: dict[TrajectoryId, _Response] = {}
+        """Those that still run."""
         self._training: do.TrainStep | None = None
-        self._began: float | None = None
-        self._now = 0.0
         self._sums = _Sums()
 
     def feed(self, entry: Entry) -> None:
         self.devices.feed(entry)
-        self._began = entry.now if self._began is None else self._began
-        self._now = entry.now
         self._event(entry.event)
         for command in entry.commands:
             self._command(command)
@@ -117,7 +117,7 @@ class ScheduleAccount:
         elapsed, samples = max(time.elapsed_s, 1e-9), max(sums.samples, 1)
         return ScheduleFigures(
             num_steps=sums.steps,
-            wall_s=self._now - (self._began or 0.0),
+            wall_s=self.devices.wall_s,
             seconds_per_step=time.elapsed_s / max(sums.steps, 1),
             tokens_generated=sums.generated,
             tokens_trained=sums.trained,
@@ -148,18 +148,28 @@ class ScheduleAccount:
                 for part in progressed:
                     self._grow(part.trajectory, part.length, version)
                 for end in finished:
-                    self._grow(end.trajectory, end.length, version, is_running=False)
+                    self._grow(end.trajectory, end.length, version)
+                    self._end(end.trajectory)
             case ev.ResponsesAborted(aborted=aborted):
                 for lost in aborted:
-                    self._abort(lost.trajectory, lost.length)
+                    self._grow(lost.trajectory, lost.length, Version(0))  # nobody will ask which version wrote it
+                    self._give_up(lost.trajectory)
+                    self._end(lost.trajectory)
+            case ev.InstanceLost(instance=instance):
+                self._stop(lambda response: response.instance == instance)
+            case ev.RunResumed():
+                self._stop(lambda response: True)
             case ev.StepTrained():
                 self._train()
 
     def _command(self, command: do.Command) -> None:
         match command:
-            case do.Submit(dispatches=dispatches):
+            case do.Submit(instance=instance, dispatches=dispatches):
                 for dispatch in dispatches:
-                    self._open(dispatch.trajectory)
+                    self._open(dispatch.trajectory, instance)
+            case do.Abort(trajectories=trajectories) | do.CancelScores(trajectories=trajectories):
+                for trajectory in trajectories:
+                    self._give_up(trajectory)
             case do.TrainStep():
                 self._training = command
             case do.LeaveOut(filtered=filtered, dropped=dropped):
@@ -173,31 +183,50 @@ class ScheduleAccount:
                 if self._schedule is not None and not self._schedule.keeps_deferred_tokens:
                     self._waste(deferred)
 
-    def _open(self, trajectory: TrajectoryId) -> None:
-        if self._schedule is not None and trajectory.group.source == self._schedule.train_source:
-            members = self._groups.setdefault(trajectory.group, {})
-            members.setdefault(trajectory, _Response()).is_running = True
+    def _open(self, trajectory: TrajectoryId, instance: InstanceId) -> None:
+        if self._schedule is None or trajectory.group.source != self._schedule.train_source:
+            return
+        members = self._groups.setdefault(trajectory.group, {})
+        members.setdefault(trajectory, _Response()).instance = instance
+        for other in list(members) if trajectory.attempt else ():
+            if other.member == trajectory.member and other.attempt < trajectory.attempt:
+                self._give_up(other)
 
-    def _grow(self, trajectory: TrajectoryId, length: int, version: Version, *, is_running: bool = True) -> None:
+    def _grow(self, trajectory: TrajectoryId, length: int, version: Version) -> None:
         if (response := self._groups.get(trajectory.group, {}).get(trajectory)) is not None:
             self._sums.generated += response.grow(length, version)
-            response.is_running = is_running
+        elif (response := self._given_up.get(trajectory)) is not None:
+            new = response.grow(length, version)
+            self._sums.generated += new
+            self._sums.wasted += new
 
-    def _abort(self, trajectory: TrajectoryId, length: int) -> None:
+    def _end(self, trajectory: TrajectoryId) -> None:
+        self._given_up.pop(trajectory, None)
+        if (response := self._groups.get(trajectory.group, {}).get(trajectory)) is not None:
+            response.instance = None
+
+    def _stop(self, is_stopped: Callable[[_Response], bool]) -> None:
+        """They run no more; what nobody gave up goes on from where it was."""
+        self._given_up = {each: response for each, response in self._given_up.items() if not is_stopped(response)}
+        for members in self._groups.values():
+            for response in members.values():
+                response.instance = None if is_stopped(response) else response.instance
+
+    def _give_up(self, trajectory: TrajectoryId) -> None:
         members = self._groups.get(trajectory.group, {})
-        if (response := members.pop(trajectory, None)) is not None:
-            self._sums.generated += max(length - response.length, 0)
-            self._sums.wasted += max(length, response.length)
+        if (response := members.pop(trajectory, None)) is None:
+            return
+        self._sums.wasted += response.length
+        if response.instance is not None:
+            self._given_up[trajectory] = response
         if not members:
-            self._groups.pop(trajectory.group, None)
+            del self._groups[trajectory.group]
 
     def _waste(self, groups: Iterable[GroupId]) -> None:
-        """Nobody will train these. What still runs is counted when its end is reported."""
         for group in groups:
-            members = self._groups.pop(group, {})
-            self._sums.wasted += sum(response.length for response in members.values() if not response.is_running)
-            if running := {each: response for each, response in members.items() if response.is_running}:
-                self._groups[group] = running
+            for trajectory in list(self._groups.get(group, {})):
+                self._give_up(trajectory)
+            self._groups.pop(group, None)  # where all its members were trained
 
     def _train(self) -> None:
         step, schedule, sums = self._training, self._schedule, self._sums

@@ -23,17 +23,13 @@ _COLUMNS: tuple[Column, ...] = (
 )
 
 
-def cells(
-    schedules: Mapping[str, ScheduleFigures], more: Mapping[str, Mapping[str, str]] | None = None
-) -> list[list[str]]:
-    """A row of headings, then one row per schedule. ``more``: further columns, by heading and schedule."""
-    more = more or {}
+def cells(schedules: Mapping[str, ScheduleFigures]) -> list[list[str]]:
+    """A row of headings, then one row per schedule."""
     first = next(iter(schedules.values())).seconds_per_step
-    rows = [["schedule", "speed-up", *(name for name, _ in _COLUMNS), *more]]
+    rows = [["schedule", "speed-up", *(name for name, _ in _COLUMNS)]]
     for name, figures in schedules.items():
         speed_up = first / figures.seconds_per_step if figures.seconds_per_step else float("nan")
-        known = [show(figures) for _, show in _COLUMNS]
-        rows.append([name, f"{speed_up:.2f}x", *known, *(column.get(name, "-") for column in more.values())])
+        rows.append([name, f"{speed_up:.2f}x", *(show(figures) for _, show in _COLUMNS)])
     return rows
 
 

@@ -7,15 +7,18 @@ held, reported or not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tailrace.core.commands import Dispatch
 from tailrace.core.events import RolloutReported
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import GroupId, TrajectoryId
 
-_MIN_STEPS = 16
-"""Reports are joined until they span this many steps: a report comes up to a step after what it tells."""
+_MIN_STEPS = 64
+"""Samples of fewer steps are joined: what a report takes on its way is little beside so many."""
+_LONG_S = 1.0
+"""Beside such a sample it matters little that the end of a response is told some hundredths of a second late."""
 
 
 @dataclass(slots=True)
@@ -25,25 +28,39 @@ class EngineSample:
     seconds: float = 0.0
     steps: int = 0
     prefilled: int = 0
-    """Tokens submitted meanwhile: of prompts, and of responses that go on."""
+    """Tokens of prompts that began to run meanwhile, and of responses that went on."""
+    resumed: int = 0
+    """The latter alone."""
+    prompts: int = 0
+    """Prompts alone, each counted once for the members of a group that run at the same time."""
     parts: list[tuple[int, float, int]] = field(default_factory=list)
     """(steps, tokens held, responses running)."""
     overlaps: list[tuple[float, float]] = field(default_factory=list)
     """Beside other work on the same devices: (seconds, part of the instances that were busy)."""
     is_first: bool = False
     """The instance had just started."""
+    is_beside_start: bool = False
+    """Another process started meanwhile, which takes time of the same devices that nobody measures."""
 
 
 class TokenClock:
-    """Of one instance, from its start; hands each sample over when it is complete."""
+    """Of one instance, from its start; hands each sample over when it is complete.
+
+    A response ends some steps before the report that tells of it, and the next one that waits has its place from that
+    step on. How late a report is shows only where it tells how far the others are, or where none are left: samples end
+    there, or anywhere once they are long.
+    """
 
     def __init__(self, *, prompt_length: int, max_running: int, hand_over: Callable[[EngineSample], None]) -> None:
         """``prompt_length``: mean tokens of a prompt, which reports do not tell."""
         self._prompt_length, self._max_running, self._hand_over = prompt_length, max_running, hand_over
         self._time = 0.0
+        """When the sample that is open began."""
         self._steps = 0
         self._points: dict[TrajectoryId, tuple[int, int]] = {}
         """Of each running response: (clock, length) when it was last heard of."""
+        self._groups: Counter[GroupId] = Counter()
+        """How many members of each group run."""
         self._waiting: dict[TrajectoryId, int] = {}
         """Length of each response beyond those that can run, in order."""
         self._open = EngineSample(is_first=True)
@@ -56,6 +73,10 @@ class TokenClock:
         """The instance worked beside others on the same devices."""
         self._open.overlaps.append((seconds, share))
 
+    def note_start(self) -> None:
+        """Another process starts."""
+        self._open.is_beside_start = True
+
     def submit(self, dispatches: Iterable[Dispatch], now: float) -> None:
         if not self._points:
             self._time, self._open = now, EngineSample(is_first=self._open.is_first)
@@ -63,43 +84,65 @@ class TokenClock:
         self._admit()
 
     def report(self, event: RolloutReported, now: float) -> None:
-        news = {part.trajectory: part.length for part in event.progressed}
-        news |= {end.trajectory: end.length for end in event.finished}
-        known = [(*self._points[t], length) for t, length in news.items() if t in self._points]
-        steps = max((at + length - before for at, before, length in known), default=self._steps) - self._steps
-        if steps > 0:
-            self._advance(steps, now)
-        self._points.update({t: (self._steps, length) for t, length in news.items() if t in self._points})
-        self.drop(end.trajectory for end in event.finished)
+        ends = {end.trajectory: end.length for end in event.finished}
+        for trajectory in [t for t, start in self._waiting.items() if ends.get(t) == start]:
+            del self._waiting[trajectory]  # stopped before it ran
+        while ended := [t for t in ends if t in self._points]:
+            trajectory = min(ended, key=lambda t: self._when(t, ends[t]))
+            self._advance(self._when(trajectory, ends[trajectory]))
+            self._leave(trajectory)
+            self._admit()
+        for trajectory in ends:
+            self._waiting.pop(trajectory, None)  # the engine ran more at once than it was said to
+        progressed = {part.trajectory: part.length for part in event.progressed if part.trajectory in self._points}
+        self._advance(max((self._when(t, length) for t, length in progressed.items()), default=self._steps))
+        self._points.update({t: (self._steps, length) for t, length in progressed.items()})
+        if event.progressed or not self._points or now - self._time >= _LONG_S:
+            self._cut(now)
 
     def drop(self, trajectories: Iterable[TrajectoryId]) -> None:
         """They run no more."""
         for trajectory in trajectories:
-            self._points.pop(trajectory, None)
             self._waiting.pop(trajectory, None)
+            if trajectory in self._points:
+                self._leave(trajectory)
         self._admit()
-        if not self._points:
-            self._close()
 
-    def _advance(self, steps: int, now: float) -> None:
+    def _when(self, trajectory: TrajectoryId, length: int) -> int:
+        """The step after which it has so many tokens."""
+        at, before = self._points[trajectory]
+        return at + length - before
+
+    def _advance(self, until: int) -> None:
+        steps = until - self._steps
+        if steps <= 0:
+            return
         middle = self._steps + steps / 2
         held = sum(before + middle - at + self._prompt_length for at, before in self._points.values())
-        sample = self._open
-        sample.parts.append((steps, held, len(self._points)))
-        sample.steps += steps
-        sample.seconds += now - self._time
-        self._steps, self._time = self._steps + steps, now
-        if sample.steps >= _MIN_STEPS:
-            self._close()
+        self._open.parts.append((steps, held, len(self._points)))
+        self._open.steps += steps
+        self._steps = until
 
     def _admit(self) -> None:
         while self._waiting and len(self._points) < self._max_running:
             trajectory = next(iter(self._waiting))
             start = self._waiting.pop(trajectory)
+            self._open.prompts += trajectory.group not in self._groups
+            self._groups[trajectory.group] += 1
             self._points[trajectory] = (self._steps, start)
             self._open.prefilled += self._prompt_length + start
+            self._open.resumed += start
 
-    def _close(self) -> None:
-        if self._open.steps:
-            self._hand_over(self._open)
-        self._open = EngineSample()
+    def _leave(self, trajectory: TrajectoryId) -> None:
+        del self._points[trajectory]
+        self._groups[trajectory.group] -= 1
+        if not self._groups[trajectory.group]:
+            del self._groups[trajectory.group]
+
+    def _cut(self, now: float) -> None:
+        """The clock tells the steps up to this moment."""
+        if self._open.steps >= _MIN_STEPS or not self._points:
+            self._open.seconds = now - self._time
+            if self._open.steps:
+                self._hand_over(self._open)
+            self._time, self._open = now, EngineSample()

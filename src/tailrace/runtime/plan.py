@@ -10,7 +10,8 @@ from typing import Any
 
 from tailrace.config import presets
 from tailrace.config.load import SettingsError
-from tailrace.config.rules import ROLLOUT_ONLY, TRAIN_SOURCE
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
 from tailrace.core.coordination import Coordination
 from tailrace.core.costs import CostModel

@@ -59,22 +59,30 @@ class Sources:
                 _check_saved_prompts(settings.rollout.from_run, fingerprints)
         except (OSError, ValueError) as error:
             raise SettingsError(str(error)) from error
-        counts = {name: len(source.prompts) for name, source in sources.items()}
         return cls(
             model=model,
             contents=sources,
             decode=tokenizer.decode,
             rewards=rewards,
-            schedule=plan.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts)),
+            schedule=_schedule(settings, sources),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
             fingerprints=fingerprints,
         )
+
+    def check_schedule(self, settings: Settings) -> None:
+        """``SettingsError`` if these settings have a schedule that does not work on the same prompts."""
+        _schedule(settings, self.contents)
 
     def prompt_length(self, group: GroupId) -> int:
         return len(self.contents[group.source].prompts[group.prompt].tokens)
 
     def catalogue(self, store: PayloadStore) -> Catalogue:
         return Catalogue(self.contents, store, self.decode, self.rewards)
+
+
+def _schedule(settings: Settings, sources: Mapping[str, Source]) -> Schedule:
+    counts = {name: len(source.prompts) for name, source in sources.items()}
+    return plan.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts))
 
 
 class _Loader:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
-from tailrace.config.rules import ROLLOUT_ONLY
+from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.errors import CoreError, ReplayMismatch
 from tailrace.observe.disk import says_disk_full

@@ -5,7 +5,7 @@ never negative. The rest are means.
 
 What was measured alone and what was measured beside other work on the same devices is kept apart. Costs are fitted to
 the first; how much rollout and training slow each other down, to the second. What a process takes longer for when it
-has just started is warm-up, and is no part of either.
+has just started is warm-up, and is no part of either; nor is what an engine did while another process started.
 
 The error is that of whole optimizer steps: the run is simulated with the fitted costs and the recorded lengths, and
 each step's seconds are compared with the real ones.
@@ -56,6 +56,8 @@ class Machine:
     num_prompts: int
     num_reward_workers: int
     report_s: float = 0.0
+    shares_prompts: bool = False
+    """Its engines compute a prompt once for all members of a group."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
@@ -72,6 +74,7 @@ class Machine:
                 num_prompts=num_prompts,
                 num_reward_workers=reward["workers"],
                 report_s=_REPORT_S,
+                shares_prompts=True,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
@@ -99,7 +102,8 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
     if len(seen.engine) < 5 or not seen.training:
         found = f"{len(seen.engine)} samples of engine steps and {len(seen.training)} optimizer steps"
         raise ValueError(f"{found} are too few")
-    alone = _alone(seen.engine)
+    undisturbed = [sample for sample in seen.engine if not sample.is_beside_start] or seen.engine
+    alone = _alone(undisturbed)
     engine, trainer = _fit_engine(alone, machine), _fit_trainer(seen)
     return Calibration(
         costs=WorldCosts(
@@ -108,7 +112,7 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
             trainer=trainer,
             reward=_fit_rewards(seen, machine),
             sharing=Sharing(
-                rollout=_slowdown([(x, sample_s(engine, x)) for x in seen.engine if not x.is_first]),
+                rollout=_slowdown([(x, sample_s(engine, x)) for x in undisturbed if not x.is_first]),
                 training=_slowdown([(x, trainer.step(x.tokens)) for x in seen.training if not x.is_first]),
             ),
             num_prompts=machine.num_prompts,
@@ -152,12 +156,13 @@ def simulate(
 
 def schedule_of(entries: Sequence[Entry]) -> Schedule:
     first = entries[0].event
-    assert isinstance(first, RunStarted), "a journal begins with RunStarted"
+    if not isinstance(first, RunStarted):
+        raise ValueError(f"a journal begins with RunStarted, not {type(first).__name__}")
     return first.schedule
 
 
 def _fit_engine(samples: Sequence[EngineSample], machine: Machine) -> EngineCosts:
-    costs = fit_steps(samples)
+    costs = fit_steps(samples, shares_prompts=machine.shares_prompts)
     return EngineCosts(**asdict(costs), kv_capacity=machine.kv_capacity, max_running=machine.max_running)
 
 
@@ -206,6 +211,7 @@ def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) ->
     In a second beside a part ``busy`` of the other side, ``1 / (1 + (slowdown - 1) * busy)`` seconds of work are done:
     the slowdown is the one under which all the work is done in all the time. Without overlap: each gets half.
     """
+    samples = [(sample, alone) for sample, alone in samples if _overlap_s(sample) > _LITTLE * sample.seconds]
     work = sum(alone for _, alone in samples)
     free = sum(max(0.0, sample.seconds - _overlap_s(sample)) for sample, _ in samples)
     overlaps = [overlap for sample, _ in samples for overlap in sample.overlaps]

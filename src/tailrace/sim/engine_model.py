@@ -11,7 +11,8 @@ heap holds at which step each response ends. What happens at the boundary betwee
 2. if the next step would overflow the KV budget, the youngest is preempted until it does not; it goes to the front of
    the queue and is computed again (its tokens are prefilled) when there is room;
 3. waiting responses are admitted in order while they fit; their tokens are prefilled before the next step, which waits
-   for it (prefill is separate from decoding; prompts are not shared between the members of a group).
+   for it (prefill is separate from decoding). With ``prompt_s``, a prompt is computed for the first member of a group
+   and shared with those that join while one of them runs.
 
 A request that arrives during a step or a prefill takes effect at the next boundary, as in a real engine. So lengths
 are whole tokens, and the answer to an interrupt comes up to one step later.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -43,6 +44,8 @@ class EngineCosts:
     """Seconds per step, always."""
     prefill_s: float
     """Seconds per prefilled token."""
+    prompt_s: float | None = None
+    """Seconds per prompt that the members of a group share; None: each member prefills it for itself."""
     kv_capacity: int
     """Tokens the KV cache holds."""
     max_running: int = 256
@@ -65,6 +68,8 @@ class Request(Generic[Id]):
     """Tokens generated when it joined the running set."""
     target: int
     """Tokens at which it ends."""
+    group: object = None
+    """Responses with an equal one have the same prompt."""
     joined: int = -1
     """The step at which it joined; -1: it waits."""
 
@@ -90,6 +95,8 @@ class EngineModel(Generic[Id]):
         self._step = 0
         self._boundary = 0.0
         """When step ``_step`` begins or began."""
+        self._groups: Counter[object] = Counter()
+        """Running members of each group, where they share their prompt."""
         self._kv = 0
         self._slowdown = 1.0
         self._planned: tuple[int, float] | None = None
@@ -228,11 +235,15 @@ class EngineModel(Generic[Id]):
         request.length = self._length(request)
         request.joined = -1
         self._kv -= request.prompt + request.length
+        if self._costs.prompt_s is not None:
+            self._groups[request.group] -= 1
+            if not self._groups[request.group]:
+                del self._groups[request.group]
         return request
 
     def _admit(self) -> None:
         """Ends every change of the running set."""
-        prefilled, self._planned = 0, None
+        prefilled, num_prompts, self._planned = 0, 0, None
         while self._waiting and len(self._running) < self._costs.max_running:
             request = self._waiting[0]
             held = request.prompt + request.length
@@ -245,5 +256,11 @@ class EngineModel(Generic[Id]):
             end = self._step + request.target - request.length
             heapq.heappush(self._ends, (end, self._num_pushed, self._step, request))
             self._kv += held
-            prefilled += held
-        self._boundary += self._slowdown * self._costs.prefill_s * prefilled
+            if self._costs.prompt_s is None:
+                prefilled += held
+            else:
+                prefilled += request.length
+                num_prompts += request.group not in self._groups
+                self._groups[request.group] += 1
+        seconds = self._costs.prefill_s * prefilled + (self._costs.prompt_s or 0.0) * num_prompts
+        self._boundary += self._slowdown * seconds

@@ -61,6 +61,8 @@ class Observations:
     """When each kind of trainer order, and each instance's pull or release, was asked for."""
     _trainer_free_at: float = 0.0
     _is_trainer_warm: bool = False
+    _starting: set[object] = field(default_factory=set)
+    """The trainer and the instances that are not there yet."""
     _num_instances: int = 1
     _overlaps: list[tuple[float, float]] = field(default_factory=list)
     """Of the optimizer step under way."""
@@ -83,16 +85,19 @@ class Observations:
                     self._ordered.update(dict.fromkeys(trajectories, entry.now))
                 case do.StartTrainer():
                     self._asked[type(command)] = entry.now
-                case (
-                    do.PullWeights(instance=instance)
-                    | do.ReleaseMemory(instance=instance)
-                    | do.StartInstance(instance=instance)
-                ):
+                    self._starting.add(do.StartTrainer)
+                case do.StartInstance(instance=instance):
+                    self._asked[instance] = entry.now
+                    self._starting.add(instance)
+                case do.PullWeights(instance=instance) | do.ReleaseMemory(instance=instance):
                     self._asked[instance] = entry.now
 
     def _elapse(self, now: float) -> None:
-        """Take note of what runs beside an optimizer step."""
+        """Take note of what runs beside an optimizer step, and beside the start of a process."""
         busy = [clock for clock in self._clocks.values() if clock.is_busy]
+        if self._starting:
+            for clock in busy:
+                clock.note_start()
         if self._step is not None and busy and now > self._now:
             seconds, share = now - self._now, len(busy) / self._num_instances
             self._overlaps.append((seconds, share))
@@ -109,13 +114,16 @@ class Observations:
             case ev.RunResumed():
                 self._stop()
             case ev.InstanceStarted(instance=instance):
+                self._starting.discard(instance)
                 self.instance_start_s.append(now - self._asked[instance])
             case ev.TrainerReached():
+                self._starting.discard(do.StartTrainer)
                 self.trainer_start_s.append(now - self._asked[do.StartTrainer])
             case ev.PromptsOffered(source=source, prompts=prompts) if source == self._train_source:
                 self.offered += prompts
             case ev.InstanceLost(instance=instance):
                 self._clocks.pop(instance, None)
+                self._starting.discard(instance)
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
@@ -137,6 +145,7 @@ class Observations:
 
     def _stop(self) -> None:
         self._clocks.clear()
+        self._starting.clear()
         self._step, self._overlaps, self._is_trainer_warm = None, [], False
         self._scored_at = 0.0
         self._ordered.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,6 +24,8 @@ from pydantic import (
     ValidationError,
 )
 
+from tailrace.config import presets
+from tailrace.config.complaints import SettingsError, read_table, sentences
 from tailrace.config.load import leaves
 from tailrace.config.presets import StrategyName
 from tailrace.core.ids import InstanceId
@@ -39,7 +41,7 @@ from tailrace.sim.world import Sharing, WorldCosts
 Share = Field(default=0.0, ge=0, le=1)
 
 
-class ScenarioError(ValueError):
+class ScenarioError(SettingsError):
     """The scenario cannot be simulated; the message says why."""
 
 
@@ -96,6 +98,8 @@ class EngineSection(Sourced):
     k3: NonNegativeFloat
     k4: NonNegativeFloat
     prefill_s: NonNegativeFloat
+    prompt_s: NonNegativeFloat | None = None
+    """Per prompt, computed once for the members of a group that run together; None: each prefills its own."""
     kv_capacity: PositiveInt
     max_running: PositiveInt = 1024
     prompt_length: PositiveInt
@@ -168,6 +172,8 @@ class LengthGrid(Section):
 
 
 class FaultSection(Section):
+    source: str = ""
+    """Where its numbers come from."""
     kind: Literal["lost", "slow", "message"]
     instance: NonNegativeInt
     at: NonNegativeFloat
@@ -208,6 +214,28 @@ class Scenario(Sourced):
 
     def with_steps(self, num_steps: int) -> Scenario:
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"num_steps": num_steps})})
+
+    def with_split(self, rollout: float) -> Scenario:
+        """The same devices, this share of them for rollout and the others for training."""
+        engine, trainer = self.engine, self.trainer
+        per_replica = trainer.devices // trainer.num_replicas
+        devices = engine.num_instances * engine.devices_per_instance + trainer.devices
+        num_instances = round(rollout * devices / engine.devices_per_instance)
+        num_replicas = (devices - num_instances * engine.devices_per_instance) // per_replica
+        return self._with_devices(num_instances, num_replicas, engine.placement)
+
+    def colocated(self) -> Scenario:
+        """The same devices, all of them for rollout and all for training, in turns."""
+        engine, trainer = self.engine, self.trainer
+        per_replica = trainer.devices // trainer.num_replicas
+        devices = engine.num_instances * engine.devices_per_instance + trainer.devices
+        return self._with_devices(devices // engine.devices_per_instance, devices // per_replica, Placement.COLOCATED)
+
+    def _with_devices(self, num_instances: int, num_replicas: int, placement: Placement) -> Scenario:
+        per_replica = self.trainer.devices // self.trainer.num_replicas
+        engine = self.engine.model_copy(update={"num_instances": num_instances, "placement": placement})
+        replicas = {"num_replicas": num_replicas, "devices": num_replicas * per_replica}
+        return self.model_copy(update={"engine": engine, "trainer": self.trainer.model_copy(update=replicas)})
 
     def scaled(self, factor: int) -> Scenario:
         """The batch and everything that works on it, ``factor`` times."""
@@ -250,51 +278,54 @@ class Scenario(Sourced):
 
 
 def load_scenario(path: Path) -> Scenario:
-    return check(_read(path), folder=path.parent)
+    return check(read_table(path, "scenario"), path)
 
 
 def load_length_grid(path: Path) -> LengthGrid:
-    return _validated(LengthGrid, _read(path))
+    return _validated(LengthGrid, read_table(path, "length grid"), path)
 
 
-def check(data: dict[str, Any], *, folder: Path) -> Scenario:
-    scenario = _validated(Scenario, data)
+def check(data: dict[str, Any], path: Path) -> Scenario:
+    """``path``: the file it comes from; a trace is looked for beside it."""
+    scenario = _validated(Scenario, data, path)
+    for key, name, known in _names(scenario.schedule):
+        try:
+            presets.check_trains(name, more=known)
+        except ValueError as error:
+            raise ScenarioError(f"{path}: {key}: {error}") from None
     if (trace := scenario.lengths.trace) is not None:
-        lengths = scenario.lengths.model_copy(update={"trace": folder / trace})
+        if not (path.parent / trace).is_file():
+            raise ScenarioError(f"{path}: lengths.trace: there is no file {path.parent / trace}")
+        lengths = scenario.lengths.model_copy(update={"trace": path.parent / trace})
         scenario = scenario.model_copy(update={"lengths": lengths})
     longest = scenario.engine.prompt_length + scenario.lengths.max_response_length
-    if longest > scenario.engine.kv_capacity:
-        held = scenario.engine.kv_capacity
+    if longest > (held := scenario.engine.kv_capacity):
         raise ScenarioError(
-            f"engine.kv_capacity: a response of {longest} tokens with its prompt never fits into {held}"
+            f"{path}: engine.kv_capacity: a response of {longest} tokens with its prompt never fits into {held}"
         )
     return scenario
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ScenarioError(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"cannot parse {path}: {error}") from None
+def _names(chosen: ScheduleSection) -> Iterator[tuple[str, str, Collection[str]]]:
+    """(key, schedule it names, variants it may name) of every name in the file."""
+    for variant, section in chosen.variants.items():
+        yield f"schedule.variants.{variant}.preset", section.preset, ()
+    for name in chosen.compare:
+        yield "schedule.compare", name, chosen.variants
 
 
-def _validated(kind: type[Checked], data: dict[str, Any]) -> Checked:
+def _validated(kind: type[Checked], data: dict[str, Any], path: Path) -> Checked:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ScenarioError("\n".join(_explain(item) for item in error.errors())) from None
+        found = sentences(error, data, lambda name: f"unknown key {name}{_nearest(name)}")
+        raise ScenarioError("\n".join(f"{path}: {sentence}" for sentence in found)) from None
 
 
-def _explain(item: Any) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        known = [leaf for leaf, _ in leaves(Scenario)]
-        last = str(item["loc"][-1])
-        by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [
-            by_key[key] for key in difflib.get_close_matches(last, by_key, n=1, cutoff=0.6)
-        ]
-        return f"unknown key {name}" + (f"; did you mean {close[0]}?" if close else "")
-    return f"{name}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}"
+def _nearest(name: str) -> str:
+    known = [leaf for leaf, _ in leaves(Scenario)]
+    by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [
+        by_key[key] for key in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_key, n=1, cutoff=0.6)
+    ]
+    return f"; did you mean {close[0]}?" if close else ""

@@ -18,9 +18,10 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
     """The schedule of a preset or of one of the scenario's variants."""
     chosen = scenario.schedule
     variant = chosen.variants.get(name, VariantSection(preset=name))
-    if variant.preset not in presets.PRESETS:
-        known = ", ".join([*presets.PRESETS, *chosen.variants])
-        raise ScenarioError(f"no schedule '{variant.preset}'; there are {known}")
+    try:
+        presets.check_trains(variant.preset, more=() if name in chosen.variants else chosen.variants)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
     preset = presets.resolved(variant)
     sizes = {"batch_size": chosen.rollout_batch_size, "group_size": chosen.n_samples_per_prompt}
     prompts, responses = presets.launch_sizes(preset, **sizes)

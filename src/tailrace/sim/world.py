@@ -156,8 +156,8 @@ class World:
             if len(self._targets) == self._prune_at:
                 self._agenda.at(self._agenda.now, self._prune)
         target, is_cut = self._targets[trajectory]
-        request = Request(trajectory, prompt=self._costs.prompt_length, length=dispatch.start, target=target)
-        return request, is_cut
+        prompt, group = self._costs.prompt_length, trajectory.group
+        return Request(trajectory, prompt=prompt, length=dispatch.start, target=target, group=group), is_cut
 
     def _prune(self) -> None:
         live = self._live().union(*(instance.held() for instance in self._instances.values()))

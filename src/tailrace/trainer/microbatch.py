@@ -1,5 +1,7 @@
 """Samples become tensors: one tree of all their tokens, and what is known about each response.
 
+``cut`` says which samples become tensors together: as few at a time as memory asks for, and together those that share.
+
 B sequences, U nodes of the tree, T response positions, N response tokens of all B sequences without padding.
 """
 
@@ -13,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailrace.algorithms.prefix_tree import plant
+from tailrace.algorithms import packing, prefix_tree
 from tailrace.core.ids import Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
@@ -44,12 +46,27 @@ class MicroBatch:
         num_places = self.mask_BT.numel()
         return values_N.new_zeros(num_places).scatter(0, self.place_N, values_N).view(self.mask_BT.shape)
 
+    def is_finite(self, logprobs_BT: Tensor) -> Tensor:
+        """Of each response: whether all tokens that take part in the loss have a finite log-prob."""
+        return (logprobs_BT.detach().isfinite() | ~self.mask_BT).all(dim=1)
+
+
+def cut(samples: Sequence[Sample], *, sees_trees: bool, max_tokens: int, overhead_tokens: int) -> list[list[int]]:
+    """Indices into ``samples``, one list per micro-batch.
+
+    A model that sees no trees computes whole rows, padding included: those of similar length go together then.
+    """
+    inputs = [sample.inputs for sample in samples]
+    if sees_trees:
+        return prefix_tree.split(inputs, max_tokens=max_tokens, overhead_tokens=overhead_tokens)
+    return packing.pack([(1, len(tokens)) for tokens in inputs], overhead=overhead_tokens, max_scores=max_tokens)
+
 
 def collate(
     samples: Sequence[Sample], advantages: Sequence[float], version: Version, device: torch.device
 ) -> MicroBatch:
     """Every sample has at least one response token."""
-    tree = plant([sample.inputs for sample in samples])
+    tree = prefix_tree.plant([sample.inputs for sample in samples])
     num_places = max(len(sample.response) for sample in samples)
     shape_BT = (len(samples), num_places)
     mask_BT, is_current_BT = np.zeros(shape_BT, np.bool_), np.zeros(shape_BT, np.bool_)

@@ -5,10 +5,12 @@ Sums stay on the device until ``metrics``, so that accumulating never waits for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId
 from tailrace.trainer import critic
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import MicroBatch
@@ -22,7 +24,7 @@ class Totals:
         self.groups: set[GroupId] = set()
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
-        self._finite: list[tuple[list[TrajectoryId], Tensor]] = []
+        self._finite: list[tuple[Sequence[Sample], Tensor]] = []
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
         """Groups of this step; all of them or, when one was here before, none."""
@@ -36,8 +38,7 @@ class Totals:
         self.add_sums(objective.sums)
         for name, value in objective.largest.items():
             self._largest[name] = torch.maximum(self._largest[name], value) if name in self._largest else value
-        is_finite_B = (logprobs_BT.detach().isfinite() | ~micro.mask_BT).all(dim=1)
-        self._finite.append(([sample.trajectory for sample in micro.samples], is_finite_B))
+        self._finite.append((micro.samples, micro.is_finite(logprobs_BT)))
 
     def add_sums(self, sums: dict[str, Tensor]) -> None:
         for name, value in sums.items():
@@ -47,10 +48,10 @@ class Totals:
     def denominator(self) -> float:
         return self._sum("denominator")
 
-    def not_finite(self) -> list[TrajectoryId]:
-        """Responses to which the model gave log-probs that are not finite."""
-        names = [(ids, flags.tolist()) for ids, flags in self._finite]
-        return sorted(name for ids, flags in names for name, finite in zip(ids, flags, strict=True) if not finite)
+    def not_finite(self) -> list[Sample]:
+        """Responses to which the model gave log-probs that are not finite, in order of id."""
+        pairs = [pair for samples, flags in self._finite for pair in zip(samples, flags.tolist(), strict=True)]
+        return sorted((sample for sample, finite in pairs if not finite), key=lambda sample: sample.trajectory)
 
     def metrics(self) -> dict[str, float]:
         tokens, denominator = max(1.0, self._sum("tokens")), max(1.0, self._sum("denominator"))

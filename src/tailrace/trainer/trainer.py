@@ -18,15 +18,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tailrace.algorithms import prefix_tree
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS
 from tailrace.core.ids import Version
-from tailrace.trainer import checkpoint, dispatch, lora, optimizer
+from tailrace.trainer import blame, checkpoint, dispatch, lora, optimizer, tree_attention
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.dispatch import Judged
-from tailrace.trainer.microbatch import MicroBatch, collate
+from tailrace.trainer.microbatch import MicroBatch, collate, cut
 from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
@@ -107,8 +106,9 @@ class Trainer:
             chosen = [
                 index for index, sample in enumerate(samples) if has_gradient[index] == learn and len(sample.response)
             ]
-            for places in prefix_tree.split(
-                [samples[index].inputs for index in chosen],
+            for places in cut(
+                [samples[index] for index in chosen],
+                sees_trees=tree_attention.sees_trees(self.model),
                 max_tokens=self._settings.max_tokens_per_gpu,
                 overhead_tokens=self._overhead_tokens,
             ):
@@ -230,9 +230,8 @@ class Trainer:
 
     def _apply(self, totals: Totals, rate: float) -> dict[str, float]:
         """The optimizer step, of policy and critic or of neither; returns gradient norms and learning rates."""
-        not_finite = totals.not_finite()
-        if not_finite:
-            names = ", ".join(str(name) for name in not_finite[:8]) + (", ..." if len(not_finite) > 8 else "")
+        if suspects := totals.not_finite():
+            names = blame.names(self._network, suspects)
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
         learners = {"actor": (self.model, self._optimizer, rate)}
         if self.critic is not None:

@@ -123,7 +123,7 @@ def _similar_rows(tree: PrefixTree, device: str) -> Iterator[list[tuple[Nodes, N
 
 
 def _pad(paths: list[Nodes]) -> Nodes:
-    """Padding repeats a node of the same row: were it a node with broken values, 0 * NaN would reach other rows."""
+    """Padding repeats a node of the same row: broken values (0 * NaN) then reach no row that shares no node with it."""
     rows_BL = np.empty((len(paths), max(map(len, paths))), np.int64)
     for row, path in zip(rows_BL, paths, strict=True):
         row[: len(path)], row[len(path) :] = path, path[0]

@@ -136,6 +136,8 @@ class RolloutWorker:
         }
         self._unsent = [output for output in self._unsent if output.segment.trajectory not in lengths]
         self._link.send(Forgotten(lengths=tuple(lengths.items())))
+        if self._unsent and not self._num_live:  # no step will come that could tell of them
+            self._send(time.monotonic())
 
     def _pull(self, message: Pull) -> None:
         start = time.monotonic()

@@ -1,0 +1,53 @@
+"""How much is in flight without rounds: what `async-cap` counts, and what becomes of a surplus."""
+
+from __future__ import annotations
+
+import random
+
+from core.histories import NUM_PROMPTS, started
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.admission import Admission
+from tailrace.core.ids import Version
+from tailrace.core.schedule import Leftovers, Schedule
+from tailrace.observe.conservation import conservation
+
+KEEP = {"leftovers": Leftovers.KEEP}
+
+
+def test_by_count_a_batch_is_replaced_when_its_version_can_be_pulled() -> None:
+    """Sooner, what takes its place would begin with the version before: a step too old from the start."""
+    world = started(**KEEP, max_staleness=1, admission=Admission.COUNT, max_steps=5)
+    while world.verdict is None:
+        world.advance()
+    for number, entry in enumerate(world.entries):
+        if not any(isinstance(command, do.RequestPrompts) for command in entry.commands):
+            continue
+        before = [each.event for each in world.entries[: number + 1]]
+        trained = sum(isinstance(event, ev.StepTrained) for event in before)
+        published = max((event.version for event in before if isinstance(event, ev.WeightsPublished)), default=0)
+        assert trained == published
+
+
+def test_what_has_no_place_left_within_the_bound_is_dropped_and_accounted_for() -> None:
+    num_dropped = 0
+    for seed in range(40):
+        schedule = Schedule(
+            train_source="train",
+            batch_size=2,
+            group_size=2,
+            max_steps=6,
+            launch_prompts=4,
+            num_instances=2,
+            max_staleness=1,
+            **KEEP,
+        )
+        world = World(schedule, random.Random(seed), num_prompts=NUM_PROMPTS)
+        assert world.run().is_complete
+        found = conservation(world.entries)
+        assert found["adds_up"], found
+        assert not found["trained_twice"]
+        num_dropped += found["dropped"]
+    assert num_dropped, "no history gave anything up"
+    assert world.coordinator.version == Version(6)

@@ -1,0 +1,71 @@
+"""What the reports of an instance say about the steps of its engine."""
+
+from __future__ import annotations
+
+from tailrace.core.commands import Dispatch
+from tailrace.core.events import Finished, Progressed, RolloutReported
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.trajectory import Finish
+from tailrace.observe.token_clock import EngineSample, TokenClock
+
+
+def named(prompt: int, member: int = 0) -> TrajectoryId:
+    return TrajectoryId(group=GroupId(source="train", epoch=0, prompt=prompt), member=member, attempt=0)
+
+
+def report(
+    finished: dict[TrajectoryId, int], progressed: dict[TrajectoryId, int] | None = None, finish: Finish = Finish.STOP
+) -> RolloutReported:
+    return RolloutReported(
+        instance=InstanceId(0),
+        version=Version(0),
+        finished=tuple(Finished(trajectory=t, length=n, finish=finish) for t, n in finished.items()),
+        progressed=tuple(Progressed(trajectory=t, length=n) for t, n in (progressed or {}).items()),
+    )
+
+
+def clock(samples: list[EngineSample], *starts: tuple[TrajectoryId, int], max_running: int = 2) -> TokenClock:
+    found = TokenClock(prompt_length=10, max_running=max_running, hand_over=samples.append)
+    found.submit([Dispatch(trajectory=t, start=start) for t, start in starts], 0.0)
+    return found
+
+
+def test_who_waits_runs_from_the_step_at_which_a_place_was_free() -> None:
+    """Not from the report on: else every turn of the places would count some steps too many."""
+    samples: list[EngineSample] = []
+    found = clock(samples, *((named(i), 0) for i in range(4)))
+    found.report(report({named(0): 30, named(2): 20}, {named(1): 60, named(3): 10}), 0.3)
+    assert samples == [], "too few steps"
+    found.report(report({named(1): 100, named(3): 40}), 0.5)
+    [sample] = samples
+    assert (sample.steps, sample.seconds, sample.prefilled) == (100, 0.5, 40)
+    assert [(steps, n) for steps, _, n in sample.parts] == [(30, 2), (20, 2), (10, 2), (30, 2), (10, 1)]
+
+
+def test_a_sample_ends_where_the_clock_is_known_to_the_step() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, (named(0), 0), (named(1), 0))
+    found.report(report({named(0): 70}), 0.35)
+    assert samples == [], "how long ago it ended is not told"
+    found.report(report({}, {named(1): 80}), 0.4)
+    assert [(sample.steps, sample.seconds) for sample in samples] == [(80, 0.4)]
+    found.report(report({named(1): 90}), 0.5)
+    assert [sample.steps for sample in samples] == [80, 10], "it was the last one"
+    assert [sample.is_first for sample in samples] == [True, False]
+
+
+def test_a_prompt_counts_once_for_members_that_run_together() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, (named(0, 0), 0), (named(0, 1), 5), (named(1), 0), (named(0, 2), 7))
+    found.report(report({named(0, 0): 20, named(0, 1): 25, named(1): 9, named(0, 2): 17}), 0.5)
+    [sample] = samples
+    assert (sample.prompts, sample.resumed, sample.prefilled) == (3, 12, 52)
+
+
+def test_one_that_was_stopped_before_it_ran_took_no_steps() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, (named(0), 0), (named(1), 40), max_running=1)
+    found.report(report({named(0): 8, named(1): 40}, finish=Finish.INTERRUPTED), 0.5)
+    [sample] = samples
+    assert (sample.steps, sample.prefilled) == (8, 10)
+    assert not found.is_busy
