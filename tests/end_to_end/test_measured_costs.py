@@ -23,7 +23,7 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return launch.train_well(
         tmp_path_factory.mktemp("misled") / "run",
         schedule__preset="staleflow",
-        schedule__max_steps=20,
+        schedule__max_steps=40,
         rollout__num_instances=2,
         rollout__max_response_length=192,
         rollout__progress_interval_s=0.01,

@@ -71,7 +71,7 @@ class Prediction:
     """Mean tokens of a prompt; journals do not tell."""
     max_running: int
     """Responses an instance generates at the same time; the others wait for one of them to end."""
-    window: int = 32
+    window: int = 16
     tolerance: float = 0.5
     """Well above what a sound model shows: samples of some steps each are 0.2 to 0.35 off in runs of `tiny-arith`."""
     is_off: bool = field(default=False, init=False)
