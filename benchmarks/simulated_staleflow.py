@@ -212,7 +212,7 @@ def orderings(found: Speeds) -> Iterator[Ordering]:
 
 
 def _at_the_bound(strict: list[tuple[Setting, int, Speed]]) -> Iterator[tuple[str, bool]]:
-    """Half a version at most between the mean and what it would be with every group at the bound, as soon as it can be."""
+    """At most half a version between the mean and what it would be with every group at the bound from the start."""
     for setting, bound, speed in strict:
         most = sum(min(step, bound) for step in range(STEPS)) / STEPS
         yield f"{setting.name}@{bound} {speed.staleness_mean:.2f} of {most:.2f}", speed.staleness_mean > most - 0.5
