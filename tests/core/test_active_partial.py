@@ -39,7 +39,7 @@ def written(found: History) -> dict[TrajectoryId, list[tuple[Version, int]]]:
     return runs
 
 
-@held_to(100)
+@held_to(70)
 @given(cases(active_partial, 0.0, 0.03))
 def test_active_partial_property_1_nothing_disappears(case: Case) -> None:
     found = case.run()
@@ -84,7 +84,7 @@ class RecordingWorld(World):
                 self.recorded[trajectory] = list(self.coordinator._state.trajectory(trajectory).segments)
 
 
-@held_to(100)
+@held_to(70)
 @given(cases(active_partial))
 def test_active_partial_property_3_versions_never_decrease_along_a_response(case: Case) -> None:
     world = RecordingWorld(case)
@@ -111,7 +111,7 @@ def test_active_partial_property_3_versions_never_decrease_along_a_response(case
                 assert count == sum(new for version, new in runs[trajectory] if version == writer)
 
 
-@held_to(40)
+@held_to(25)
 @given(cases(active_partial, 0.0, 0.03))
 def test_active_partial_property_4_a_resumed_response_is_what_it_would_have_been_uninterrupted(case: Case) -> None:
     with token_world(case) as world:
@@ -124,7 +124,7 @@ def test_active_partial_property_4_a_resumed_response_is_what_it_would_have_been
                 assert np.allclose(world.store.response(trajectory).logprobs, logprobs)
 
 
-@held_to(30)
+@held_to(20)
 @given(cases(active_partial, 0.0, 0.03))
 def test_active_partial_property_5_what_was_generated_never_changes(case: Case) -> None:
     with token_world(case) as world:
@@ -138,7 +138,7 @@ def test_active_partial_property_5_what_was_generated_never_changes(case: Case) 
                     assert dispatch.start == len(world.told.get(dispatch.trajectory, []))
 
 
-@held_to(100)
+@held_to(70)
 @given(cases(active_partial))
 def test_active_partial_property_6_what_was_begun_goes_on_before_anything_new(case: Case) -> None:
     schedule, begun, waiting = case.schedule, set[GroupId](), set[TrajectoryId]()
@@ -158,7 +158,7 @@ def test_active_partial_property_6_what_was_begun_goes_on_before_anything_new(ca
         assert not (is_new and waiting), "something new began while something begun waited"
 
 
-@held_to(100)
+@held_to(70)
 @given(cases(active_partial, 0.0, 0.03))
 def test_active_partial_property_7_a_step_has_exactly_its_groups_in_order(case: Case) -> None:
     check_batches(case.run())
@@ -247,7 +247,7 @@ def test_active_partial_property_10_the_carried_share_is_that_of_the_trained_tok
     assert account.figures().carried_share == carried / max(trained, 1)
 
 
-@held_to(60)
+@held_to(30)
 @given(cases(active_partial, max_versions_per_sample=2))
 def test_the_cap_on_versions_of_a_response_is_kept(case: Case) -> None:
     for runs in written(case.run()).values():

@@ -33,21 +33,21 @@ def check_end(found: History) -> None:
         check_conservation(found)
 
 
-@held_to(250)
+@held_to(150)
 @given(cases(one_schedule, 0.0, 0.03, 0.1))
 def test_any_sound_schedule_reaches_its_end(case: Case) -> None:
     """With lost instances, failing rewards and saves, crashes and resumes."""
     check_end(case.run())
 
 
-@held_to(100)
+@held_to(60)
 @given(cases(one_schedule, 0.0, 0.03, 0.1))
 def test_any_sound_schedule_keeps_every_invariant(case: Case) -> None:
     """Looking at everything after every event takes several times as long as the event."""
     check_end(case.run(checks=True))
 
 
-@held_to(100)
+@held_to(60)
 @given(lagging_cases(one_schedule, filters_equal_scores=False))
 def test_any_sound_schedule_reaches_its_end_when_answers_are_late_or_lost(case: Case) -> None:
     check_end(case.run_lagging())

@@ -48,13 +48,13 @@ def name_of(choice: dict[str, Strategy]) -> str:
     return "+".join(chosen) or "vanilla"
 
 
-@held_to(60)
+@held_to(45)
 @given(lagging_cases(coordinated))
 def test_staleness_property_1_no_trained_token_is_older_than_the_bound_allows(case: Case) -> None:
     check_bound(case.run_lagging())
 
 
-@held_to(60)
+@held_to(45)
 @given(lagging_cases(coordinated))
 def test_staleness_property_2_a_step_has_exactly_its_groups_and_each_is_trained_once(case: Case) -> None:
     found = case.run_lagging()
@@ -72,13 +72,13 @@ class CountingWorld(LaggingWorld):
         assert ledger.num_reserved + ledger.num_occupied <= most
 
 
-@held_to(60)
+@held_to(45)
 @given(lagging_cases(coordinated))
 def test_staleness_property_3_the_ledger_holds_no_more_than_a_launch_per_version(case: Case) -> None:
     case.run_lagging(CountingWorld)
 
 
-@held_to(60)
+@held_to(45)
 @given(lagging_cases(coordinated))
 def test_staleness_property_5_what_was_begun_is_trained_given_up_or_still_there(case: Case) -> None:
     """And never two of these. A group that begins again has new responses: the old ones were given up."""
@@ -114,7 +114,7 @@ def newest_attempts(trajectories: dict[TrajectoryId, Counter[str]]) -> dict[Grou
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
-@held_to(25)
+@held_to(20)
 @given(st.data())
 def test_staleness_property_6_no_interleaving_stops_the_run(choice: dict[str, Strategy], data: st.DataObject) -> None:
     """Nor kills an instance that was not late, nor fails a run in which nothing was."""
@@ -166,7 +166,7 @@ def test_staleness_property_7_a_response_runs_on_no_instance_older_than_it(case:
             assert version >= groups.setdefault((trajectory.group, trajectory.attempt), version)
 
 
-@held_to(40)
+@held_to(25)
 @given(cases(coordinated, max_staleness=0, launch_prompts=0), st.integers(0, 2**32))
 def test_staleness_property_8_bound_0_equals_the_synchronous_run(case: Case, seed: int) -> None:
     """With the same engine: the same responses with the same tokens and scores, step for step."""
@@ -189,7 +189,7 @@ def steps_of(world: TokenWorld) -> list[do.TrainStep]:
     return [c for entry in world.entries for c in entry.commands if isinstance(c, do.TrainStep)]
 
 
-@held_to(60)
+@held_to(45)
 @given(lagging_cases(coordinated))
 def test_staleness_property_9_once_everything_is_answered_the_next_plan_is_made(case: Case) -> None:
     """The world looks after every event (``check_debts``); here also: nobody was passed over when nothing was owed."""

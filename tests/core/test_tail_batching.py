@@ -17,7 +17,7 @@ from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.schedule import EpochEnd
 
 
-@held_to(150)
+@held_to(140)
 @given(cases(tail_batching, 0.0, 0.03))
 def test_tail_batching_property_1_no_prompt_is_lost_or_duplicated(case: Case) -> None:
     found = case.run()
@@ -26,7 +26,7 @@ def test_tail_batching_property_1_no_prompt_is_lost_or_duplicated(case: Case) ->
     assert set(found.trained().values()) == {1}
 
 
-@held_to(150)
+@held_to(140)
 @given(cases(tail_batching, 0.0, 0.03))
 def test_tail_batching_property_2_a_batch_is_whole_and_of_one_version(case: Case) -> None:
     found = case.run()
@@ -34,7 +34,7 @@ def test_tail_batching_property_2_a_batch_is_whole_and_of_one_version(case: Case
     assert all(set(step.oldest) == {step.version} for step in found.steps())
 
 
-@held_to(150)
+@held_to(140)
 @given(cases(tail_batching))
 def test_tail_batching_property_3_the_queue_grows_and_shrinks_by_the_rule(case: Case) -> None:
     schedule, size = case.schedule, 0
@@ -47,7 +47,7 @@ def test_tail_batching_property_3_the_queue_grows_and_shrinks_by_the_rule(case: 
         assert len(opened.restarted) == (schedule.batch_size if opened.is_long else 0)
 
 
-@held_to(150)
+@held_to(140)
 @given(cases(tail_batching))
 def test_tail_batching_property_4_the_queue_alone_decides_the_kind_of_a_round_and_none_waits_long(
     case: Case,
@@ -63,7 +63,7 @@ def test_tail_batching_property_4_the_queue_alone_decides_the_kind_of_a_round_an
         queue |= dict.fromkeys(sorted(closed.deferred), closed.round)
 
 
-@held_to(150)
+@held_to(140)
 @given(cases(tail_batching))
 def test_tail_batching_property_5_nothing_of_a_round_is_left_when_it_ends(case: Case) -> None:
     running: set[TrajectoryId] = set()
@@ -98,7 +98,7 @@ def test_the_default_rhythm_is_four_short_rounds_and_a_long_one() -> None:
     assert kinds == ([False] * 4 + [True]) * 2 + [False]
 
 
-@held_to(40)
+@held_to(35)
 @given(cases(tail_batching, filters_equal_scores=True, group_size=2, launch_responses=2))
 def test_filtered_groups_leave_and_long_rounds_are_topped_up(case: Case) -> None:
     found = case.run()
@@ -107,7 +107,7 @@ def test_filtered_groups_leave_and_long_rounds_are_topped_up(case: Case) -> None
         check_conservation(found)
 
 
-@held_to(40)
+@held_to(35)
 @given(cases(tail_batching, epoch_end=EpochEnd.FLUSH, max_steps=14))
 def test_flushed_epochs_train_every_prompt_exactly_once_per_pass(case: Case) -> None:
     found = case.run()
