@@ -13,7 +13,7 @@ from tailrace.config.section import Section
 class CoordinationSettings(Section):
     """Numbers of the `throughput` strategies."""
 
-    min_gain: float = Field(default=0.001, gt=0, le=1)
+    min_gain: float = Field(default=0.3, gt=0, le=1)
     """Routing: the least a response must add to an instance's tokens per second, as a part of what it would add to an
     idle one. With m an instance is loaded to about 1 - sqrt(m) of its top speed."""
     max_waiting: NonNegativeInt = 3
