@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "src" / "tailrace" / "core"
 REASONS = ROOT / "docs" / "mutants.md"
 MIN_KILLED = 0.8
-MEMORY_BYTES = 4 << 30
+MEMORY_BYTES = 64 << 30
 Stage = tuple[str, tuple[str, ...]]
 """The share of the random histories, and the tests."""
 HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.histories import (
@@ -237,7 +237,7 @@ def test_staleness_property_11_a_plan_is_a_function_of_what_it_sees_and_changes_
 def test_the_cases_cover_every_bound_validation_and_strategy() -> None:
     seen: set[tuple[object, ...]] = set()
 
-    @held_to(200)
+    @settings(held_to(1), max_examples=200)  # however many histories are asked for
     @given(lagging_cases(coordinated))
     def collect(case: Case) -> None:
         chosen: Coordination = case.schedule.coordination
