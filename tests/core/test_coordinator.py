@@ -388,3 +388,16 @@ def test_a_schedule_of_no_steps_scores_its_prompts_and_starts_no_trainer(
     [closed] = [command for command in commands if isinstance(command, do.CloseEvaluation)]
     assert closed.groups == tuple(GroupId("train", 0, prompt) for prompt in range(5))
     assert replay_all(world.entries, fresh) == len(world.entries)
+
+
+def test_an_evaluation_is_closed_in_the_order_of_its_prompts_however_they_were_offered() -> None:
+    world = started(eval_sets=(EvalSet(name="heldout", num_prompts=3, group_size=1),), eval_interval=1)
+    request = next(c for c in world.open if isinstance(c, do.RequestPrompts) and c.source == "heldout")
+    world.open.remove(request)
+    prompts = ((0, 2), (0, 0), (0, 1))
+    world.tell(ev.PromptsOffered(source="heldout", prompts=prompts, next_epoch=1, next_offset=0))
+    closed: list[do.CloseEvaluation] = []
+    while not closed:
+        world.advance()
+        closed += [command for command in world.entries[-1].commands if isinstance(command, do.CloseEvaluation)]
+    assert closed[0].groups == tuple(GroupId("heldout", 0, prompt) for prompt in range(3))

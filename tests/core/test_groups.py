@@ -42,3 +42,17 @@ def test_a_group_keeps_the_members_that_are_furthest(
     assert {member.member for member in found.members} == kept
     assert {member.id.member for member in given_up} == set(range(len(members))) - kept
     assert found.num_unsettled == sum(member.phase is not SCORED for member in found.members.values())
+
+
+def test_the_oldest_version_of_a_group_is_over_the_members_that_are_scored() -> None:
+    found = group((SCORED, Version(2), 4), (SCORED, Version(1), 3), (RUNNING, Version(0), 5))
+    assert found.oldest_version() == 1
+    assert group((SCORED, Version(1), 0)).oldest_version() is None, "it has no tokens"
+
+
+def test_every_attempt_counts_one_up() -> None:
+    found = Group(id=GROUP, num_needed=1)
+    for attempt in range(3):
+        found.begin(1)
+        assert list(found.members) == [TrajectoryId(GROUP, 0, attempt)]
+        found.clear()

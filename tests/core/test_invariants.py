@@ -246,3 +246,12 @@ def test_check_finds_that(name: str, states: list[tuple[Schedule, object]]) -> N
         if num_found == 3:
             return
     assert num_found, "no history comes to a state that can be changed so"
+
+
+def test_a_coordinator_checks_its_state(states: list[tuple[Schedule, object]]) -> None:
+    schedule, snapshot = states[0]
+    coordinator = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))
+    coordinator.check()
+    coordinator._state.num_train_groups += 1
+    with pytest.raises(AssertionError):
+        coordinator.check()

@@ -320,6 +320,32 @@ def test_check_finds_a_group_in_the_wrong_order() -> None:
         codec.decode(Ledger, data).check()
 
 
+def test_check_finds_a_finished_group_that_is_missing_from_its_buffer() -> None:
+    ledger = Ledger(rules(2, 0))
+    reserve_all(ledger, _0=0, _1=0)
+    ledger.occupy(g(0))
+    ledger.check()
+    ledger._store.current.occupied.remove(g(0), ledger.entries[g(0)])
+    with pytest.raises(CoreError, match="does not hold the groups that say they are in it"):
+        ledger.check()
+
+
+def test_check_finds_a_ledger_that_collects_another_batch_than_its_first_buffer() -> None:
+    ledger = Ledger(rules(1, 1))
+    ledger.current = 1
+    with pytest.raises(CoreError, match="the first buffer is 0, not 1"):
+        ledger.check()
+
+
+def test_a_batch_above_the_bound_is_not_trained_even_if_the_ledger_is_broken() -> None:
+    ledger = Ledger(rules(1, 0), current=1)
+    ledger.reserve(g(0), 1)
+    ledger.occupy(g(0))
+    ledger.entries[g(0)].version = 0
+    with pytest.raises(CoreError, match="1 groups of batch 1 are above the bound"):
+        ledger.consume()
+
+
 @pytest.fixture(scope="module")
 def counts() -> Counts:
     return check_histories(seed=20, operations=60_000)

@@ -81,6 +81,14 @@ def test_a_group_is_not_trained_before_it_is_taken() -> None:
     assert group.phase is GroupPhase.OPEN
 
 
+def test_an_error_keeps_the_story_as_it_was() -> None:
+    story = ["0.000  open -> complete"]
+    error = InvalidTransition("group train:0:99", "complete", "trained", story)
+    before = str(error), repr(error)
+    story.append("1.000  complete -> taken")
+    assert (str(error), repr(error)) == before
+
+
 def test_a_stranger_is_named() -> None:
     world = started()
     running(world)
