@@ -10,7 +10,7 @@ States, each with instances at three versions and bound 3:
 * ``start``: every response is new and every instance idle
 * ``steady``: nine in ten run, the others wait; half of the instances are behind and may begin nothing as they are
 
-Seconds are CPU seconds of the one process, so that a busy machine does not blur the figure; the median over the plans.
+Exit status 1: either takes longer than its limit. Seconds are CPU seconds of the one process, so that a busy machine does not blur the figure; the median over the plans.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,7 +163,7 @@ def measure(num_instances: int, num_responses: int, name: str, repeats: int) -> 
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=7)
@@ -175,7 +176,13 @@ def main() -> None:
     if options.json:
         machine = f"{platform.machine()}, one of {os.cpu_count()} cores, Python {platform.python_version()}"
         options.json.write_text(json.dumps({"machine": machine, "plans": rows}, indent=2) + "\n")
+    judged = {
+        name: all(row[name] <= row["limit_ms"] for row in rows) for name in ("plan_cpu_ms", "with_commands_cpu_ms")
+    }
+    for name, holds in judged.items():
+        print(f"{'pass' if holds else 'FAIL'}  {name} within the limit")
+    return 0 if all(judged.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
