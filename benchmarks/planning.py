@@ -10,7 +10,9 @@ States, each with instances at three versions and bound 3:
 * ``start``: every response is new and every instance idle
 * ``steady``: nine in ten run, the others wait; half of the instances are behind and may begin nothing as they are
 
-Exit status 1: either takes longer than its limit. Seconds are CPU seconds of the one process, so that a busy machine does not blur the figure; the median over the plans.
+Exit status 1: either takes longer than its limit.
+
+Seconds are CPU seconds of the one process, so that a busy machine does not blur the figure; the median over the plans.
 """
 
 from __future__ import annotations
