@@ -29,7 +29,7 @@ from tailrace.store.payload_reader import PayloadReader
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 GIVEN: dict[str, Any] = {
     "schedule__preset": "staleflow",
-    "schedule__max_steps": 8,
+    "schedule__max_steps": 40,  # long enough to be caught at work on a busy machine
     "rollout__num_instances": 2,
     "rollout__max_response_length": 256,
     "eval": "[]",
