@@ -102,7 +102,9 @@ def kill_one_at_work(process: subprocess.Popen[Any], output: Path) -> tuple[Inst
     while True:
         launch.wait_until(process, lambda: is_at_work(entries_of(output)))
         entries = entries_of(output)
-        instance = next(i for i in map(InstanceId, (0, 1)) if begun(entries, i))
+        instance = next((i for i in map(InstanceId, (0, 1)) if begun(entries, i)), None)
+        if instance is None:
+            continue  # its responses ended meanwhile
         victim = worker(process, f"rollout-{instance}")
         victim.suspend()
         time.sleep(0.1)  # what it had said arrives
