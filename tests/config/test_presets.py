@@ -29,3 +29,11 @@ def test_each_strategy_can_be_switched_to_its_vanilla_twin_or_on_elsewhere() -> 
         assert [found[other] is Strategy.VANILLA for other in STRATEGIES] == [other == name for other in STRATEGIES]
     assert preset(preset="sync", migration="throughput")["migration"] is Strategy.THROUGHPUT
     assert preset(preset="async-cap")["routing"] is Strategy.VANILLA
+
+
+def test_how_the_bound_is_kept_can_be_chosen_where_there_is_one() -> None:
+    assert preset(preset="async-cap")["admission"] is Admission.COUNT
+    assert preset(preset="async-cap", bound="order")["admission"] is Admission.ORDER
+    assert preset(preset="async-cap", bound="deadline")["admission"] is Admission.DEADLINE
+    assert preset(preset="active-partial", bound="deadline")["admission"] is Admission.UNBOUNDED
+    assert preset(preset="active-partial", max_staleness=3)["admission"] is Admission.DEADLINE

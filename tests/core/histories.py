@@ -202,7 +202,7 @@ def _common(rng: random.Random) -> dict[str, object]:
 def _draw(rng: random.Random) -> dict[str, object]:
     batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
     bound = rng.choice([0, 0, 1, 2, None])
-    admission = rng.choice([Admission.DEADLINE] * 3 + [Admission.COUNT])
+    admission = rng.choice([Admission.DEADLINE] * 3 + [Admission.COUNT, Admission.ORDER])
     return {
         **_common(rng),
         "batch_size": batch_size,

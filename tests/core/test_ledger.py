@@ -36,6 +36,11 @@ def slots(ledger: Ledger) -> dict[int, int]:
     return {group.prompt: entry.slot for group, entry in ledger.entries.items()}
 
 
+def awaited(ledger: Ledger) -> list[GroupId]:
+    """The unfinished groups of the batch that is collected."""
+    return [g for g, entry in ledger.entries.items() if entry.slot == ledger.current and not entry.is_occupied]
+
+
 def reserve_all(ledger: Ledger, **versions: int) -> None:
     for name, version in versions.items():
         ledger.reserve(g(int(name[1:])), version)
@@ -77,11 +82,11 @@ def test_reservations_move_later_so_that_a_finished_group_trains_first() -> None
     ledger = Ledger(rules(1, 2))
     reserve_all(ledger, _0=0, _1=0, _2=0)
     assert ledger.state is BatchState.STUCK
-    assert ledger.awaited() == (g(2),)
+    assert awaited(ledger) == [g(2)]
     ledger.occupy(g(0))
     assert slots(ledger) == {0: 0, 1: 1, 2: 2}
     assert ledger.state is BatchState.READY
-    assert ledger.awaited() == ()
+    assert awaited(ledger) == []
 
 
 def test_the_movement_is_a_chain() -> None:
@@ -101,7 +106,7 @@ def test_an_aborted_straggler_makes_room_for_reservations_first_and_then_for_fin
     ledger.occupy(g(1))
     assert slots(ledger) == {0: 2, 1: 3, 2: 4}
     assert ledger.state is BatchState.STUCK
-    assert ledger.awaited() == (g(0),)
+    assert awaited(ledger) == [g(0)]
     ledger.delete(g(0))
     assert slots(ledger) == {1: 2, 2: 4}
     assert ledger.is_ready
@@ -226,7 +231,6 @@ def test_admission_by_count_caps_what_is_in_flight_and_counts_what_is_too_stale(
     reserve_all(ledger, _0=0, _1=0)
     assert not ledger.can_reserve(0)
     assert ledger.state is BatchState.STUCK
-    assert ledger.awaited() == (g(0), g(1))
     for prompt in (1, 2):
         ledger.occupy(g(prompt))
         assert ledger.consume().violations == 0
@@ -238,6 +242,42 @@ def test_admission_by_count_caps_what_is_in_flight_and_counts_what_is_too_stale(
     ledger.check()
 
 
+def test_in_order_a_batch_waits_for_its_own_groups_and_none_is_above_the_bound() -> None:
+    ledger = Ledger(rules(2, 1, admission=Admission.ORDER))
+    reserve_all(ledger, _0=0, _1=0, _2=0)
+    for prompt in (2, 1):
+        ledger.occupy(g(prompt))
+    assert ledger.state is BatchState.STUCK, "two groups are finished, but not the first two"
+    ledger.occupy(g(0))
+    assert ledger.consume().batch == (g(0), g(1))
+    assert (ledger.state, ledger.num_occupied, ledger.num_reserved) == (BatchState.WAITING, 1, 0)
+    assert ledger.can_reserve(0), "batch 1 has a place, and version 0 may be trained there"
+    ledger.reserve(g(3), 0)
+    assert not ledger.can_reserve(0), "the next place is in batch 2"
+    reserve_all(ledger, _4=1, _5=1)
+    assert not ledger.can_reserve(1)
+    ledger.delete(g(3))
+    ledger.occupy(g(4))
+    done = ledger.consume()
+    assert (done.batch, done.staleness) == ((g(2), g(4)), (1, 0)), "a deleted group leaves its place to the next"
+    ledger.check()
+
+
+def test_a_stored_ledger_in_order_goes_on_in_the_same_order_and_is_refused_when_it_breaks_the_bound() -> None:
+    ledger = Ledger(rules(1, 2, admission=Admission.ORDER))
+    reserve_all(ledger, _2=0, _0=0, _1=0)
+    ledger.occupy(g(1))
+    ledger.occupy(g(2))
+    restored = codec.decode(Ledger, json.loads(json.dumps(codec.encode(ledger))))
+    assert restored == ledger
+    assert restored.consume().batch == (g(2),)
+    restored.check()
+    assert (restored.num_occupied, restored.num_reserved) == (1, 1)
+    data = json.loads(json.dumps(codec.encode(ledger))) | {"current": 1}
+    with pytest.raises(CoreError, match="group train:0:1 of version 0 stands too far back, at 2"):
+        codec.decode(Ledger, data)
+
+
 def test_without_a_bound_what_finished_first_trains_first() -> None:
     ledger = Ledger(rules(2, 0, admission=Admission.UNBOUNDED))
     for prompt in range(5):
@@ -247,7 +287,6 @@ def test_without_a_bound_what_finished_first_trains_first() -> None:
     ledger.delete(g(1))
     assert ledger.consume().batch == (g(2), g(4))
     assert ledger.state is BatchState.WAITING
-    assert ledger.awaited() == (g(3),)
     ledger.occupy(g(3))
     done = ledger.consume()
     assert (done.batch, done.staleness, done.violations) == ((g(0), g(3)), (1, 1), 2)
@@ -255,7 +294,8 @@ def test_without_a_bound_what_finished_first_trains_first() -> None:
 
 @pytest.mark.parametrize("admission", list(Admission))
 def test_an_overlay_admits_what_the_ledger_would_and_leaves_no_trace(admission: Admission) -> None:
-    ledger = Ledger(rules(2, 1, capacity=3, admission=admission), current=1)
+    capacity = 2 if admission is Admission.ORDER else 3
+    ledger = Ledger(rules(2, 1, capacity=capacity, admission=admission), current=1)
     ledger.reserve(g(0), 0)
     before = codec.encode(ledger)
     overlay = ledger.overlay()
@@ -333,7 +373,7 @@ def test_check_finds_a_finished_group_that_is_missing_from_its_buffer() -> None:
 def test_check_finds_a_ledger_that_collects_another_batch_than_its_first_buffer() -> None:
     ledger = Ledger(rules(1, 1))
     ledger.current = 1
-    with pytest.raises(CoreError, match="the first buffer is 0, not 1"):
+    with pytest.raises(CoreError, match="the first batch to come is 0, not 1"):
         ledger.check()
 
 

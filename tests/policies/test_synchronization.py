@@ -17,8 +17,22 @@ def test_vanilla_calls_whoever_is_behind() -> None:
     assert AsPublished().choose(fleet) == [0, 2]
 
 
-def test_nobody_pulls_while_nothing_waits() -> None:
-    assert POLICY.choose(view([instance(0, version=1)], [], published=3)) == []
+def test_nobody_who_works_pulls_while_nothing_waits() -> None:
+    assert POLICY.choose(view([instance(0, version=1, responses=1)], [], published=3)) == []
+
+
+def test_an_idle_instance_pulls_whatever_waits_for_it_has_nothing_to_lose() -> None:
+    fleet = view([instance(0, version=1), instance(1, version=3), instance(2, version=2, responses=9)], [], published=3)
+    assert POLICY.choose(fleet) == [0]
+
+
+def test_an_instance_pulls_if_a_newer_one_is_so_much_faster_that_work_should_move_to_it() -> None:
+    """Two responses make 100 tokens a second, eleven 524."""
+    fleet = view([instance(0, version=1, responses=2), instance(1, version=2, responses=11)], [], published=3)
+    assert POLICY.choose(fleet) == [0]
+    assert WhenUseful(routing=Waterfall(), max_gap=5.5).choose(fleet) == [], "not more than that"
+    same = view([instance(0, version=1, responses=2), instance(1, version=1, responses=11)], [], published=3)
+    assert POLICY.choose(same) == [], "work may move from there as it is"
 
 
 def test_an_instance_that_may_take_what_waits_does_not_pull() -> None:
@@ -43,31 +57,33 @@ def test_it_does_not_if_its_own_work_would_fill_it_again() -> None:
 
 
 def test_it_does_not_if_the_new_version_may_begin_nothing_either() -> None:
-    fleet = view([instance(0, version=0)], [new(0)], published=3, free=0)
+    fleet = view([instance(0, version=0, responses=1)], [new(0)], published=3, free=0)
     assert POLICY.choose(fleet) == []
 
 
 def test_a_few_waiting_responses_do_not_make_everyone_pull() -> None:
     narrow = WhenUseful(routing=Waterfall(max_running=2))
-    fleet = view([instance(i, version=0) for i in range(5)], [new(0), new(1), new(2)], published=3, current=3)
+    busy = [instance(i, version=0, responses=1) for i in range(5)]
+    running = {i: [begun(90 + i, version=0)] for i in range(5)}
+    fleet = view(busy, [new(0), new(1), new(2)], published=3, current=3, running=running)
     assert narrow.choose(fleet) == [0, 1]
 
 
 def test_those_with_the_least_to_lose_pull_first() -> None:
     narrow = WhenUseful(routing=Waterfall(max_running=4))
     fleet = view(
-        [instance(0, version=0, responses=3), instance(1, version=0), instance(2, version=0, responses=3)],
+        [instance(0, version=0, responses=3), instance(1, version=0, responses=1), instance(2, version=0, responses=3)],
         [new(0), new(1)],
         published=3,
         current=3,
-        running=three_running(0) | three_running(2),
+        running=three_running(0) | {1: [begun(80, version=0)]} | three_running(2),
     )
     assert narrow.choose(fleet) == [1]
 
 
 def test_what_can_be_routed_as_things_are_makes_nobody_pull() -> None:
-    fleet = view([instance(0, version=0), instance(1, version=3)], [new(0), new(1)], published=3, current=3)
-    assert POLICY.choose(fleet) == []
+    working = [instance(0, version=0, responses=1), instance(1, version=3)]
+    assert POLICY.choose(view(working, [new(0), new(1)], published=3, current=3)) == []
 
 
 def test_a_response_nobody_may_go_on_with_is_pulled_for_at_once() -> None:
@@ -86,15 +102,22 @@ def test_whoever_is_behind_helps_with_an_evaluation() -> None:
     policy = WhenUseful(routing=LeastLoaded())
     queue = [begun(i, version=3, exact=True) for i in range(4)] + [begun(9, version=1)]
     fleet = view(
-        [instance(0, version=3, capacity=1), instance(1, version=1, capacity=2), instance(2, version=1, capacity=2)],
+        [
+            instance(0, version=3, capacity=1),
+            instance(1, version=1, capacity=2, responses=1),
+            instance(2, version=1, capacity=2, responses=1),
+        ],
         queue,
         published=3,
+        running={1: [begun(81, version=1)], 2: [begun(82, version=1)]},
     )
     assert policy.choose(fleet) == [1, 2]
 
 
 def test_a_choice_is_repeatable_and_leaves_the_view_alone() -> None:
-    fleet = view([instance(i, version=0) for i in range(3)], [new(0), new(1)], published=3, current=3)
+    busy = [instance(i, version=0, responses=1) for i in range(3)]
+    running = {i: [begun(90 + i, version=0)] for i in range(3)}
+    fleet = view(busy, [new(0), new(1)], published=3, current=3, running=running)
     free = list(fleet.admission.free or ())
     assert POLICY.choose(fleet) == POLICY.choose(fleet) == [0]
     assert fleet.admission.free == free

@@ -26,9 +26,18 @@ VARIANTS = {
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
     "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
     "staleflow-2": {"preset": "staleflow", "max_staleness": 2},
+    "async-order": {"preset": "async-cap", "max_staleness": 2, "bound": "order"},
 }
 ALTERNATING = ("sync", "tail-batching", "active-partial", "bounded-partial", "keep-deferred", "drop")
-OVERLAPPING = ("one-step", "async-cap", "one-step-tail-batching", "staleflow", "staleflow-2", "staleflow-vanilla")
+OVERLAPPING = (
+    "one-step",
+    "async-cap",
+    "async-order",
+    "one-step-tail-batching",
+    "staleflow",
+    "staleflow-2",
+    "staleflow-vanilla",
+)
 FAULTS = [
     {"kind": "lost", "instance": 1, "at": 1.5, "down_s": 20.0},
     {"kind": "slow", "instance": 0, "at": 0.5, "until": 9.0, "factor": 3.0},

@@ -14,6 +14,7 @@ from tailrace.core.schedule import Leftovers
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
+BoundName = Literal["deadline", "order", "count"]
 StrategyName = Literal["vanilla", "throughput"]
 STRATEGIES = ("routing", "synchronization", "migration")
 
@@ -26,17 +27,15 @@ class Preset:
     max_staleness: int | None = 0
     """None: unbounded."""
     rounds_ahead: int = 0
-    is_counted: bool = False
-    """The bound is a cap on what is in flight, not a promise about each response."""
+    bound: Admission = Admission.DEADLINE
+    """How `max_staleness` is kept, where there is one."""
     routing: Strategy = Strategy.VANILLA
     synchronization: Strategy = Strategy.VANILLA
     migration: Strategy = Strategy.VANILLA
 
     @property
     def admission(self) -> Admission:
-        if self.max_staleness is None:
-            return Admission.UNBOUNDED
-        return Admission.COUNT if self.is_counted else Admission.DEADLINE
+        return Admission.UNBOUNDED if self.max_staleness is None else self.bound
 
 
 PRESETS: dict[str, Preset] = {
@@ -44,7 +43,7 @@ PRESETS: dict[str, Preset] = {
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
-    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, is_counted=True),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT),
     "staleflow": Preset(
         leftovers=Leftovers.KEEP,
         max_staleness=1,
@@ -79,6 +78,8 @@ class Wishes(Protocol):
     @property
     def max_staleness(self) -> int | str | None: ...
     @property
+    def bound(self) -> str | None: ...
+    @property
     def rounds_ahead(self) -> int | None: ...
     @property
     def routing(self) -> str | None: ...
@@ -99,6 +100,8 @@ def resolved(wishes: Wishes) -> Preset:
         given["leftovers"] = Leftovers(wishes.leftovers)
     if wishes.max_staleness is not None:
         given["max_staleness"] = None if wishes.max_staleness == "unbounded" else int(wishes.max_staleness)
+    if wishes.bound is not None:
+        given["bound"] = Admission(wishes.bound)
     given |= {name: Strategy(wish) for name in STRATEGIES if (wish := getattr(wishes, name)) is not None}
     return replace(PRESETS[wishes.preset], **given)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from tailrace.config.presets import PresetName, StrategyName
+from tailrace.config.presets import BoundName, PresetName, StrategyName
 from tailrace.config.section import Section
 
 
@@ -48,6 +48,9 @@ class ScheduleSettings(Section):
     prompts to a long round, resume them in the next round, or keep them running without rounds."""
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
     """Most versions between the oldest token of a trained response and the weights it trains."""
+    bound: BoundName | None = None
+    """How `max_staleness` is kept: `deadline`, strictly, and a batch is what is done in time; `order`, strictly, and
+    prompts are trained in the order they began; `count`, by a cap on what is in flight, which slow responses exceed."""
     rounds_ahead: NonNegativeInt | None = None
     """Rounds that may begin before the batches of earlier ones are trained: rollout and training overlap."""
     routing: StrategyName | None = None

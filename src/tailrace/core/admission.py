@@ -11,10 +11,16 @@ from tailrace.core.ids import GroupId
 
 class Admission(Enum):
     DEADLINE = "deadline"
-    """By slots: no group is ever trained above the bound."""
+    """By slots: no group is ever trained above the bound, and a batch is whatever is finished in time."""
+    ORDER = "order"
+    """In the order of admission: no group is ever trained above the bound, and a batch waits for its own groups."""
     COUNT = "count"
     """At most (max_staleness + 1) * capacity live groups; one slow group may still exceed the bound."""
     UNBOUNDED = "unbounded"
+
+    @property
+    def is_strict(self) -> bool:
+        return self in (Admission.DEADLINE, Admission.ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,8 @@ class LedgerRules:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.max_staleness < 0 or self.capacity < self.batch_size:
             raise ValueError(f"needs batch_size >= 1, max_staleness >= 0, capacity >= batch_size, not {self}")
+        if self.admission is Admission.ORDER and self.capacity != self.batch_size:
+            raise ValueError(f"groups in order are all trained, so none can be redundant: {self}")
 
     @property
     def max_entries(self) -> int | None:
@@ -63,17 +71,18 @@ class Overlay:
         return Overlay(self.rules, self.current, None if self.free is None else list(self.free))
 
     def can_reserve(self, version: int) -> bool:
-        return self.free is None or self._latest_free(version, self.free) is not None
+        return self.free is None or self._place(version, self.free) is not None
 
     def reserve(self, version: int) -> None:
         if self.free is None:
             return
-        index = self._latest_free(version, self.free)
+        index = self._place(version, self.free)
         if index is None:
             raise CoreError(f"no room for a group of version {version} while batch {self.current} is collected")
         self.free[index] -= 1
 
-    def _latest_free(self, version: int, free: list[int]) -> int | None:
-        has_deadline = self.rules.admission is Admission.DEADLINE
-        last = version + self.rules.max_staleness - self.current if has_deadline else 0
-        return next((index for index in range(last, -1, -1) if free[index]), None)
+    def _place(self, version: int, free: list[int]) -> int | None:
+        """The batch to come it would be admitted to: in order the earliest with room, by deadline the latest."""
+        last = version + self.rules.max_staleness - self.current if self.rules.admission.is_strict else 0
+        batches = range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1)
+        return next((index for index in batches if free[index]), None)

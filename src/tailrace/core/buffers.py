@@ -98,6 +98,11 @@ class Buffers:
     def num_trainable(self) -> int:
         return self.current.occupied.size
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch that is collected has no free slot."""
+        return self.current.size >= self.capacity
+
     def free(self) -> list[int]:
         """Free slots of each buffer."""
         return [self.capacity - buffer.size for buffer in self.line]

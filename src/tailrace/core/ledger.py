@@ -5,8 +5,9 @@
      member      and         begins to
      routed)     rewarded)   train)
 
-By deadline (strict) a group is admitted only if it can still be trained within the bound however long it takes, and
-nothing is thrown away to keep it. By count, or without a bound, staleness above the bound is counted, not refused.
+By deadline and by order (strict) a group is admitted only if it can still be trained within the bound however long it
+takes, and nothing is thrown away to keep it. By count, or without a bound, staleness above the bound is counted, not
+refused.
 
 ``capacity`` above ``batch_size`` is redundancy: more reservations per batch, but a batch is ready with ``batch_size``
 finished groups; what then has no place any more has expired and is for the caller to abort.
@@ -24,6 +25,7 @@ from tailrace.core.admission import Admission, LedgerEntry, LedgerRules, Overlay
 from tailrace.core.buffers import Buffers
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
+from tailrace.core.in_order import InOrder
 from tailrace.core.pool import Pool
 
 
@@ -59,11 +61,14 @@ class Ledger:
     entries: dict[GroupId, LedgerEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        is_strict = self.rules.admission is Admission.DEADLINE
-        self._store: Buffers | Pool
-        self._store = (
-            Buffers(self.entries, self.rules, first=self.current) if is_strict else Pool(self.entries, self.rules)
-        )
+        self._store: Buffers | InOrder | Pool
+        match self.rules.admission:
+            case Admission.DEADLINE:
+                self._store = Buffers(self.entries, self.rules, first=self.current)
+            case Admission.ORDER:
+                self._store = InOrder(self.entries, self.rules, first=self.current)
+            case Admission.COUNT | Admission.UNBOUNDED:
+                self._store = Pool(self.entries, self.rules)
 
     # Admission
 
@@ -110,7 +115,7 @@ class Ledger:
         trained, self.current = self.current, self.current + 1
         batch = sorted((group, trained - entry.version) for group, entry in holdings)
         violations = sum(staleness > self.rules.max_staleness for _, staleness in batch)
-        if violations and self.rules.admission is Admission.DEADLINE:
+        if violations and self.rules.admission.is_strict:
             raise CoreError(f"{violations} groups of batch {trained} are above the bound")
         return Consumption(
             version=trained,
@@ -125,14 +130,9 @@ class Ledger:
     @property
     def state(self) -> BatchState:
         """Of the batch that is collected."""
-        store, rules = self._store, self.rules
-        if isinstance(store, Buffers):
-            is_full = store.current.size >= rules.capacity
-        else:
-            is_full = len(self.entries) == rules.max_entries
-        if self.has(rules.batch_size):
+        if self.has(self.rules.batch_size):
             return BatchState.READY
-        return BatchState.STUCK if is_full else BatchState.WAITING
+        return BatchState.STUCK if self._store.is_full else BatchState.WAITING
 
     @property
     def is_ready(self) -> bool:
@@ -141,16 +141,6 @@ class Ledger:
     def has(self, count: int) -> bool:
         """Whether as many finished groups may be trained now."""
         return self._store.num_trainable >= count
-
-    def awaited(self) -> tuple[GroupId, ...]:
-        """The reservations the batch waits for, oldest version first: those in its buffer; without deadlines, all."""
-        if self.is_ready:
-            return ()
-        store = self._store
-        if isinstance(store, Buffers):
-            return tuple(group for group, _ in store.current.reserved)
-        reserved = [(entry.version, group) for group, entry in self.entries.items() if not entry.is_occupied]
-        return tuple(group for _, group in sorted(reserved))
 
     @property
     def num_occupied(self) -> int:
@@ -178,8 +168,8 @@ class Ledger:
     def check(self) -> None:
         """Raise CoreError if an invariant is broken. Looks at everything: for tests and for restored ledgers."""
         self._store.check()
-        if isinstance(self._store, Buffers) and self._store.first != self.current:
-            raise CoreError(f"the first buffer is {self._store.first}, not {self.current}")
+        if not isinstance(self._store, Pool) and self._store.first != self.current:
+            raise CoreError(f"the first batch to come is {self._store.first}, not {self.current}")
         for entry in self.entries.values():
             self._check_version(entry.version)
 

@@ -112,6 +112,10 @@ class FleetView:
     running: Callable[[InstanceId], Sequence[WaitingGroup]] = lambda _: ()
     """What an instance generates, as it would wait if it were interrupted now."""
 
+    def speed(self, instance: InstanceView) -> float:
+        """Tokens per second it is expected to generate."""
+        return self.costs.throughput(kv_tokens=instance.kv_tokens, num_running=instance.num_running)
+
 
 class RoutingPolicy(Protocol):
     """Which instance generates what waits. What is not routed waits for the next time."""

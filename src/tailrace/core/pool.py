@@ -22,6 +22,11 @@ class Pool:
     def num_trainable(self) -> int:
         return len(self.occupied)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no other group is admitted."""
+        return len(self.entries) == self.max_entries
+
     def free(self) -> list[int] | None:
         return None if self.max_entries is None else [self.max_entries - len(self.entries)]
 

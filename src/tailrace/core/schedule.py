@@ -186,7 +186,7 @@ class Schedule:
 
     @property
     def is_strict(self) -> bool:
-        return self.admission is Admission.DEADLINE
+        return self.admission.is_strict
 
     @property
     def trains(self) -> bool:
@@ -253,6 +253,8 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
         yield f"admission '{s.admission.value}' and max_staleness {bound} contradict each other"
     if s.admission is Admission.COUNT and s.has_rounds:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
+    if s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
+        yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
     if s.coordination.plans and (s.has_rounds or not s.is_strict):

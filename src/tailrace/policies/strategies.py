@@ -35,7 +35,7 @@ def _routing(chosen: Coordination) -> RoutingPolicy:
 def _synchronization(chosen: Coordination, routing: RoutingPolicy) -> SynchronizationPolicy:
     if chosen.synchronization is Strategy.VANILLA:
         return AsPublished()
-    return WhenUseful(routing=routing)
+    return WhenUseful(routing=routing, max_gap=chosen.max_gap)
 
 
 def _migration(chosen: Coordination) -> MigrationPolicy:

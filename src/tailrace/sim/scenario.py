@@ -27,7 +27,7 @@ from pydantic import (
 from tailrace.config import presets
 from tailrace.config.complaints import SettingsError, read_table, sentences
 from tailrace.config.load import leaves
-from tailrace.config.presets import StrategyName
+from tailrace.config.presets import BoundName, StrategyName
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.sim.engine_model import EngineCosts
@@ -64,6 +64,7 @@ class VariantSection(Section):
     over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
     leftovers: Leftovers | None = None
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
+    bound: BoundName | None = None
     rounds_ahead: NonNegativeInt | None = None
     routing: StrategyName | None = None
     synchronization: StrategyName | None = None

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.policy import FleetView, InstanceView
 
@@ -35,8 +34,8 @@ class Rebalance:
 
     def _even_out(self, view: FleetView) -> tuple[InstanceId, int] | None:
         """The fastest instance that has others to give work to, and how much of it."""
-        instances, costs = view.instances, view.costs
-        speeds = {i.instance: _speed(costs, i) for i in instances}
+        instances = view.instances
+        speeds = {i.instance: view.speed(i) for i in instances}
         by_speed = sorted(instances, key=lambda i: (-speeds[i.instance], i.instance))
         slowest = min(speeds.values(), default=0.0)
         for giver in by_speed:
@@ -47,24 +46,20 @@ class Rebalance:
                 takers = [
                     i for i in instances if i.version >= giver.version and speed > self.max_gap * speeds[i.instance]
                 ]
-                if (count := self._surplus(costs, giver, [i for i in takers if not i.num_waiting])) > 0:
+                if (count := self._surplus(view, giver, [i for i in takers if not i.num_waiting])) > 0:
                     return giver.instance, count
         return None
 
-    def _surplus(self, costs: CostModel, giver: InstanceView, takers: Sequence[InstanceView]) -> int:
+    def _surplus(self, view: FleetView, giver: InstanceView, takers: Sequence[InstanceView]) -> int:
         parts = [giver, *takers]
         num_running = sum(i.num_running for i in parts)
         kv_tokens = sum(i.kv_tokens for i in parts)
         share = -(-num_running // len(parts))
-        before = sum(_speed(costs, i) for i in parts)
+        before = sum(view.speed(i) for i in parts)
         # Those that get a share of one or more; with less work than instances the others stay idle.
         num_busy = min(len(parts), num_running)
         after = 0.0
         if num_busy:
-            each = costs.throughput(kv_tokens=kv_tokens / num_busy, num_running=num_running // num_busy)
+            each = view.costs.throughput(kv_tokens=kv_tokens / num_busy, num_running=num_running // num_busy)
             after = num_busy * each
         return giver.num_responses - share if after >= (1 + self.min_rise) * before else 0
-
-
-def _speed(costs: CostModel, instance: InstanceView) -> float:
-    return costs.throughput(kv_tokens=instance.kv_tokens, num_running=instance.num_running)

@@ -1,0 +1,132 @@
+"""One simulation of StaleFlow's setting: what may be different in it, and what is measured in the middle of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from simulated_runs import grid, load
+
+from tailrace.core import commands as do
+from tailrace.core.events import RolloutReported, StepTrained
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.journal import Entry
+from tailrace.sim.result import simulate
+from tailrace.sim.scenario import Scenario
+
+SCENARIO = "staleflow_30b_a3b"
+CAP = 20480
+STEPS, FIRST, LAST = 30, 8, 6
+"""Steps simulated; those left out at the start, which nothing overlaps with; those left out at the end, beside which no
+work for later steps runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What schedules are compared on."""
+
+    lengths: str = ""
+    """An entry of the grid; empty: the scenario's own."""
+    cap: int = CAP
+    scale: int = 2
+    """Times an eighth of the paper's batch and devices."""
+    batch: int = 0
+    """Prompts per step, if not those of the scenario."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.lengths or 'paper'}/{self.cap // 1024}k"
+
+    def scenario(self, schedule: str, split: float) -> Scenario:
+        scenario = load(SCENARIO)
+        if self.lengths:
+            entries = (*grid().long_tailed, *grid().not_long_tailed)
+            scenario = scenario.with_lengths(next(e for e in entries if e.name == self.lengths), self.cap)
+        else:
+            lengths = scenario.lengths.model_copy(update={"max_response_length": self.cap})
+            scenario = scenario.model_copy(update={"lengths": lengths})
+        scenario = scenario.colocated() if schedule == "sync" else scenario.with_split(split)
+        scenario = scenario.scaled(self.scale).with_steps(STEPS)
+        if self.batch:
+            chosen = scenario.schedule.model_copy(update={"rollout_batch_size": self.batch})
+            scenario = scenario.model_copy(update={"schedule": chosen})
+        return scenario
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Of the steps in the middle."""
+
+    tokens_per_s: float
+    """Trained."""
+    step_s: float
+    split: float
+    mean_length: float
+    longest_alone_s: float
+    """Mean over batches: what their longest response takes on an instance that generates nothing else."""
+    staleness: dict[int, int]
+    """Groups by staleness."""
+    trainer_idle: float
+
+    @property
+    def most_stale(self) -> int:
+        return max(self.staleness)
+
+    def share_at(self, bound: int) -> float:
+        return self.staleness.get(bound, 0) / sum(self.staleness.values())
+
+    def num_above(self, bound: int) -> int:
+        return sum(count for staleness, count in self.staleness.items() if staleness > bound)
+
+
+@dataclass
+class Batches:
+    """What was trained, when: a fold over a journal."""
+
+    lengths: dict[TrajectoryId, int] = field(default_factory=dict)
+    steps: list[do.TrainStep] = field(default_factory=list)
+    begun: list[float] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+
+    def feed(self, entry: Entry) -> None:
+        if isinstance(entry.event, RolloutReported):
+            self.lengths |= {each.trajectory: each.length for each in entry.event.finished}
+        elif isinstance(entry.event, StepTrained):
+            self.ended.append(entry.now)
+        for command in entry.commands:
+            if isinstance(command, do.TrainStep):
+                self.steps.append(command)
+                self.begun.append(entry.now)
+
+    def speed(self, split: float, scenario: Scenario) -> Speed:
+        window = range(FIRST, len(self.steps) - LAST)
+        since, until = self.ended[FIRST - 1], self.ended[window[-1]]
+        lengths = [[self.lengths[t] for t in self.steps[n].trajectories] for n in window]
+        engine, tokens = scenario.engine, sum(map(sum, lengths))
+        longest = sum(map(max, lengths)) / len(lengths)
+        return Speed(
+            tokens_per_s=tokens / (until - since),
+            step_s=(until - since) / len(window),
+            split=split,
+            mean_length=tokens / sum(map(len, lengths)),
+            longest_alone_s=longest * (engine.k1 * longest / 2 + max(engine.k2, engine.k3) + engine.k4),
+            staleness=dict(sum((_staleness(self.steps[n]) for n in window), Counter[int]())),
+            trainer_idle=sum(self.begun[n] - self.ended[n - 1] for n in window) / (until - since),
+        )
+
+
+def _staleness(step: do.TrainStep) -> Counter[int]:
+    """Of a group: that of its stalest response."""
+    oldest: dict[GroupId, int] = {}
+    for trajectory, version in zip(step.trajectories, step.oldest, strict=True):
+        oldest[trajectory.group] = min(version, oldest.get(trajectory.group, version))
+    return Counter(step.version - version for version in oldest.values())
+
+
+def measured(job: tuple[Setting, str, float]) -> Speed:
+    setting, schedule, split = job
+    scenario, batches = setting.scenario(schedule, split), Batches()
+    result = simulate(scenario, schedule, record=batches.feed)
+    if not result.is_complete:
+        raise RuntimeError(f"{job} did not come to its end: {result.reason}")
+    return batches.speed(split, scenario)
