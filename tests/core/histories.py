@@ -26,7 +26,7 @@ from tailrace.core import events as ev
 from tailrace.core.admission import Admission
 from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
-from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
+from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, OnStuck, Placement, Schedule, VersionCap
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
@@ -156,11 +156,15 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
 def coordinated(rng: random.Random, **changes: object) -> Schedule:
     """Work moves between instances of different versions: any mix of strategies, on engines of any size."""
     batch_size = rng.randint(1, 4)
+    launch_prompts = rng.choice([batch_size, batch_size + 1])
     drawn = {
         **_common(rng),
         "batch_size": batch_size,
         "group_size": rng.randint(1, 3),
-        "launch_prompts": rng.choice([batch_size, batch_size + 1]),
+        "launch_prompts": launch_prompts,
+        "admission": rng.choice([Admission.DEADLINE, Admission.ORDER][: 2 if launch_prompts == batch_size else 1]),
+        "max_stuck_s": rng.choice([None, None, 15.0, 60.0]),
+        "on_stuck": rng.choice(list(OnStuck)),
         "leftovers": Leftovers.KEEP,
         "max_staleness": rng.randint(0, 3),
         "max_steps": rng.randint(2, 7),

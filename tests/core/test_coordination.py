@@ -39,7 +39,7 @@ def test_a_journal_replays_to_identical_commands(case: Case) -> None:
 def test_the_strategies_are_used() -> None:
     """Work moves, and pulls are not made: else tests of histories show nothing."""
     num_moved = num_pulls_saved = 0
-    for seed in range(60):
+    for seed in range(100):
         found = Case(schedule=coordinated(random.Random(seed)), seed=seed).run()
         places: dict[TrajectoryId, set[InstanceId]] = {}
         for command in found.commands:

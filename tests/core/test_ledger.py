@@ -36,11 +36,6 @@ def slots(ledger: Ledger) -> dict[int, int]:
     return {group.prompt: entry.slot for group, entry in ledger.entries.items()}
 
 
-def awaited(ledger: Ledger) -> list[GroupId]:
-    """The unfinished groups of the batch that is collected."""
-    return [g for g, entry in ledger.entries.items() if entry.slot == ledger.current and not entry.is_occupied]
-
-
 def reserve_all(ledger: Ledger, **versions: int) -> None:
     for name, version in versions.items():
         ledger.reserve(g(int(name[1:])), version)
@@ -82,11 +77,11 @@ def test_reservations_move_later_so_that_a_finished_group_trains_first() -> None
     ledger = Ledger(rules(1, 2))
     reserve_all(ledger, _0=0, _1=0, _2=0)
     assert ledger.state is BatchState.STUCK
-    assert awaited(ledger) == [g(2)]
+    assert ledger.awaited() == (g(2),)
     ledger.occupy(g(0))
     assert slots(ledger) == {0: 0, 1: 1, 2: 2}
     assert ledger.state is BatchState.READY
-    assert awaited(ledger) == []
+    assert ledger.awaited() == ()
 
 
 def test_the_movement_is_a_chain() -> None:
@@ -106,7 +101,7 @@ def test_an_aborted_straggler_makes_room_for_reservations_first_and_then_for_fin
     ledger.occupy(g(1))
     assert slots(ledger) == {0: 2, 1: 3, 2: 4}
     assert ledger.state is BatchState.STUCK
-    assert awaited(ledger) == [g(0)]
+    assert ledger.awaited() == (g(0),)
     ledger.delete(g(0))
     assert slots(ledger) == {1: 2, 2: 4}
     assert ledger.is_ready
@@ -248,6 +243,7 @@ def test_in_order_a_batch_waits_for_its_own_groups_and_none_is_above_the_bound()
     for prompt in (2, 1):
         ledger.occupy(g(prompt))
     assert ledger.state is BatchState.STUCK, "two groups are finished, but not the first two"
+    assert ledger.awaited() == (g(0),)
     ledger.occupy(g(0))
     assert ledger.consume().batch == (g(0), g(1))
     assert (ledger.state, ledger.num_occupied, ledger.num_reserved) == (BatchState.WAITING, 1, 0)

@@ -62,14 +62,7 @@ def test_the_example_shows_every_state_a_move_later_a_move_forward_and_the_bound
 
 def test_a_fifth_group_of_the_example_does_not_begin_and_training_waits_for_a_alone(example: ModuleType) -> None:
     run = example.Example()
-    awaited = {
-        scene.number: [
-            example.letter_of(group)
-            for group, entry in run.ledger.entries.items()
-            if entry.slot == run.ledger.current and not entry.is_occupied
-        ]
-        for scene in run.scenes()
-    }
+    awaited = {scene.number: [example.letter_of(group) for group in run.ledger.awaited()] for scene in run.scenes()}
     assert (awaited[1], awaited[6], awaited[7], awaited[8]) == (["c", "d"], ["a", "c"], ["a"], [])
     assert example.scenes()[0].admits == {0: False}
     assert example.scenes()[3].admits == {0: False, 1: True}

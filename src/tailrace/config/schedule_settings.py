@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tailrace.config.presets import BoundName, PresetName, StrategyName
 from tailrace.config.section import Section
@@ -70,6 +70,11 @@ class ScheduleSettings(Section):
     """Most versions that may write one response, with `resume`; default: any number."""
     on_version_cap: Literal["finish", "restart"] = "finish"
     """A response at `max_versions_per_sample`: the round waits for it, or it begins again from its prompt."""
+    max_stuck_s: PositiveFloat | None = None
+    """Without rounds and under a strict bound: seconds the trainer may wait for the last responses of a batch; default:
+    as long as they take. Past it their prompts begin again or are dropped, and others take their places."""
+    on_stuck: Literal["restart", "drop"] = "restart"
+    """What becomes of prompts that training has waited for longer than `max_stuck_s`."""
     source_quotas: bool = True
     """Short rounds take prompts of several sources in the proportion they were launched in."""
     max_steps: PositiveInt | None = None

@@ -103,6 +103,10 @@ class Buffers:
         """Whether the batch that is collected has no free slot."""
         return self.current.size >= self.capacity
 
+    def awaited(self) -> Iterator[GroupId]:
+        """The reservations of the batch that is collected, the oldest version first."""
+        return (group for group, _ in self.current.reserved)
+
     def free(self) -> list[int]:
         """Free slots of each buffer."""
         return [self.capacity - buffer.size for buffer in self.line]

@@ -140,12 +140,14 @@ class CloseRound(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveOut(Command):
-    """These groups are complete and will not be trained. No event follows."""
+    """These groups will not be trained, or not as they are. No event follows."""
 
     filtered: tuple[GroupId, ...] = ()
     """All their scores are equal."""
     dropped: tuple[GroupId, ...] = ()
-    """None of their responses could be scored."""
+    """None of their responses could be scored, or they have no place within the bound any more."""
+    restarted: tuple[GroupId, ...] = ()
+    """Training waited for them too long: they begin again from their prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

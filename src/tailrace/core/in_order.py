@@ -6,6 +6,7 @@ is a matter of counting: systems that cap what is in flight and fix the batch of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from tailrace.core.admission import Holding, LedgerEntry, LedgerRules
@@ -28,6 +29,11 @@ class InOrder:
     def is_full(self) -> bool:
         """Whether the batch that is collected has all its groups."""
         return len(self.entries) >= self.rules.batch_size
+
+    def awaited(self) -> Iterator[GroupId]:
+        """The unfinished groups of the batch that is collected, in order."""
+        head = islice(self.entries.items(), self.rules.batch_size)
+        return (group for group, entry in head if not entry.is_occupied)
 
     def free(self) -> list[int]:
         """Free places in each batch to come."""

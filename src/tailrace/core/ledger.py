@@ -142,6 +142,10 @@ class Ledger:
         """Whether as many finished groups may be trained now."""
         return self._store.num_trainable >= count
 
+    def awaited(self) -> tuple[GroupId, ...]:
+        """The unfinished groups of a stuck batch, without which it could be ready; none without deadlines."""
+        return tuple(self._store.awaited()) if self.state is BatchState.STUCK else ()
+
     @property
     def num_occupied(self) -> int:
         return self._store.num_occupied

@@ -63,6 +63,13 @@ def begin(state: State, schedule: Schedule, group_id: GroupId, domain: str) -> N
     admit(state, group)
 
 
+def begin_again(state: State, schedule: Schedule, group: Group) -> None:
+    """An open group whose members were taken away gets new ones."""
+    group.begin(num_members(schedule, state.round))
+    for trajectory in group.members.values():
+        _wait(state, trajectory)
+
+
 def admit(state: State, group: Group) -> None:
     """A training group begins, or begins again; it is open, and its members are what it goes on with."""
     state.groups[group.id] = group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 from tailrace.core.admission import Holding, LedgerEntry, LedgerRules
@@ -26,6 +27,10 @@ class Pool:
     def is_full(self) -> bool:
         """Whether no other group is admitted."""
         return len(self.entries) == self.max_entries
+
+    def awaited(self) -> Iterator[GroupId]:
+        """A batch is whatever finishes first: it waits for no group in particular."""
+        return iter(())
 
     def free(self) -> list[int] | None:
         return None if self.max_entries is None else [self.max_entries - len(self.entries)]

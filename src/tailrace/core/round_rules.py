@@ -10,6 +10,7 @@ from tailrace.core.groups import Group, GroupPhase
 from tailrace.core.ids import GroupId
 from tailrace.core.moves import admit, begin, drop, let_go, set_aside
 from tailrace.core.policy import Policies
+from tailrace.core.relief import give_up
 from tailrace.core.rounds import Round, is_wanted, next_round, num_missing, unfinished_visits
 from tailrace.core.schedule import Leftovers, Schedule, VersionCap
 from tailrace.core.state import Pending, State
@@ -44,7 +45,7 @@ def collect(state: State, schedule: Schedule, policies: Policies, now: float) ->
     state.batches.append(consumption.batch)
     if state.round is None:
         for group_id in consumption.expired:
-            yield from _give_up(state, state.groups[group_id], now)
+            yield from give_up(state, state.groups[group_id], now)
         return
     round, state.round = state.round, None
     state.search.note(round, now - (now if round.began_at is None else round.began_at))
@@ -137,14 +138,6 @@ def _interrupt_members(state: State, group: Group) -> Iterator[do.Command]:
         if running:
             instance.stopping.update(dict.fromkeys(running))
             yield do.Interrupt(instance=instance.id, trajectories=tuple(running))
-
-
-def _give_up(state: State, group: Group, now: float) -> Iterator[do.Command]:
-    """More groups were launched than are trained, and this one has no place left within the bound: the surplus."""
-    state.pending.pop(group.id, None)
-    drop(state, group, GroupPhase.DROPPED, now)
-    state.left_out[group.id] = GroupPhase.DROPPED
-    yield from let_go(state, group.members.values())
 
 
 def open_round(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:

@@ -20,6 +20,7 @@ from tailrace.core.fleet import InstancePhase
 from tailrace.core.groups import GroupPhase
 from tailrace.core.moves import let_go, move
 from tailrace.core.policy import Policies
+from tailrace.core.relief import relieve
 from tailrace.core.round_rules import accept, collect, open_round, request_prompts
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.core.state import Pending, State
@@ -195,6 +196,8 @@ def judge(state: State, schedule: Schedule, policies: Policies, now: float) -> I
 def watch(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """Act on waits past their limit, and be woken when the next one may be."""
     shortest_s, planned = state.limits.shortest_s, [] if state.plan_at is None else [state.plan_at]
+    if state.stuck_since is not None and schedule.max_stuck_s is not None:
+        planned.append(state.stuck_since + schedule.max_stuck_s)
     if state.timer_at is not None and now < state.timer_at <= min([now + shortest_s, *planned]):
         return  # it was set by the waits of that time, and none that began since can end before it
     current = waits(state, schedule)
@@ -226,6 +229,7 @@ RULES: tuple[Rule, ...] = (
     evaluate,
     close_evaluation,
     accept,
+    relieve,
     collect,
     open_round,
     request_prompts,

@@ -54,6 +54,15 @@ class VersionCap(Enum):
     """It begins again from its prompt."""
 
 
+class OnStuck(Enum):
+    """What is done with the groups that training has waited for too long."""
+
+    RESTART = "restart"
+    """They begin again from their prompts."""
+    DROP = "drop"
+    """Their prompts are given up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet:
     name: str
@@ -115,6 +124,9 @@ class Schedule:
     """Prompts in one pass over the training source; 0: not known."""
     max_versions_per_sample: int | None = None
     version_cap: VersionCap = VersionCap.FINISH
+    max_stuck_s: float | None = None
+    """How long the trainer may wait for the unfinished groups of a strict batch; None: until they end."""
+    on_stuck: OnStuck = OnStuck.RESTART
     has_quotas: bool = False
     """Short rounds take groups of each domain in the proportion they were launched in."""
 
@@ -255,6 +267,8 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
     if s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
         yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
+    if s.max_stuck_s is not None and (s.has_rounds or not s.is_strict or s.max_stuck_s <= 0):
+        yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
     if s.coordination.plans and (s.has_rounds or not s.is_strict):

@@ -102,6 +102,8 @@ class State:
     """When the throughput-oriented strategies were last asked."""
     plan_at: float | None = None
     """When they are to be asked again; None: when something happens."""
+    stuck_since: float | None = None
+    """When unfinished groups began to hold up the trainer, where that has a limit."""
     verdict: str | None = None
     """Why the run is over; None while it goes on."""
     has_begun: bool = False

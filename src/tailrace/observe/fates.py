@@ -126,9 +126,10 @@ class Fates:
                 self._training = trajectories
             case do.CloseEvaluation(version=version, groups=groups):
                 self._settle(groups, EVALUATED, version)
-            case do.LeaveOut(filtered=filtered, dropped=dropped):
+            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
                 self._give_up(filtered, FILTERED)
                 self._give_up(dropped, DROPPED)
+                self._give_up(restarted, IN_PROGRESS)
             case do.OpenRound(resumed=resumed, restarted=restarted):
                 self._give_up(restarted, IN_PROGRESS)
                 for group in resumed:

@@ -142,7 +142,8 @@ class Metrics:
                 memory.busy_since.setdefault(instance, now)
             case do.TrainStep(trajectories=trajectories):
                 memory.training, memory.clock.train_began = trajectories, now
-            case do.LeaveOut(filtered=filtered, dropped=dropped):
+            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
+                self._forget_groups({*restarted})
                 gone = {*filtered, *dropped}
                 memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
                 self._forget_groups(gone)

@@ -172,8 +172,8 @@ class ScheduleAccount:
                     self._give_up(trajectory)
             case do.TrainStep():
                 self._training = command
-            case do.LeaveOut(filtered=filtered, dropped=dropped):
-                self._waste((*filtered, *dropped))
+            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
+                self._waste((*filtered, *dropped, *restarted))
             case do.OpenRound(restarted=restarted):
                 self._waste(restarted)
             case do.CloseRound(is_long=is_long, deferred=deferred, dropped=dropped):

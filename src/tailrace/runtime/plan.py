@@ -15,7 +15,7 @@ from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import SamplingSettings, Settings
 from tailrace.core.coordination import Coordination
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, VersionCap
+from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, OnStuck, Placement, Schedule, VersionCap
 from tailrace.engines.contract import Sampling
 
 _DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
@@ -54,6 +54,8 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
         epoch_size=num_prompts[TRAIN_SOURCE],
         max_versions_per_sample=asked.max_versions_per_sample,
         version_cap=VersionCap(asked.on_version_cap),
+        max_stuck_s=asked.max_stuck_s,
+        on_stuck=OnStuck(asked.on_stuck),
         has_quotas=asked.source_quotas and len(settings.data.sources) > 1 and preset.leftovers in _DISCARDING,
         num_instances=rollout.num_instances,
         # Twice what it can run: an instance never waits for the controller to hand it the next response.

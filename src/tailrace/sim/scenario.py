@@ -71,6 +71,8 @@ class VariantSection(Section):
     migration: StrategyName | None = None
     keeps_deferred_tokens: bool | None = None
     max_versions_per_sample: PositiveInt | None = None
+    max_stuck_s: PositiveFloat | None = None
+    on_stuck: Literal["restart", "drop"] = "restart"
     rewards: Literal["streamed", "barrier"] = "streamed"
     """``barrier``: rewards run after the rollout stage."""
 

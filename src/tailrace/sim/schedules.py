@@ -8,7 +8,7 @@ from typing import Any
 from tailrace.config import presets
 from tailrace.core.coordination import Coordination
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import EvalSet, Limits, Schedule
+from tailrace.core.schedule import EvalSet, Limits, OnStuck, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError, VariantSection
 
 TRAIN_SOURCE = "train"
@@ -38,6 +38,8 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
             coordination=_coordination(scenario, preset),
             keeps_deferred_tokens=bool(variant.keeps_deferred_tokens),
             max_versions_per_sample=variant.max_versions_per_sample,
+            max_stuck_s=variant.max_stuck_s,
+            on_stuck=OnStuck(variant.on_stuck),
             is_reward_streamed=variant.rewards == "streamed",
         )
     except ValueError as error:

@@ -1,0 +1,108 @@
+"""What happens when training waits too long for the last groups of a strict batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from core.histories import NUM_PROMPTS, started, until
+from core.world import World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.admission import Admission
+from tailrace.core.schedule import Leftovers, OnStuck, Schedule
+from tailrace.observe.conservation import conservation
+from tailrace.observe.schedule_account import ScheduleAccount
+
+LIMIT_S = 6.0
+SEEDS = range(12)
+
+
+def run(seed: int, on_stuck: OnStuck, *, admission: Admission = Admission.DEADLINE, bound: int = 1) -> World:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=2,
+        group_size=2,
+        max_steps=6,
+        num_instances=2,
+        max_staleness=bound,
+        leftovers=Leftovers.KEEP,
+        admission=admission,
+        max_stuck_s=LIMIT_S,
+        on_stuck=on_stuck,
+    )
+    world = World(schedule, random.Random(seed), num_prompts=NUM_PROMPTS)
+    assert world.run().is_complete
+    return world
+
+
+def reliefs(world: World) -> Iterator[tuple[float, do.LeaveOut]]:
+    for entry in world.entries:
+        yield from ((entry.now, command) for command in entry.commands if isinstance(command, do.LeaveOut))
+
+
+@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER])
+def test_groups_that_hold_up_training_begin_again_and_are_trained_within_the_bound(admission: Admission) -> None:
+    num_restarted = num_trained_again = 0
+    for seed in SEEDS:
+        world = run(seed, OnStuck.RESTART, admission=admission)
+        restarted = {group for _, relief in reliefs(world) for group in relief.restarted}
+        trained = {t.group: t.attempt for step in world.trained for t in step}
+        assert all(trained[group] > 0 for group in restarted & set(trained)), "trained as it was given up"
+        num_restarted += len(restarted)
+        num_trained_again += len(restarted & set(trained))
+        found = conservation(world.entries)
+        assert found["adds_up"], found
+        assert not found["dropped"]
+    assert num_restarted == num_trained_again > 0
+
+
+def test_groups_that_hold_up_training_are_dropped_and_accounted_for() -> None:
+    num_dropped = 0
+    for seed in SEEDS:
+        world = run(seed, OnStuck.DROP)
+        found = conservation(world.entries)
+        assert found["adds_up"], found
+        assert not any(relief.restarted for _, relief in reliefs(world))
+        num_dropped += found["dropped"]
+    assert num_dropped
+
+
+def test_nothing_is_given_up_before_the_trainer_was_free_for_so_long() -> None:
+    num_seen = 0
+    for seed in SEEDS:
+        world = run(seed, OnStuck.RESTART)
+        ready = 0.0
+        for entry in world.entries:
+            if isinstance(entry.event, ev.StepTrained | ev.TrainerReached):
+                ready = entry.now
+            if any(isinstance(command, do.LeaveOut) for command in entry.commands):
+                assert entry.now >= ready + LIMIT_S
+                num_seen += 1
+    assert num_seen
+
+
+def test_the_core_asks_to_be_woken_when_training_has_waited_long_enough() -> None:
+    """Nobody may report anything more: only a timer can end the wait."""
+    world = started(leftovers=Leftovers.KEEP, max_staleness=1, max_stuck_s=LIMIT_S)
+    state = world.coordinator._state
+    until(world, lambda: state.stuck_since is not None)
+    assert world.timer is not None
+    assert world.timer <= state.stuck_since + LIMIT_S
+    world.now = state.stuck_since + LIMIT_S
+    world.tell(ev.TimerFired())
+    assert any(isinstance(command, do.LeaveOut) for command in world.entries[-1].commands)
+
+
+def test_the_tokens_of_a_group_that_begins_again_are_counted_as_wasted() -> None:
+    for seed in SEEDS:
+        world = run(seed, OnStuck.RESTART)
+        account = ScheduleAccount()
+        for entry in world.entries:
+            account.feed(entry)
+        figures = account.figures()
+        assert figures.tokens_generated == figures.tokens_trained + figures.tokens_wasted + account.tokens_held
+        if any(relief.restarted for _, relief in reliefs(world)):
+            assert figures.tokens_wasted
