@@ -76,4 +76,7 @@ class Overlay:
     def _latest_free(self, version: int, free: list[int]) -> int | None:
         has_deadline = self.rules.admission is Admission.DEADLINE
         last = version + self.rules.max_staleness - self.current if has_deadline else 0
-        return next((index for index in range(last, -1, -1) if free[index]), None)
+        for index in range(last, -1, -1):
+            if free[index]:
+                return index
+        return None
