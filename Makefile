@@ -67,7 +67,7 @@ bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; or
 bench-sim-staleflow: $(STAMP)  ## the same for StaleFlow's setting, with its sweeps and the grid (about 10 minutes)
 	@$(BIN)/python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow.json
 
-bench-planning: $(STAMP)  ## CPU seconds of one plan for many instances and responses
+bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)

@@ -3,21 +3,24 @@
     python benchmarks/planning.py --json benchmarks/results/planning.json
 
 A plan is all three strategies, throughput-oriented, on one state of the coordinator: synchronize, migrate, route, each
-with the view it looks at. ``with commands`` is the rules themselves: they also change the state and make the commands.
-States, each with instances at three versions and bound 3:
+with the view it looks at. ``with commands`` is the whole pass: the rules that ask the strategies, change the state and
+make the commands. States, each with instances at three versions and bound 3:
 
 * ``all wait``: every response waits with some tokens, after a mass interruption; all instances are idle
 * ``start``: every response is new and every instance idle
 * ``steady``: nine in ten run, the others wait; half of the instances are behind and may begin nothing as they are
 
-Exit status 1: either takes longer than its limit.
+Exit status 1: either takes longer than the limit.
 
 Seconds are CPU seconds of the one process, so that a busy machine does not blur the figure; the median over the plans.
+The garbage collector is on. What making the states left behind is collected before each plan, or a full collection of
+it would fall on some of them by chance.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -44,7 +47,7 @@ from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
 
 SIZES = {(32, 2_048): 0.010, (256, 16_384): 0.100}
-"""(instances, responses): CPU seconds a plan may take."""
+"""(instances, responses): CPU seconds a plan may take, with its commands too."""
 GROUP_SIZE, BOUND = 16, 3
 VERSIONS = (4, 5, 6)
 NOW = 100.0
@@ -137,6 +140,7 @@ def carry_out(state: State, schedule: Schedule) -> list[Command]:
 
 
 def cpu_s(action: Callable[[State, Schedule], Any], state: State, schedule: Schedule) -> tuple[float, Any]:
+    gc.collect()
     begin_s = time.process_time()
     result = action(state, schedule)
     return time.process_time() - begin_s, result
@@ -151,16 +155,17 @@ def measure(num_instances: int, num_responses: int, name: str, repeats: int) -> 
         taken, commands = cpu_s(carry_out, state, schedule)
         rules.append(taken)
         num_routed = sum(len(command.dispatches) for command in commands if isinstance(command, Submit))
-    limit = SIZES[num_instances, num_responses]
+    limit, chosen_s, whole_s = SIZES[num_instances, num_responses], statistics.median(plans), statistics.median(rules)
     return {
         "instances": num_instances,
         "responses": num_responses,
         "state": name,
-        "plan_cpu_ms": round(1e3 * statistics.median(plans), 2),
+        "plan_cpu_ms": round(1e3 * chosen_s, 2),
         "of_each_plan": [round(1e3 * seconds, 2) for seconds in plans],
+        "with_commands_cpu_ms": round(1e3 * whole_s, 2),
+        "of_each_with_commands": [round(1e3 * seconds, 2) for seconds in rules],
         "limit_ms": 1e3 * limit,
-        "holds": statistics.median(plans) < limit,
-        "with_commands_cpu_ms": round(1e3 * statistics.median(rules), 2),
+        "holds": max(chosen_s, whole_s) < limit,
         "num_routed": num_routed,
     }
 
@@ -179,7 +184,7 @@ def main() -> int:
         machine = f"{platform.machine()}, one of {os.cpu_count()} cores, Python {platform.python_version()}"
         options.json.write_text(json.dumps({"machine": machine, "plans": rows}, indent=2) + "\n")
     judged = {
-        name: all(row[name] <= row["limit_ms"] for row in rows) for name in ("plan_cpu_ms", "with_commands_cpu_ms")
+        name: all(row[name] < row["limit_ms"] for row in rows) for name in ("plan_cpu_ms", "with_commands_cpu_ms")
     }
     for name, holds in judged.items():
         print(f"{'pass' if holds else 'FAIL'}  {name} within the limit")

@@ -21,7 +21,7 @@ from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.ledger import BatchState
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EpochEnd, Leftovers, Placement, VersionCap
-from tailrace.core.trajectory import Finish, TrajectoryPhase
+from tailrace.core.trajectory import Finish, Trajectory, TrajectoryPhase
 
 WORDS = (
     Admission, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement, TrajectoryPhase,
@@ -52,6 +52,7 @@ class Sample:
     listed: list[float]
     table: dict[GroupId, Inner]
     by_number: dict[InstanceId, bool]
+    named: do.Dispatch
     nothing: None = None
 
 
@@ -65,6 +66,7 @@ SAMPLE = Sample(
     listed=[0.5, 2.0],
     table={GROUP: Inner(number=1)},
     by_number={InstanceId(2): True},
+    named=do.Dispatch(trajectory=RESPONSE, start=5),
 )
 
 
@@ -75,9 +77,23 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     assert data["colour"] == "red"
     assert data["table"] == {"a:b:1:2": {"number": 1}}
     assert data["by_number"] == {"2": True}
+    assert data["named"] == {"trajectory": "a:b:1:2:3:4", "start": 5}
     found = codec.decode(Sample, data)
     assert found == SAMPLE
     assert isinstance(next(iter(found.by_number)), int)
+    assert isinstance(found.named, do.Dispatch)
+
+
+def test_what_follows_from_the_rest_is_not_stored_and_comes_back() -> None:
+    response = Trajectory(id=RESPONSE)
+    response.grow(5, Version(1))
+    response.grow(7, Version(2))
+    response.move(TrajectoryPhase.RUNNING, now=1.25)
+    data = codec.encode(response)
+    assert "length" not in data
+    found = codec.decode(Trajectory, json.loads(json.dumps(data)))
+    assert found == response
+    assert found.length == 7
 
 
 @pytest.mark.parametrize("words", WORDS)

@@ -91,6 +91,6 @@ def test_staleness_property_12_a_router_gives_nothing_to_where_it_would_queue(
     if num_running and busy.kv_tokens + costs.k5 * length > kv_budget:
         assert routes == []
     elif not num_running:
-        assert [route.instance for route in routes] == [0]
+        assert [route.instances for route in routes] == [[0]]
     waiting = replace(busy, num_responses=num_running + 1, num_waiting=1)
     assert list(router.route(view([waiting], [begun(0, version=0, length=length)], costs=costs))) == []

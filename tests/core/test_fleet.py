@@ -13,12 +13,13 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core.coordination import Coordination
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.dispatching import _give
+from tailrace.core.dispatching import give
 from tailrace.core.errors import CoreError
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.policy import FleetView, Route
+from tailrace.core.moves import begin
+from tailrace.core.policy import FleetView, Route, WaitingGroup
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.state import State
 from tailrace.core.trajectory import Trajectory, TrajectoryPhase
@@ -64,10 +65,48 @@ def test_an_instance_whose_end_was_asked_for_takes_no_work_and_is_not_counted_on
 
 def test_a_response_does_not_go_on_with_an_older_version() -> None:
     with pytest.raises(CoreError, match=f"{RESPONSE} with tokens of version 1 cannot go to"):
-        _give(two_versions(), SCHEDULE, Route(RESPONSE, I1), 0.0)
+        list(give(two_versions(), SCHEDULE, [Route(GROUP, [RESPONSE], [I1])], 0.0))
     state = two_versions()
-    assert _give(state, SCHEDULE, Route(RESPONSE, I0), 0.0) == do.Dispatch(trajectory=RESPONSE, start=5)
+    [submit] = give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0)
+    assert submit == do.Submit(instance=I0, dispatches=(do.Dispatch(trajectory=RESPONSE, start=5),))
     assert state.trajectory(RESPONSE).phase is TrajectoryPhase.RUNNING
+
+
+def test_what_is_routed_takes_its_place_once_and_is_handed_over_in_the_order_it_was_routed() -> None:
+    schedule = replace(SCHEDULE, group_size=4)
+    state = two_versions()
+    state.pending.clear()
+    state.groups.clear()
+    begin(state, schedule, GROUP, "")
+    first, second, third, _ = state.groups[GROUP].members
+    instance = state.instances[I0]
+    instance.heard_at = 1.0
+    submits = list(give(state, schedule, [Route(GROUP, [second, first, third], [I1, I0, I0])], 5.0))
+    handed = {submit.instance: [each.trajectory for each in submit.dispatches] for submit in submits}
+    assert list(handed.items()) == [(I0, [first, third]), (I1, [second])]
+    assert state.groups[GROUP].version == state.ledger.version_of(GROUP) == 0, "the first went to an instance of it"
+    assert state.pending == {GROUP: 1}
+    assert list(instance.running) == [first, third]
+    assert instance.heard_at == 5.0, "it was idle"
+    *_, last = state.groups[GROUP].members
+    list(give(state, schedule, [Route(GROUP, [last], [I0])], 9.0))
+    assert instance.heard_at == 5.0, "it was not"
+    assert not state.pending
+
+
+def test_an_instance_that_accepts_no_work_is_given_none() -> None:
+    state = two_versions()
+    state.instances[I0].is_called = True
+    with pytest.raises(CoreError, match=f"{RESPONSE} cannot go to .* which accepts no work"):
+        list(give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0))
+
+
+def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None:
+    trajectories = tuple(TrajectoryId(GROUP, member) for member in range(3))
+    group = WaitingGroup(GROUP, None, trajectories, (7, 8, 9), (Version(0),) * 3)
+    left = group.without({trajectories[1]}, Version(2))
+    assert left == WaitingGroup(GROUP, Version(2), trajectories[::2], (7, 9), (Version(0),) * 2)
+    assert group.without(trajectories, Version(2)) is None
 
 
 def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
@@ -75,12 +114,12 @@ def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
     assert view.newest == 1
     assert not view.claims().has_new, "the only group was begun before"
     [group] = view.queue
-    assert [(member.length, member.needs) for member in group.members] == [(7, 1)]
+    assert [(length, needs) for _, length, needs in group.members] == [(7, 1)]
 
 
 def test_a_view_has_what_an_instance_generates() -> None:
     state = two_versions()
-    _give(state, SCHEDULE, Route(RESPONSE, I0), 0.0)
+    list(give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0))
     view = fleet_view(state, SCHEDULE, 0.0)
     [[response]] = [group.members for group in view.running(I0)]
     assert response == (RESPONSE, 7, Version(1))

@@ -104,6 +104,11 @@ def leave_waiting(state: State) -> None:
     group.members[fresh.id], group.num_unsettled = fresh, 1
 
 
+def begin_unseen(state: State) -> None:
+    group = next(g for g in groups(state, GroupPhase.OPEN) if g.version is None)
+    next(iter(group.members.values())).grow(1, Version(0))
+
+
 def age_reservation(state: State) -> None:
     """Of an unbounded ledger, whose order does not depend on versions."""
     group = next(g for g in state.ledger if state.groups[g].version and isinstance(state.ledger._store, Pool))
@@ -176,6 +181,8 @@ CHANGES: dict[str, Change] = {
     "a waiting response has an instance": lambda s: put(members(s, TrajectoryPhase.PENDING)[0], instance=InstanceId(0)),
     "versions of a response fall": lambda s: members(s, TrajectoryPhase.SCORED)[0].segments.extend([(5, 1), (3, 1)]),
     "a version comes twice": lambda s: members(s, TrajectoryPhase.SCORED)[0].segments.extend([(9, 1), (9, 1)]),
+    "a response has tokens nobody counted": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], length=10**6),
+    "a new group has tokens": begin_unseen,
     "a running response has ended": lambda s: put(first_running(s), finish=Finish.STOP),
     "a scored response has not": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], finish=None),
     "tokens are older than their group": stale_tokens,

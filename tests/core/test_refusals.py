@@ -104,8 +104,9 @@ def test_a_response_never_shrinks() -> None:
     response = running(world)
     long, short = (ev.Progressed(trajectory=response, length=length) for length in (9, 8))
     world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(long,)))
-    with pytest.raises(InvalidTransition, match="report of length 8 by version 0"):
+    with pytest.raises(InvalidTransition, match="report of length 8 by version 0") as error:
         world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(short,)))
+    assert "pending -> running" in error.value.story[0], "it has its story"
 
 
 def test_versions_of_a_response_never_fall_and_equal_ones_are_one_segment() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_the_figures_of_the_run_that_is_drawn_are_those_of_the_simulator() -> No
     figures = [(f"{f.staleness_mean:.2f}", str(f.staleness_max), str(f.staleness_violations)) for f in results.values()]
     assert rows(r"(staleflow|async-cap)-\d") == [(name, *each) for name, each in zip(results, figures, strict=True)]
     assert f"{results['staleflow-2'].wall_s / results['async-cap-2'].wall_s - 1:.0%}" == "4%"
+
+
+def test_the_cost_of_a_plan_is_the_one_that_was_kept() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "planning.json").read_text())
+    expected = [
+        (
+            f"{row['instances']} x {row['responses']:,}",
+            row["state"],
+            f"{row['num_routed']:,}",
+            *(f"{row[name]:.1f} ms" for name in ("plan_cpu_ms", "with_commands_cpu_ms")),
+            f"{row['limit_ms']:.0f} ms",
+        )
+        for row in kept["plans"]
+    ]
+    assert rows(r"\d+ x [\d,]+") == expected
+    assert kept["machine"] in PAGE
 
 
 @pytest.mark.parametrize("name", ["staleness-buffers.svg", "staleness-timeline.svg"])

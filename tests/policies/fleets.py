@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tailrace.core.admission import Admission, LedgerRules, Overlay
 from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
+from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup
 
 BOUND = 2
 COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
@@ -35,8 +35,8 @@ def _group(
     prompt: int, version: Version | None, needs: int, members: int, length: int, exact: bool = False
 ) -> WaitingGroup:
     group = GroupId("heldout" if exact else "train", 0, prompt)
-    waiting = [WaitingResponse(TrajectoryId(group, member), length, Version(needs)) for member in range(members)]
-    return WaitingGroup(group, version, tuple(waiting), exact)
+    waiting = tuple(TrajectoryId(group, member) for member in range(members))
+    return WaitingGroup(group, version, waiting, (length,) * members, (Version(needs),) * members, exact)
 
 
 def view(

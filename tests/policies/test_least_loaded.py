@@ -12,7 +12,7 @@ def routed(seen: object) -> dict[int, list[int]]:
     """Prompt by prompt, the instances its members went to."""
     found: dict[int, list[int]] = {}
     for route in LeastLoaded().route(seen):  # type: ignore[arg-type]
-        found.setdefault(route.trajectory.group.prompt, []).append(route.instance)
+        found.setdefault(route.group.prompt, []).extend(route.instances)
     return found
 
 

@@ -15,7 +15,7 @@ POLICY = Waterfall(kv_budget=10_000)
 
 def routed(seen: FleetView, policy: Waterfall = POLICY) -> list[tuple[int, int]]:
     """(prompt, instance) of every response that goes somewhere, in order."""
-    return [(route.trajectory.group.prompt, route.instance) for route in policy.route(seen)]
+    return [(route.group.prompt, number) for route in policy.route(seen) for number in route.instances]
 
 
 def test_a_response_goes_where_it_adds_most() -> None:
@@ -114,14 +114,14 @@ def searched(instances: list, queue: list[WaitingGroup]) -> list[tuple[int, int]
     load = {i.instance: (i.num_responses, i.kv_tokens) for i in instances}
     found = []
     for group in queue:
-        for member in group.members:
+        for _, length, _ in group.members:
             gains = {
-                i: COSTS.gain(length=member.length, num_running=n, kv_tokens=kv, kv_budget=10_000)
+                i: COSTS.gain(length=length, num_running=n, kv_tokens=kv, kv_budget=10_000)
                 for i, (n, kv) in load.items()
             }
             best = max(gains, key=lambda i: (gains[i], -load[i][0], -i))
-            if gains[best] < 0.3 * COSTS.ideal_gain(length=member.length):
+            if gains[best] < 0.3 * COSTS.ideal_gain(length=length):
                 return found
-            load[best] = (load[best][0] + 1, load[best][1] + member.length)
+            load[best] = (load[best][0] + 1, load[best][1] + length)
             found.append((group.group.prompt, best))
     return found

@@ -84,5 +84,7 @@ class Overlay:
     def _place(self, version: int, free: list[int]) -> int | None:
         """The batch to come it would be admitted to: in order the earliest with room, by deadline the latest."""
         last = version + self.rules.max_staleness - self.current if self.rules.admission.is_strict else 0
-        batches = range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1)
-        return next((index for index in batches if free[index]), None)
+        for index in range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1):
+            if free[index]:
+                return index
+        return None

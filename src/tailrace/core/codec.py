@@ -1,7 +1,8 @@
-"""Dataclasses to JSON values and back, by their type annotations.
+"""Dataclasses and named tuples to JSON values and back, by their type annotations.
 
 Ids become their short string form, enums their value. ``decode(type, encode(x)) == x`` for every type the
-core uses; a type this file does not know is an error when it is first met, not a silent ``str()``.
+core uses; a type this file does not know is an error when it is first met, not a silent ``str()``. A field that
+``__init__`` does not take follows from the others: it is not stored, and there again when they are read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache, lru_cache
 
@@ -25,12 +26,14 @@ def encode(value: object) -> _Json:
         return str(value)
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: encode(item) for name, item in value._asdict().items()}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {_encode_key(key): encode(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
     raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
 
 
@@ -57,13 +60,15 @@ def _decoder(annotation: typing.Any) -> Callable[[typing.Any], typing.Any]:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return annotation
     if dataclasses.is_dataclass(annotation):
-        return _dataclass_decoder(typing.cast(type, annotation))
+        return _record_decoder(annotation, [field.name for field in dataclasses.fields(annotation) if field.init])
+    if hasattr(annotation, "_fields"):
+        return _record_decoder(annotation, annotation._fields)
     return _container_decoder(annotation)
 
 
-def _dataclass_decoder(cls: type) -> Callable[[typing.Any], typing.Any]:
+def _record_decoder(cls: typing.Any, names: Iterable[str]) -> Callable[[typing.Any], typing.Any]:
     hints = typing.get_type_hints(cls)
-    readers = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+    readers = {name: _decoder(hints[name]) for name in names}
     return lambda data: cls(**{name: reader(data[name]) for name, reader in readers.items() if name in data})
 
 

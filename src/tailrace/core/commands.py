@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 
@@ -37,8 +38,7 @@ class KillInstance(Command):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     trajectory: TrajectoryId
     start: int
     """Tokens it already has: generation continues there."""

@@ -134,10 +134,12 @@ class Group:
         assert unsettled == self.num_unsettled, self.story
         assert unsettled == 0 or self.phase in (GroupPhase.OPEN, GroupPhase.DEFERRED), self.story
         for member, trajectory in self.members.items():
+            assert self.version is not None or trajectory == Trajectory(id=member), "a new group with a begun member"
             assert member == trajectory.id
             assert member.group == self.id
             assert (trajectory.instance is not None) == (trajectory.phase is TrajectoryPhase.RUNNING), trajectory.story
             versions = [version for version, _ in trajectory.segments]
+            assert trajectory.length == sum(count for _, count in trajectory.segments), trajectory.story
             assert versions == sorted(set(versions)), trajectory.story
             assert (trajectory.finish is not None) == trajectory.has_ended, trajectory.story
             assert self.version is None or not versions or self.version <= versions[0], trajectory.story

@@ -35,7 +35,7 @@ def _leave(state: State, trajectory: Trajectory) -> None:
     """Take it out of the index of its phase."""
     match trajectory.phase:
         case TrajectoryPhase.PENDING:
-            _stop_waiting(state, trajectory.id.group)
+            stop_waiting(state, trajectory.id.group, 1)
         case TrajectoryPhase.RUNNING:
             assert trajectory.instance is not None
             instance = state.instances[trajectory.instance]
@@ -49,9 +49,10 @@ def _leave(state: State, trajectory: Trajectory) -> None:
             del state.scoring[trajectory.id]
 
 
-def _stop_waiting(state: State, group: GroupId) -> None:
+def stop_waiting(state: State, group: GroupId, count: int) -> None:
+    """So many of its members go to instances, or are given up."""
     if group in state.pending:  # those of a deferred group are not there
-        state.pending[group] -= 1
+        state.pending[group] -= count
         if not state.pending[group]:
             del state.pending[group]
 

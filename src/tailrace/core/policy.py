@@ -6,7 +6,7 @@ core knows of an instance already counts every command it was sent, so a view is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -35,28 +35,44 @@ class InstanceView:
         return self.num_responses - self.num_waiting
 
 
-class WaitingResponse(NamedTuple):
-    trajectory: TrajectoryId
-    length: int
-    """Tokens it has, with its prompt."""
-    needs: Version
-    """The oldest version that may go on with it; of no meaning if its group is new."""
-
-
 class WaitingGroup(NamedTuple):
-    """The members of a group that wait for an instance."""
+    """The members of a group that wait for an instance, in columns: a view may hold many thousands of them."""
 
     group: GroupId
     version: Version | None
-    """The oldest version its tokens may come from; None: it is new."""
-    members: tuple[WaitingResponse, ...]
+    """The oldest version its tokens may come from; None: it is new, and its members are all alike."""
+    trajectories: tuple[TrajectoryId, ...]
+    lengths: tuple[int, ...]
+    """Tokens each of them has, with its prompt."""
+    needs: tuple[Version, ...]
+    """The oldest version that may go on with each; of no meaning if the group is new."""
     is_exact: bool = False
     """Only this version may generate it: an evaluation."""
 
+    @property
+    def members(self) -> Iterator[tuple[TrajectoryId, int, Version]]:
+        """Row by row."""
+        return zip(self.trajectories, self.lengths, self.needs, strict=True)
+
+    def without(self, gone: Container[TrajectoryId], version: Version | None) -> WaitingGroup | None:
+        """What still waits, in a group that is of this version by now; None: nothing does."""
+        rows = [row for row in self.members if row[0] not in gone]
+        if not rows:
+            return None
+        trajectories, lengths, needs = zip(*rows, strict=True)
+        return WaitingGroup(self.group, version, trajectories, lengths, needs, self.is_exact)
+
 
 class Route(NamedTuple):
-    trajectory: TrajectoryId
-    instance: InstanceId
+    """Members of one group go to instances, the first to the first and so on."""
+
+    group: GroupId
+    trajectories: Sequence[TrajectoryId]
+    instances: Sequence[InstanceId]
+
+    @property
+    def places(self) -> Iterator[tuple[TrajectoryId, InstanceId]]:
+        return zip(self.trajectories, self.instances, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +98,7 @@ class Claims:
             elif group.is_exact:
                 exact.add(group.version)
             else:
-                needed.update(member.needs for member in group.members)
+                needed.update(group.needs)
         most_needed = max(needed | exact, default=None)
         return cls(
             exact=frozenset(exact),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from tailrace.core.errors import InvalidTransition
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
@@ -46,6 +47,8 @@ class TrajectoryPhase(Enum):
     DROPPED = "dropped"
     """Its reward failed and the run drops such responses."""
 
+    __hash__ = object.__hash__  # every move looks up a pair of phases, and the hash of an Enum is a Python function
+
 
 _P = TrajectoryPhase
 LEGAL: frozenset[tuple[TrajectoryPhase, TrajectoryPhase]] = frozenset(
@@ -62,6 +65,12 @@ LEGAL: frozenset[tuple[TrajectoryPhase, TrajectoryPhase]] = frozenset(
 SETTLED: frozenset[TrajectoryPhase] = frozenset({_P.SCORED, _P.DROPPED})
 
 
+@lru_cache(maxsize=16)
+def _line(now: float, old: TrajectoryPhase, new: TrajectoryPhase) -> str:
+    """Of a story. Kept for a while: many responses make the same move at the same moment."""
+    return f"{now:.3f}  {old.value} -> {new.value}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Trajectory:
     """Owns the metadata of one response; its tokens live in the payload store."""
@@ -71,15 +80,16 @@ class Trajectory:
     instance: InstanceId | None = None
     """Where it runs; set exactly while RUNNING."""
     segments: list[tuple[Version, int]] = field(default_factory=list)
-    """Run-length encoded versions of its tokens, as far as reported."""
+    """Run-length encoded versions of its tokens, as far as reported. Only ``grow`` adds to them."""
+    length: int = field(init=False)
+    """Tokens of all segments."""
     finish: Finish | None = None
     outcome: Outcome | None = None
     score: float = 0.0
     story: list[str] = field(default_factory=list)
 
-    @property
-    def length(self) -> int:
-        return sum([count for _, count in self.segments])
+    def __post_init__(self) -> None:
+        self.length = sum(count for _, count in self.segments)
 
     @property
     def has_ended(self) -> bool:
@@ -88,7 +98,7 @@ class Trajectory:
     def move(self, new: TrajectoryPhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:
             raise InvalidTransition(f"trajectory {self.id}", self.phase.value, new.value, self.story)
-        self.story.append(f"{now:.3f}  {self.phase.value} -> {new.value}")
+        self.story.append(_line(now, self.phase, new))
         self.phase = new
 
     def grow(self, length: int, version: Version) -> int:
@@ -101,4 +111,5 @@ class Trajectory:
             self.segments[-1] = (version, self.segments[-1][1] + new_tokens)
         elif new_tokens:
             self.segments.append((version, new_tokens))
+        self.length = length
         return new_tokens

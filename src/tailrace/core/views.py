@@ -14,7 +14,7 @@ from tailrace.core.coordination import Coordination
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import InstanceId, Version
-from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup, WaitingResponse
+from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
 from tailrace.core.trajectory import Trajectory, TrajectoryPhase
@@ -119,9 +119,11 @@ def _begun(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
 def _new(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
     if schedule.has_rounds and state.round is None:
         return
+    length = schedule.coordination.prompt_length
     for number in state.pending:
         if (group := state.groups[number]).version is None:
-            yield _waiting(group, _pending(group), schedule.coordination.prompt_length)
+            size = len(group.members)  # all of them wait, and none has a token
+            yield WaitingGroup(number, None, tuple(group.members), (length,) * size, (_ANY,) * size)
 
 
 def _claims(state: State, schedule: Schedule) -> Claims:
@@ -158,14 +160,11 @@ def _waiting(
     oldest: Version = _ANY,
 ) -> WaitingGroup:
     oldest = max(oldest, group.version or _ANY)
-    waiting = [
-        # Versions never decrease along a response.
-        WaitingResponse(t.id, t.length + prompt_length, max(oldest, t.segments[-1][0]))
-        if t.segments
-        else WaitingResponse(t.id, prompt_length, oldest)
-        for t in members
-    ]
-    return WaitingGroup(group.id, group.version, tuple(waiting), is_exact)
+    ids = [t.id for t in members]
+    lengths = [t.length + prompt_length for t in members]
+    # Versions never decrease along a response.
+    needs = [t.segments[-1][0] if t.segments and t.segments[-1][0] > oldest else oldest for t in members]
+    return WaitingGroup(group.id, group.version, tuple(ids), tuple(lengths), tuple(needs), is_exact)
 
 
 def _running(state: State, schedule: Schedule, number: InstanceId) -> Sequence[WaitingGroup]:

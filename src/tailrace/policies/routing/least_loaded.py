@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
-from tailrace.core.ids import InstanceId, Version
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.policy import FleetView, Route, WaitingGroup
 
 
@@ -21,21 +21,24 @@ class LeastLoaded:
     def route(self, view: FleetView) -> Iterator[Route]:
         tiers, admission = _tiers(view), view.admission.copy()
         for group in view.queue:
-            version = group.version
-            for member in group.members:
-                if not any(tiers.values()):
-                    return
+            if not any(tiers.values()):
+                return
+            version, going, chosen = group.version, list[TrajectoryId](), list[InstanceId]()
+            for trajectory, _, needs in group.members:
                 if version is None:
                     able = [v for v in tiers if v >= view.oldest_for_new and admission.can_reserve(v)]
                 else:
-                    able = _able(tiers, group, max(version, member.needs))
+                    able = _able(tiers, group, max(version, needs))
                 if (tier := min((v for v in able if tiers[v]), key=lambda v: tiers[v][0], default=None)) is not None:
                     if version is None:
                         version = tier
                         admission.reserve(tier)
-                    yield Route(member.trajectory, _take(tiers[tier]))
+                    going.append(trajectory)
+                    chosen.append(_take(tiers[tier]))
                 elif version is None:
                     return  # what is new has the same claim as what is behind it
+            if going:
+                yield Route(group.group, going, chosen)
 
 
 Loads = list[tuple[int, InstanceId, int]]

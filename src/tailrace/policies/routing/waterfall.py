@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
+from tailrace.core.admission import Overlay
 from tailrace.core.costs import CostModel, step_s
-from tailrace.core.ids import InstanceId, Version
-from tailrace.core.policy import FleetView, InstanceView, Route
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.policy import FleetView, InstanceView, Route, WaitingGroup
 
 _TRIES = 4
 """Instances of a tier that are looked at for room in their KV cache."""
@@ -36,41 +37,81 @@ class Waterfall:
     """Tokens of a new response. Instances are tried in the order of what one would gain there."""
 
     def route(self, view: FleetView) -> Iterator[Route]:
-        tiers, admission = self._tiers(view), view.admission.copy()
+        tiers, admission = _Tiers(self, view), view.admission.copy()
         for group in view.queue:
-            version, able, able_from = group.version, tiers, -1
-            for trajectory, length, needs in group.members:
-                oldest = view.oldest_for_new if version is None else max(version, needs)
-                if oldest != able_from:
-                    able = [tier for tier in tiers if tier.version >= oldest]
-                    able_from = oldest
-                    if version is None:
-                        able = [tier for tier in able if admission.can_reserve(tier.version)]
-                    elif group.is_exact:
-                        able = [tier for tier in able if tier.version == oldest]
-                for tier in able:
-                    if (chosen := tier.take(length)) is not None:
-                        if version is None:
-                            version, able_from = tier.version, -1
-                            admission.reserve(version)
-                        yield Route(trajectory, chosen)
-                        break
-                else:
-                    if version is None:
-                        return  # what is new has the same claim as what is behind it
-                    tiers = [tier for tier in tiers if tier.version < oldest]
-                    able_from = -1
-            if not tiers:
+            if not tiers.open:
                 return
+            if group.version is not None:
+                route = tiers.go_on(group, group.version)
+            else:
+                route = tiers.begin(group, view.oldest_for_new, admission)
+            if route is not None:
+                yield route
+            elif group.version is None:
+                return  # what is new has the same claim as what is behind it
 
-    def _tiers(self, view: FleetView) -> list[_Tier]:
-        """The oldest version first."""
+
+class _Tiers:
+    """Those that are not closed, the oldest version first."""
+
+    def __init__(self, policy: Waterfall, view: FleetView) -> None:
         loads: dict[Version, list[_Load]] = {}
         for each in view.instances:
-            room = 0 if each.num_waiting else min(each.capacity, self.max_running) - each.num_responses
+            room = 0 if each.num_waiting else min(each.capacity, policy.max_running) - each.num_responses
             if room >= 1:
                 loads.setdefault(each.version, []).append(_Load(each, room, view.costs))
-        return [_Tier(version, self, view.costs, loads[version]) for version in sorted(loads)]
+        self.open = [_Tier(version, policy, view.costs, loads[version]) for version in sorted(loads)]
+        self._costs, self._min_gain = view.costs, policy.min_gain
+
+    def begin(self, group: WaitingGroup, oldest: Version, admission: Overlay) -> Route | None:
+        """The first tier that takes any of its members gives the group its version. None of them has a token yet, so
+        they are alike: a tier takes as many as it can, and the next ones what is left."""
+        length, num_members, version = group.lengths[0], len(group.trajectories), None
+        enough, chosen = self._enough(length), list[InstanceId]()
+        for tier in self.open:
+            if version is None and (tier.version < oldest or not admission.can_reserve(tier.version)):
+                continue
+            while len(chosen) < num_members and (number := tier.take(length, enough)) is not None:
+                chosen.append(number)
+            if chosen and version is None:
+                version = tier.version
+                admission.reserve(version)
+        if version is None:
+            return None
+        if len(chosen) < num_members:
+            self._close(version)
+        return Route(group.group, group.trajectories[: len(chosen)], chosen)
+
+    def go_on(self, group: WaitingGroup, version: Version) -> Route | None:
+        """Where the members of a group of this version go that do not wait any longer."""
+        if self.open[-1].version < min(group.needs):
+            return None  # all of it waits for an instance that is not here, and closes none
+        going, chosen = list[TrajectoryId](), list[InstanceId]()
+        able, able_from = self.open, None
+        for trajectory, length, needs in group.members:
+            oldest = needs if needs > version else version
+            if oldest != able_from:
+                able, able_from = self._able(oldest, group.is_exact), oldest
+            enough = self._enough(length) if able else math.inf
+            for tier in able:
+                if (number := tier.take(length, enough)) is not None:
+                    going.append(trajectory)
+                    chosen.append(number)
+                    break
+            else:
+                self._close(oldest)
+                able = []
+        return Route(group.group, going, chosen) if going else None
+
+    def _enough(self, length: int) -> float:
+        """The gain below which a response of so many tokens rather waits."""
+        return self._min_gain * self._costs.ideal_gain(length=length)
+
+    def _able(self, oldest: Version, is_exact: bool) -> list[_Tier]:
+        return [tier for tier in self.open if tier.version == oldest or (tier.version > oldest and not is_exact)]
+
+    def _close(self, oldest: Version) -> None:
+        self.open = [tier for tier in self.open if tier.version < oldest]
 
 
 class _Load:
@@ -90,35 +131,34 @@ class _Tier:
     """The instances of one version that have room, in a heap: the most gain first, then the fewest responses, then the
     lowest number."""
 
-    __slots__ = ("_budget", "_costs", "_enough", "_heap", "_k5", "_new_length", "_policy", "version")
+    __slots__ = ("_budget", "_costs", "_heap", "_k5", "_new_length", "_refused", "version")
 
     def __init__(self, version: Version, policy: Waterfall, costs: CostModel, loads: list[_Load]) -> None:
-        self.version, self._policy, self._costs, self._k5 = version, policy, costs, costs.k5
+        self.version, self._costs, self._k5 = version, costs, costs.k5
         self._budget, self._new_length = policy.kv_budget, policy.prompt_length
-        self._enough: dict[int, float] = {}
+        self._refused: set[int] = set()
+        """Lengths that gain too little: loads only grow, so they always will."""
         gain, length = self._gain, policy.prompt_length
         self._heap = [(-gain(load, length), load.num_running, load.instance, load) for load in loads]
         heapify(self._heap)
 
-    def take(self, length: int) -> InstanceId | None:
-        """The instance that takes the response and has it from now on; None: none gains enough."""
-        enough = self._enough.get(length) or self._work_out(length)
-        if enough == math.inf or not self._heap:
+    def take(self, length: int, enough: float) -> InstanceId | None:
+        """The instance that takes the response and has it from now on; None: none gains ``enough``."""
+        if not self._heap or length in self._refused:
             return None
-        loss, _, _, load = self._heap[0]
+        loss, _, number, load = self._heap[0]
         gain = -loss if length == self._new_length else self._gain(load, length)
         if gain >= enough:
             self._add(load, length, gain)
-            return load.instance
+            return number
         # Those behind gain less, unless it is for want of room that this one gains nothing: another may have it.
-        chosen = self._take_behind(length) if gain == 0 else None
+        chosen = self._take_behind(length, enough) if gain == 0 else None
         if chosen is None:
-            self._enough[length] = math.inf  # loads only grow: none ever will
+            self._refused.add(length)
         return chosen
 
-    def _take_behind(self, length: int) -> InstanceId | None:
-        passed = [heappop(self._heap)]
-        chosen, enough = None, self._enough[length]
+    def _take_behind(self, length: int, enough: float) -> InstanceId | None:
+        passed, chosen = [heappop(self._heap)], None
         while self._heap and len(passed) < _TRIES and chosen is None:
             load = self._heap[0][3]
             if (gain := self._gain(load, length)) >= enough:
@@ -149,7 +189,3 @@ class _Tier:
         if kv_tokens > self._budget and num_running:
             return 0.0
         return (num_running + 1) / step_s(self._costs, kv_tokens, num_running + 1) - load.speed
-
-    def _work_out(self, length: int) -> float:
-        self._enough[length] = self._policy.min_gain * self._costs.ideal_gain(length=length)
-        return self._enough[length]

@@ -69,8 +69,9 @@ class WhenUseful:
             trial = outlook.pulled(candidate.instance)
             routes = tuple(self.routing.route(trial.view))
             running = outlook.view.running(candidate.instance)
-            own = {member.trajectory for group in running for member in group.members}
-            if any(r.instance == candidate.instance and r.trajectory not in own for r in routes):
+            own = {trajectory for group in running for trajectory in group.trajectories}
+            places = (place for route in routes for place in route.places)
+            if any(number == candidate.instance and trajectory not in own for trajectory, number in places):
                 outlook, num_useless = trial, 0
                 outlook.follow(routes)
                 chosen.append(candidate.instance)
@@ -94,23 +95,22 @@ class _Outlook:
 
     def follow(self, routes: Iterable[Route]) -> None:
         """Let what was routed go where it was routed."""
-        places = {route.trajectory: route.instance for route in routes}
+        places = dict(place for route in routes for place in route.places)
         if not places:
             return
         instances = {i.instance: i for i in self.view.instances}
         admission, left = self.view.admission.copy(), []
         for group in self.view.queue:
-            going = [member for member in group.members if member.trajectory in places]
             version = group.version
-            for member in going:
-                number = places[member.trajectory]
+            for trajectory, length, _ in group.members:
+                if (number := places.get(trajectory)) is None:
+                    continue
                 if version is None:
                     version = instances[number].version
                     admission.reserve(version)
-                instances[number] = self._loaded(instances[number], member.length)
-            if len(going) < len(group.members):
-                staying = tuple(member for member in group.members if member.trajectory not in places)
-                left.append(group._replace(version=version, members=staying))
+                instances[number] = self._loaded(instances[number], length)
+            if (staying := group.without(places, version)) is not None:
+                left.append(staying)
         self.view = replace(self.view, instances=tuple(instances.values()), queue=left, admission=admission)
 
     def _loaded(self, instance: InstanceView, length: int) -> InstanceView:
