@@ -4,11 +4,11 @@
 
 A plan is all three strategies, throughput-oriented, on one state of the coordinator: synchronize, migrate, route, each
 with the view it looks at. ``with commands`` is the whole pass: the rules that ask the strategies, change the state and
-make the commands. States, each with instances at three versions and bound 3:
+make the commands. States, each with bound 3:
 
-* ``all wait``: every response waits with some tokens, after a mass interruption; all instances are idle
-* ``start``: every response is new and every instance idle
-* ``steady``: nine in ten run, the others wait; half of the instances are behind and may begin nothing as they are
+* ``all wait``: every response waits with some tokens, and every instance is idle and has just pulled
+* ``start``: every response is new and every instance idle, at the same version
+* ``steady``: nine in ten run, on instances at three versions; the others wait, and the older ones may not take them
 
 Exit status 1: either takes longer than the limit.
 
@@ -78,13 +78,13 @@ def schedule_of(num_instances: int, num_responses: int) -> Schedule:
 
 
 def blank(schedule: Schedule, num_responses: int) -> State:
-    """Instances at different versions, and groups that have begun nothing."""
+    """Idle instances of the published version, and groups that have begun nothing."""
     state = State.initial(schedule)
     state.version = state.published = Version(max(VERSIONS))
     state.ledger.current = state.version
     state.ledger.__post_init__()
-    for number, instance in state.instances.items():
-        instance.phase, instance.version = InstancePhase.READY, Version(VERSIONS[number % len(VERSIONS)])
+    for instance in state.instances.values():
+        instance.phase, instance.version = InstancePhase.READY, state.published
     for prompt in range(num_responses // GROUP_SIZE):
         begin(state, schedule, GroupId("train", 0, prompt), "")
     return state
@@ -104,6 +104,8 @@ def started(schedule: Schedule, num_responses: int, rng: random.Random) -> State
 def steady(schedule: Schedule, num_responses: int, rng: random.Random) -> State:
     state = started(schedule, num_responses, rng)
     numbers = list(state.instances)
+    for number, instance in state.instances.items():
+        instance.version = Version(VERSIONS[number % len(VERSIONS)])
     for group in state.groups.values():
         for trajectory in group.members.values():
             if rng.random() < 0.9:

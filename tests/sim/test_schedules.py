@@ -26,6 +26,7 @@ VARIANTS = {
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
     "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
     "staleflow-2": {"preset": "staleflow", "max_staleness": 2},
+    "staleflow-relieved": {"preset": "staleflow", "max_stuck_s": 1.0},
     "async-order": {"preset": "async-cap", "max_staleness": 2, "bound": "order"},
 }
 ALTERNATING = ("sync", "tail-batching", "active-partial", "bounded-partial", "keep-deferred", "drop")
@@ -37,6 +38,7 @@ OVERLAPPING = (
     "staleflow",
     "staleflow-2",
     "staleflow-vanilla",
+    "staleflow-relieved",
 )
 FAULTS = [
     {"kind": "lost", "instance": 1, "at": 1.5, "down_s": 20.0},
