@@ -12,6 +12,9 @@ Two intervals, the same on both sides:
     wall_s    the whole run: from the start of its processes over evaluation, steps and checkpoint to its end
     steps_s   from the first response given to an instance to the end of the last optimizer step
 
+Beside them, of the real run alone: ``trainer_token_s``, the seconds that the trainer itself took per token. Where
+nothing runs beside it, the schedule has no part in that: it tells how fast the machine was in this run.
+
 It passes if the error of ``wall_s`` is at most 15 % in every repeat for every schedule that was not fitted; else the
 exit status is 1.
 `--keep` takes the folder of `benchmarks/schedules.py` too, and runs nothing that is there already.
@@ -25,6 +28,7 @@ from typing import Any
 
 from compared_runs import Comparison, compared, parse, write
 
+from tailrace.core.events import StepTrained
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
 from tailrace.sim import calibrate
@@ -44,7 +48,8 @@ def look_at(comparison: Comparison) -> dict[str, Any]:
     for name in (*FITTED, *PREDICTED):
         real = comparison.journal(name)
         simulated, num_drawn = calibrate.simulate(fitted, calibration, calibrate.schedule_of(real))
-        rows.append({"schedule": name, "is_fitted": name in FITTED, **_compared(real, simulated), "drawn": num_drawn})
+        row = {"schedule": name, "is_fitted": name in FITTED, **_compared(real, simulated), "drawn": num_drawn}
+        rows.append({**row, "trainer_token_s": _trainer_token_s(real)})
     return {"seed": comparison.seed, "costs": asdict(calibration.costs), "rows": rows}
 
 
@@ -64,9 +69,14 @@ def _steps_s(entries: list[Entry]) -> float:
     return figures.seconds_per_step * figures.num_steps
 
 
+def _trainer_token_s(entries: list[Entry]) -> float:
+    trained = [entry.event for entry in entries if isinstance(entry.event, StepTrained)]
+    return sum(event.seconds for event in trained) / figures_of(entries).tokens_trained
+
+
 def show(repeats: list[dict[str, Any]]) -> None:
     heading = f"{'measured':>9} {'predicted':>9} {'error':>7}"
-    print(f"{'seed':4} {'schedule':15} {'wall s':>9}: {heading}   {'steps s':>9}: {heading}")
+    print(f"{'seed':4} {'schedule':15} {'wall s':>9}: {heading}   {'steps s':>9}: {heading}   trainer us/token")
     for repeat in repeats:
         for row in repeat["rows"]:
             name = row["schedule"] + (" *" if row["is_fitted"] else "")
@@ -74,7 +84,7 @@ def show(repeats: list[dict[str, Any]]) -> None:
                 f"{'':10} {found['measured']:9.1f} {found['predicted']:9.1f} {found['error']:+7.1%}"
                 for found in (row["wall_s"], row["steps_s"])
             ]
-            print(f"{repeat['seed']:4} {name:15} {'   '.join(cells)}")
+            print(f"{repeat['seed']:4} {name:15} {'   '.join(cells)}   {1e6 * row['trainer_token_s']:16.1f}")
     print("* fitted to this run")
 
 

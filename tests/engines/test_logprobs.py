@@ -72,6 +72,18 @@ def test_a_group_is_prefilled_once(make_engine: MakeEngine) -> None:
     assert engine.num_prefilled_tokens == 3 * 29
 
 
+def test_prefill_is_measured_with_its_padding_and_over_a_release(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_running=4)
+    generate(engine, [make_request(index, prompt=random_prompt(index, length)) for index, length in ((0, 30), (1, 10))])
+    before = engine.stats().prefill
+    assert before is not None
+    assert (before.num_batches, before.num_tokens) == (1, 2 * 29)
+    assert before.seconds > 0
+    engine.release()
+    engine.restore()
+    assert engine.stats().prefill == before
+
+
 def test_different_prompts_under_one_group_id_are_not_shared(
     make_engine: MakeEngine, reference_model: PreTrainedModel
 ) -> None:

@@ -9,7 +9,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from tailrace.observe.cost_fit import StepCosts, error, fit_jittery, fit_steps, non_negative, sample_s
+from tailrace.core.costs import PrefillWork
+from tailrace.observe.cost_fit import (
+    PREFILL_SHARE,
+    PrefillCosts,
+    StepCosts,
+    error,
+    fit_jittery,
+    fit_prefill,
+    fit_steps,
+    non_negative,
+    sample_s,
+)
 from tailrace.observe.token_clock import EngineSample
 
 COSTS = StepCosts(k1=2e-6, k2=4e-3, k3=5e-4, k4=1e-3, prefill_s=3e-5)
@@ -67,16 +78,37 @@ def test_many_samples_are_thinned_evenly() -> None:
     assert fit_jittery(samples).k3 == pytest.approx(COSTS.k3, rel=1e-6)
 
 
-def test_a_prompt_that_a_group_shares_has_a_cost_of_its_own() -> None:
-    known = StepCosts(k1=2e-6, k2=0.0, k3=5e-4, k4=1e-3, prefill_s=5e-4, prompt_s=7e-3)
+@pytest.mark.parametrize("share", [None, 0.1, 3.0])
+def test_a_prompt_that_a_group_shares_has_a_cost_of_its_own(share: float | None) -> None:
+    """With costs of prefilled tokens that were measured, or what they are taken for."""
+    prefill = None if share is None else PrefillCosts(batch_s=2e-3, token_s=share * 5e-4)
+    prefill_s, batch_s = (PREFILL_SHARE * 5e-4, 1e-3) if prefill is None else (prefill.token_s, prefill.batch_s)
+    known = StepCosts(k1=2e-6, k2=0.0, k3=5e-4, k4=1e-3, prefill_s=prefill_s, prefill_batch_s=batch_s, prompt_s=7e-3)
     samples = []
     for number, (n, held) in enumerate((n, held) for n in (1, 4, 16, 64) for held in (100, 1000, 10_000)):
-        sample = EngineSample(steps=9, prefilled=10**6, prompts=number % 5, resumed=number % 2, parts=[(9, held, n)])
+        sample = EngineSample(steps=9, prefilled=10**6, prompts=number % 5, resumed=number % 7, parts=[(9, held, n)])
+        sample.resumed_batches = number % 2
         sample.seconds = sample_s(known, sample)
         samples.append(sample)
-    found = fit_steps(samples, shares_prompts=True)
-    for name in ("k1", "k2", "k3", "k4", "prefill_s", "prompt_s"):
+    found = fit_steps(samples, shares_prompts=True, prefill=prefill)
+    for name in ("k1", "k2", "k3", "k4", "prefill_s", "prefill_batch_s", "prompt_s"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-6)
+
+
+def test_a_prefilled_token_costs_what_a_longer_batch_takes_longer() -> None:
+    work = [
+        PrefillWork(num_batches=batches, num_tokens=tokens, seconds=2e-3 * batches + 4e-5 * tokens)
+        for batches, tokens in ((1, 11), (3, 40), (2, 176), (0, 0), (1, 506))
+    ]
+    found = fit_prefill(work)
+    assert found is not None
+    assert (found.batch_s, found.token_s) == (pytest.approx(2e-3), pytest.approx(4e-5))
+
+
+def test_what_nobody_measured_or_no_two_batches_tell_apart_is_not_fitted() -> None:
+    assert fit_prefill([]) is None
+    assert fit_prefill([PrefillWork(num_batches=0, num_tokens=0, seconds=0.0)]) is None
+    assert fit_prefill([PrefillWork(num_batches=1, num_tokens=10, seconds=s) for s in (0.5, 0.1)]) is None
 
 
 def test_error_is_a_mean_share() -> None:

@@ -24,8 +24,13 @@ def report(
     )
 
 
-def clock(samples: list[EngineSample], *starts: tuple[TrajectoryId, int], max_running: int = 2) -> TokenClock:
-    found = TokenClock(prompt_length=10, max_running=max_running, hand_over=samples.append)
+def clock(
+    samples: list[EngineSample],
+    *starts: tuple[TrajectoryId, int],
+    max_running: int = 2,
+    prefill_chunk: int | None = None,
+) -> TokenClock:
+    found = TokenClock(prompt_length=10, max_running=max_running, hand_over=samples.append, prefill_chunk=prefill_chunk)
     found.submit([Dispatch(trajectory=t, start=start) for t, start in starts], 0.0)
     return found
 
@@ -60,6 +65,14 @@ def test_a_prompt_counts_once_for_members_that_run_together() -> None:
     found.report(report({named(0, 0): 20, named(0, 1): 25, named(1): 9, named(0, 2): 17}), 0.5)
     [sample] = samples
     assert (sample.prompts, sample.resumed, sample.prefilled) == (3, 12, 52)
+
+
+def test_resumed_responses_are_padded_to_the_longest_of_their_chunk() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, *((named(i), n) for i, n in enumerate((8, 5, 0, 3, 30))), max_running=5, prefill_chunk=20)
+    found.report(report({named(i): 31 for i in range(5)}), 0.5)
+    [sample] = samples
+    assert (sample.resumed, sample.resumed_batches) == (2 * 8 + 3 + 30, 3)
 
 
 def test_one_that_was_stopped_before_it_ran_took_no_steps() -> None:

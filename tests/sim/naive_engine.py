@@ -25,6 +25,8 @@ class NaiveEngine:
     waiting: list[Row] = field(default_factory=list)
     ended: list[tuple[float, int, int]] = field(default_factory=list)
     num_preemptions: int = 0
+    chunk: list[int] = field(default_factory=list)
+    """Tokens of each sequence that is prefilled before the next step."""
 
     @property
     def kv(self) -> int:
@@ -38,6 +40,7 @@ class NaiveEngine:
 
     def step(self) -> None:
         self.time += self.slowdown * self.costs.step(self.kv, len(self.running))
+        self.chunk = []
         for row in self.running:
             row.length += 1
         for row in [row for row in self.running if row.length == row.target]:
@@ -49,19 +52,31 @@ class NaiveEngine:
         self.admit()
 
     def admit(self) -> None:
-        prefilled, num_prompts = 0, 0
+        if not self.running:
+            self.chunk = []
+        before, num_prompts = self.computed(self.chunk), 0
         while self.waiting and len(self.running) < self.costs.max_running:
             held = self.waiting[0].prompt + self.waiting[0].length
             if self.kv + held + len(self.running) + 1 > self.costs.kv_capacity:
                 break
+            tokens = held if self.costs.prompt_s is None else self.waiting[0].length
+            limit, is_first = self.costs.prefill_chunk, not any(self.chunk)
+            if tokens and limit is not None and not is_first and self.computed([*self.chunk, tokens]) > limit:
+                break
             row = self.waiting.pop(0)
-            if self.costs.prompt_s is None:
-                prefilled += held
-            else:
-                prefilled += row.length
+            self.chunk.append(tokens)
+            if self.costs.prompt_s is not None:
                 num_prompts += row.group not in {other.group for other in self.running}
             self.running.append(row)
-        self.time += self.slowdown * (self.costs.prefill_s * prefilled + (self.costs.prompt_s or 0.0) * num_prompts)
+        prefilled = self.computed(self.chunk) - before
+        seconds = self.costs.prefill_s * prefilled + (self.costs.prompt_s or 0.0) * num_prompts
+        batch_s = self.costs.prefill_batch_s if prefilled and not before else 0.0
+        self.time += self.slowdown * (seconds + batch_s)
+
+    def computed(self, chunk: list[int]) -> int:
+        """Tokens, with what they are padded to."""
+        parts = [tokens for tokens in chunk if tokens]
+        return sum(parts) if self.costs.prefill_chunk is None else len(parts) * max(parts, default=0)
 
     def submit(self, row: Row, now: float) -> None:
         self.reach(now)

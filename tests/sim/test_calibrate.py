@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from sim.worlds import small_scenario
+from tailrace.core.commands import TrainStep
+from tailrace.core.costs import PrefillWork
+from tailrace.core.events import RolloutReported, StepTrained
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
-from tailrace.observe.cost_fit import error
+from tailrace.observe.cost_fit import PREFILL_SHARE, error, fit_prefill
 from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
+from tailrace.sim.observations import Observations
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.schedules import schedule_of
@@ -68,17 +72,41 @@ def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibrati
     assert sum(predicted) == pytest.approx(sum(step_seconds(entries)), rel=0.05)
 
 
-def test_a_schedule_that_resumes_is_predicted_from_runs_that_do_not() -> None:
-    """Prompts are shared, and a prefilled token costs what one more response in a step does, which no run told."""
-    chosen = scenario(engine__k2=0.0, engine__prefill_s=2e-3, engine__prompt_s=0.3, engine__num_instances=1)
+@pytest.mark.parametrize("prefill_s", [PREFILL_SHARE * 2e-3, 4e-3])
+def test_a_schedule_that_resumes_is_predicted_from_runs_that_do_not(prefill_s: float) -> None:
+    """Prompts are shared. What a prefilled token costs, engines measure, or it is taken for a part of ``k3``."""
+    resumes = {"engine__prefill_s": prefill_s, "engine__prefill_chunk": 200, "engine__prompt_s": 0.3}
+    resumes["engine__prefill_batch_s"] = 4e-3
+    chosen = scenario(engine__k2=0.0, engine__num_instances=1, **resumes)
     found: dict[str, list[Entry]] = {"sync": [], "active-partial": []}
     for name, entries in found.items():
         simulate(chosen, name, record=entries.append)
-    calibration = calibrate([found["sync"]], replace(MACHINE, shares_prompts=True))
+    fitted = found["sync"] if prefill_s == PREFILL_SHARE * 2e-3 else measuring(found["sync"], prefill_s)
+    calibration = calibrate([fitted], replace(MACHINE, shares_prompts=True, prefill_chunk=200))
     engine = calibration.costs.engine
-    assert (engine.prompt_s, engine.prefill_s) == (pytest.approx(0.3, rel=0.05), pytest.approx(2e-3, rel=0.05))
-    predicted = predict(found["sync"], calibration, schedule_of(chosen, "active-partial"))
+    assert (engine.prompt_s, engine.prefill_s) == (pytest.approx(0.3, rel=0.05), pytest.approx(prefill_s, rel=0.05))
+    assert engine.prefill_batch_s == pytest.approx(4e-3, rel=0.1)
+    predicted = predict(fitted, calibration, schedule_of(chosen, "active-partial"))
     assert sum(predicted) == pytest.approx(sum(step_seconds(found["active-partial"])), rel=0.05)
+
+
+def measuring(journal: list[Entry], prefill_s: float) -> list[Entry]:
+    """As engines tell it that prefill their prompts in batches of many sizes, 4 ms each and so much a token;
+    twice as slowly while an optimizer step runs."""
+    found, work, is_training = [], PrefillWork(num_batches=0, num_tokens=0, seconds=0.0), False
+    for number, entry in enumerate(journal):
+        event, tokens = entry.event, 7 + 31 * number % 90
+        if isinstance(event, RolloutReported):
+            took_s = (4e-3 + prefill_s * tokens) * (2 if is_training else 1)
+            work = PrefillWork(
+                num_batches=work.num_batches + 1, num_tokens=work.num_tokens + tokens, seconds=work.seconds + took_s
+            )
+            event = replace(event, prefill=work)
+        is_training = (is_training or any(isinstance(c, TrainStep) for c in entry.commands)) and not isinstance(
+            event, StepTrained
+        )
+        found.append(replace(entry, event=event))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +134,16 @@ def test_a_schedule_that_overlaps_is_predicted_from_two_others(shared: dict[str,
     fitted = [shared["sync"], shared["one-step"]]
     journal, _ = simulate_on(fitted, calibrate(fitted, MACHINE), recorded_schedule(shared["async-cap"]))
     assert figures_of(journal).wall_s == pytest.approx(figures_of(shared["async-cap"]).wall_s, rel=0.05)
+
+
+def test_what_is_prefilled_beside_an_optimizer_step_says_nothing(shared: dict[str, list[Entry]]) -> None:
+    seen = Observations(prompt_length=20)
+    for entry in measuring(shared["one-step"], 4e-3):
+        seen.feed(entry)
+    assert 0 < len(seen.prefill) < sum(isinstance(entry.event, RolloutReported) for entry in shared["one-step"])
+    found = fit_prefill(seen.prefill)
+    assert found is not None
+    assert (found.batch_s, found.token_s) == (pytest.approx(4e-3), pytest.approx(4e-3))
 
 
 def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:

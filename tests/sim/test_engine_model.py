@@ -35,11 +35,14 @@ def drain(engine: EngineModel[int]) -> list[tuple[float, int, int]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(ACTIONS, st.integers(60, 200), st.integers(1, 8), st.sampled_from([None, 2**-3]))
+@given(
+    ACTIONS, st.integers(60, 200), st.integers(1, 8), st.sampled_from([None, 2**-3]), st.sampled_from([None, 4, 12, 30])
+)
 def test_the_closed_form_equals_a_loop_over_steps(
-    actions: list, capacity: int, max_running: int, prompt_s: float | None
+    actions: list, capacity: int, max_running: int, prompt_s: float | None, chunk: int | None
 ) -> None:
-    costs = replace(COSTS, kv_capacity=capacity, max_running=max_running, prompt_s=prompt_s)
+    costs = replace(COSTS, kv_capacity=capacity, max_running=max_running, prompt_s=prompt_s, prefill_chunk=chunk)
+    costs = replace(costs, prefill_batch_s=2**-7)
     engine: EngineModel[int] = EngineModel(costs)
     naive = NaiveEngine(costs)
     ended: list[tuple[float, int, int]] = []
@@ -138,3 +141,15 @@ def test_more_requests_than_may_run_wait_in_order() -> None:
     ends = [(at, each) for at, each, _ in drain(engine)]
     assert [each for _, each in ends] == [0, 1, 2, 3, 4]
     assert ends[1][0] < ends[2][0] < ends[4][0]
+
+
+def test_what_does_not_fit_into_a_chunk_is_prefilled_a_step_later_and_padding_costs_what_tokens_do() -> None:
+    costs = replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.5, prefill_batch_s=2.0)
+    costs = replace(costs, prompt_s=0.0, prefill_chunk=20)
+    engine: EngineModel[str] = EngineModel(costs)
+    engine.submit([Request(each, 5, length, length + 3, group=each) for each, length in (("a", 8), ("b", 4))], 0.0)
+    engine.submit([Request(each, 5, length, length + 3, group=each) for each, length in (("c", 4), ("d", 0))], 0.0)
+    first, second = 2.0 + 2 * 8 * 0.5, 2.0 + 4 * 0.5
+    assert drain_by_id(engine) == {"a": first + second + 3, "b": first + second + 3, "c": first + second + 4} | {
+        "d": first + second + 4
+    }, "who came behind one that did not fit waits with it"

@@ -50,4 +50,7 @@ def test_what_has_finished_is_reported_although_all_others_are_called_off() -> N
         RolloutWorker(link, init, make_engine(init)).run()  # type: ignore[arg-type]
     reports = [message for message in link.sent if isinstance(message, Report)]
     assert [output.segment.trajectory for report in reports for output in report.outputs] == [short.trajectory]
+    prefill = reports[-1].prefill
+    assert prefill is not None
+    assert prefill.num_tokens == 2 * 3, "all tokens of both prompts but the last"
     assert [message.lengths for message in link.sent if isinstance(message, Forgotten)] == [((long.trajectory, 3),)]

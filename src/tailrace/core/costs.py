@@ -33,6 +33,39 @@ def step_s(k: StepCoefficients, kv_tokens: float, num_running: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillWork:
+    """What an engine has prefilled since it started, and how long that took it."""
+
+    num_batches: int
+    num_tokens: int
+    """Padding included."""
+    seconds: float
+
+
+class PrefillChunk:
+    """Sequences that are prefilled together, before one step: each is padded to the longest of them."""
+
+    def __init__(self, limit: int | None) -> None:
+        """``limit``: tokens, padding included; None: any number, and nothing is padded."""
+        self._limit = limit
+        self._num_parts = self._longest = 0
+        self.num_tokens = 0
+        """To compute, padding included."""
+
+    def take(self, tokens: int) -> bool:
+        """Whether there is room for these too; the first ones always find some."""
+        if self._limit is None or not tokens:
+            self.num_tokens += tokens
+            return True
+        longest = max(self._longest, tokens)
+        padded = (self._num_parts + 1) * longest
+        if self._num_parts and padded > self._limit:
+            return False
+        self._num_parts, self._longest, self.num_tokens = self._num_parts + 1, longest, padded
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
     k1: float
     """Seconds per step and token held in the KV cache."""

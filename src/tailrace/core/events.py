@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.core.costs import CostModel
+from tailrace.core.costs import CostModel, PrefillWork
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Limits, Schedule
@@ -104,6 +104,8 @@ class RolloutReported(Event):
     """Seconds it took, since the last report, to take responses in; their prefill is not part of it."""
     interrupt_s: float = 0.0
     """The same, to stop them."""
+    prefill: PrefillWork | None = None
+    """Since the instance started; None: it does not measure that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.trajectory import Finish
 from tailrace.store.segment import Segment, Tokens
@@ -79,6 +80,8 @@ class Stats:
     num_preemptions: int
     """Since the engine started."""
     version: Version
+    prefill: PrefillWork | None = None
+    """None: it is not measured."""
 
 
 class Engine(Protocol):

@@ -6,24 +6,27 @@ over samples of some steps each. It is linear for a given turning point ``n* = k
 occurs is tried and the best kept. Costs are never negative.
 
 An engine that computes a prompt once for all members of a group has a cost per prompt, ``prompt_s``, and prefills
-nothing else but the tokens of responses that go on. How long prompts are does not matter to that fit, and a token that
-is prefilled is taken to cost what one more response in a step does, ``prefill_s = k3``: runs that interrupt nothing do
-not tell.
+nothing else but the tokens of responses that go on. How long prompts are does not matter to that fit. What prefilling
+those costs, steps do not tell where nothing goes on. It is measured apart (``fit_prefill``), or a batch is taken to
+cost what a step does whatever it computes, ``k4``, and a token a part of what one more response in a step does,
+``PREFILL_SHARE * k3``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from tailrace.core.costs import StepCoefficients, step_s
+from tailrace.core.costs import PrefillWork, StepCoefficients, step_s
 from tailrace.observe.token_clock import EngineSample
 
+PREFILL_SHARE = 0.4
+"""Sequences that are prefilled together share what a step does for each response: mask, sampling, bookkeeping."""
 _T = TypeVar("_T")
 _ROUNDS = 3
 """Of fitting with the weights that the fit before gave."""
@@ -35,6 +38,8 @@ _LEAST_SHARE = 0.1
 class Costs(StepCoefficients, Protocol):
     @property
     def prefill_s(self) -> float: ...
+    @property
+    def prefill_batch_s(self) -> float: ...
     @property
     def prompt_s(self) -> float | None: ...
 
@@ -48,14 +53,52 @@ class StepCosts:
     k4: float
     prefill_s: float
     """Seconds per prefilled token."""
+    prefill_batch_s: float = 0.0
+    """Seconds per batch of resumed responses that is prefilled, beside those of its tokens."""
     prompt_s: float | None = None
     """Seconds per prompt that the members of a group share; None: each member prefills it for itself."""
 
 
-def fit_steps(samples: Sequence[EngineSample], *, is_relative: bool = False, shares_prompts: bool = False) -> StepCosts:
-    """The costs under which the squares of the errors add up to least; ``is_relative``: of the errors as shares."""
+def fit_steps(
+    samples: Sequence[EngineSample],
+    *,
+    is_relative: bool = False,
+    shares_prompts: bool = False,
+    prefill: PrefillCosts | None = None,
+) -> StepCosts:
+    """The costs under which the squares of the errors add up to least; ``is_relative``: of the errors as shares.
+
+    ``prefill``: where prompts are shared and it is known.
+    """
     seconds = np.array([sample.seconds for sample in samples])
-    return _fit(samples, 1.0 / seconds if is_relative else np.ones_like(seconds), _turns(samples), shares_prompts)
+    weights = 1.0 / seconds if is_relative else np.ones_like(seconds)
+    if prefill is None:
+        return _fit(samples, weights, _turns(samples), shares_prompts)
+    rest = [prefill.taken_off(sample) for sample in samples]
+    found = _fit(rest, weights, _turns(samples), shares_prompts)
+    return replace(found, prefill_s=prefill.token_s, prefill_batch_s=prefill.batch_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillCosts:
+    batch_s: float
+    """Seconds of every batch, whatever it computes."""
+    token_s: float
+
+    def taken_off(self, sample: EngineSample) -> EngineSample:
+        """The sample as if nothing had gone on."""
+        seconds = sample.seconds - self.batch_s * sample.resumed_batches - self.token_s * sample.resumed
+        return replace(sample, seconds=max(0.0, seconds), resumed=0, resumed_batches=0)
+
+
+def fit_prefill(work: Sequence[PrefillWork]) -> PrefillCosts | None:
+    """None where nothing was measured, or all batches were alike."""
+    columns = np.array([[part.num_batches, part.num_tokens] for part in work if part.num_tokens], dtype=float)
+    if not len(columns) or np.linalg.matrix_rank(columns) < 2:
+        return None
+    seconds = np.array([part.seconds for part in work if part.num_tokens])
+    batch_s, token_s = map(float, non_negative(columns, seconds))
+    return PrefillCosts(batch_s=batch_s, token_s=token_s)
 
 
 def fit_jittery(samples: Sequence[EngineSample]) -> StepCosts:
@@ -98,8 +141,10 @@ def _fit(
     assert best is not None
     _, turn, solution = best
     k1, k3, k4, last = map(float, solution)
-    prefill_s, prompt_s = (k3, last) if shares_prompts else (last, None)
-    return StepCosts(k1=k1, k2=k3 * turn, k3=k3, k4=k4, prefill_s=prefill_s, prompt_s=prompt_s)
+    step = {"k1": k1, "k2": k3 * turn, "k3": k3, "k4": k4}
+    if shares_prompts:
+        return StepCosts(**step, prefill_s=PREFILL_SHARE * k3, prefill_batch_s=k4, prompt_s=last)
+    return StepCosts(**step, prefill_s=last)
 
 
 def _columns(sample: EngineSample, turn: int, shares_prompts: bool) -> list[float]:
@@ -107,7 +152,7 @@ def _columns(sample: EngineSample, turn: int, shares_prompts: bool) -> list[floa
     held = sum(steps * held for steps, held, _ in sample.parts)
     running = sum(steps * max(turn, n) for steps, _, n in sample.parts)
     if shares_prompts:
-        return [held, running + sample.resumed, sample.steps, sample.prompts]
+        return [held, running + PREFILL_SHARE * sample.resumed, sample.steps + sample.resumed_batches, sample.prompts]
     return [held, running, sample.steps, sample.prefilled]
 
 
@@ -116,7 +161,8 @@ def sample_s(costs: Costs, sample: EngineSample) -> float:
     decode_s = sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts)
     if costs.prompt_s is None:
         return decode_s + costs.prefill_s * sample.prefilled
-    return decode_s + costs.prefill_s * sample.resumed + costs.prompt_s * sample.prompts
+    prefill_s = costs.prefill_batch_s * sample.resumed_batches + costs.prefill_s * sample.resumed
+    return decode_s + prefill_s + costs.prompt_s * sample.prompts
 
 
 def error(predicted: Sequence[float], real: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tailrace.core.commands import Dispatch
+from tailrace.core.costs import PrefillChunk
 from tailrace.core.events import RolloutReported
 from tailrace.core.ids import GroupId, TrajectoryId
 
@@ -30,7 +31,9 @@ class EngineSample:
     prefilled: int = 0
     """Tokens of prompts that began to run meanwhile, and of responses that went on."""
     resumed: int = 0
-    """The latter alone."""
+    """The latter alone, with what they are padded to."""
+    resumed_batches: int = 0
+    """How many batches they are prefilled in."""
     prompts: int = 0
     """Prompts alone, each counted once for the members of a group that run at the same time."""
     parts: list[tuple[int, float, int]] = field(default_factory=list)
@@ -51,9 +54,18 @@ class TokenClock:
     there, or anywhere once they are long.
     """
 
-    def __init__(self, *, prompt_length: int, max_running: int, hand_over: Callable[[EngineSample], None]) -> None:
-        """``prompt_length``: mean tokens of a prompt, which reports do not tell."""
+    def __init__(
+        self,
+        *,
+        prompt_length: int,
+        max_running: int,
+        hand_over: Callable[[EngineSample], None],
+        prefill_chunk: int | None = None,
+    ) -> None:
+        """``prompt_length``: mean tokens of a prompt, which reports do not tell. ``prefill_chunk``: most tokens of
+        resumed responses that are prefilled together, padding included; None: they are not padded."""
         self._prompt_length, self._max_running, self._hand_over = prompt_length, max_running, hand_over
+        self._prefill_chunk = prefill_chunk
         self._time = 0.0
         """When the sample that is open began."""
         self._steps = 0
@@ -124,6 +136,7 @@ class TokenClock:
         self._steps = until
 
     def _admit(self) -> None:
+        chunks = [PrefillChunk(self._prefill_chunk)]
         while self._waiting and len(self._points) < self._max_running:
             trajectory = next(iter(self._waiting))
             start = self._waiting.pop(trajectory)
@@ -131,7 +144,11 @@ class TokenClock:
             self._groups[trajectory.group] += 1
             self._points[trajectory] = (self._steps, start)
             self._open.prefilled += self._prompt_length + start
-            self._open.resumed += start
+            if not chunks[-1].take(start):
+                chunks.append(PrefillChunk(self._prefill_chunk))
+                chunks[-1].take(start)
+        self._open.resumed += sum(chunk.num_tokens for chunk in chunks)
+        self._open.resumed_batches += sum(chunk.num_tokens > 0 for chunk in chunks)
 
     def _leave(self, trajectory: TrajectoryId) -> None:
         del self._points[trajectory]

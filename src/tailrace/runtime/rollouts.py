@@ -6,6 +6,7 @@ Payload is written before its event is posted: an event never speaks of tokens t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.core import commands as do
@@ -134,6 +135,7 @@ def reported(instance: InstanceId, report: Report) -> ev.RolloutReported:
         num_preemptions=report.num_preemptions,
         submit_s=round(report.submit_s, 6),
         interrupt_s=round(report.interrupt_s, 6),
+        prefill=None if report.prefill is None else replace(report.prefill, seconds=round(report.prefill.seconds, 6)),
     )
 
 

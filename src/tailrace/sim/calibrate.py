@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tailrace.core.costs import PrefillWork
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
-from tailrace.observe.cost_fit import error, fit_steps, non_negative, sample_s
+from tailrace.observe.cost_fit import error, fit_prefill, fit_steps, non_negative, sample_s
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.token_clock import EngineSample
 from tailrace.sim.engine_model import EngineCosts
@@ -58,6 +59,8 @@ class Machine:
     report_s: float = 0.0
     shares_prompts: bool = False
     """Its engines compute a prompt once for all members of a group."""
+    prefill_chunk: int | None = None
+    """Most tokens that its engines prefill before one step, padding included; None: they pad nothing."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
@@ -75,6 +78,7 @@ class Machine:
                 num_reward_workers=reward["workers"],
                 report_s=_REPORT_S,
                 shares_prompts=True,
+                prefill_chunk=rollout["prefill_chunk"],
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
@@ -95,6 +99,7 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
         prompt_length=machine.prompt_length,
         max_running=machine.max_running,
         num_reward_workers=machine.num_reward_workers,
+        prefill_chunk=machine.prefill_chunk,
     )
     for journal in journals:
         for entry in journal:
@@ -104,7 +109,7 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
         raise ValueError(f"{found} are too few")
     undisturbed = [sample for sample in seen.engine if not sample.is_beside_start] or seen.engine
     alone = _alone(undisturbed)
-    engine, trainer = _fit_engine(alone, machine), _fit_trainer(seen)
+    engine, trainer = _fit_engine(alone, seen.prefill, machine), _fit_trainer(seen)
     return Calibration(
         costs=WorldCosts(
             engine=engine,
@@ -161,9 +166,15 @@ def schedule_of(entries: Sequence[Entry]) -> Schedule:
     return first.schedule
 
 
-def _fit_engine(samples: Sequence[EngineSample], machine: Machine) -> EngineCosts:
-    costs = fit_steps(samples, shares_prompts=machine.shares_prompts)
-    return EngineCosts(**asdict(costs), kv_capacity=machine.kv_capacity, max_running=machine.max_running)
+def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork], machine: Machine) -> EngineCosts:
+    measured = fit_prefill(prefill) if machine.shares_prompts else None
+    costs = fit_steps(samples, shares_prompts=machine.shares_prompts, prefill=measured)
+    return EngineCosts(
+        **asdict(costs),
+        kv_capacity=machine.kv_capacity,
+        max_running=machine.max_running,
+        prefill_chunk=machine.prefill_chunk,
+    )
 
 
 def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> InstanceTimes:

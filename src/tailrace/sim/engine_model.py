@@ -12,7 +12,8 @@ heap holds at which step each response ends. What happens at the boundary betwee
    the queue and is computed again (its tokens are prefilled) when there is room;
 3. waiting responses are admitted in order while they fit; their tokens are prefilled before the next step, which waits
    for it (prefill is separate from decoding). With ``prompt_s``, a prompt is computed for the first member of a group
-   and shared with those that join while one of them runs.
+   and shared with those that join while one of them runs. With ``prefill_chunk``, no more is prefilled before one step,
+   and who does not fit in waits for the next one.
 
 A request that arrives during a step or a prefill takes effect at the next boundary, as in a real engine. So lengths
 are whole tokens, and the answer to an interrupt comes up to one step later.
@@ -27,7 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tailrace.core.costs import step_s
+from tailrace.core.costs import PrefillChunk, step_s
 
 Id = TypeVar("Id")
 
@@ -44,12 +45,17 @@ class EngineCosts:
     """Seconds per step, always."""
     prefill_s: float
     """Seconds per prefilled token."""
+    prefill_batch_s: float = 0.0
+    """Seconds before a step for which anything is prefilled, beside those of its tokens."""
     prompt_s: float | None = None
     """Seconds per prompt that the members of a group share; None: each member prefills it for itself."""
     kv_capacity: int
     """Tokens the KV cache holds."""
     max_running: int = 256
     """Responses generated at the same time."""
+    prefill_chunk: int | None = None
+    """Most tokens that are prefilled before one step, each sequence padded to the longest of them; prompts with
+    ``prompt_s`` do not count. None: all at once, and nothing is padded."""
 
     def step(self, kv: int, n: int) -> float:
         return step_s(self, kv, n)
@@ -98,6 +104,10 @@ class EngineModel(Generic[Id]):
         self._groups: Counter[object] = Counter()
         """Running members of each group, where they share their prompt."""
         self._kv = 0
+        self._chunk = PrefillChunk(costs.prefill_chunk)
+        """What is prefilled before the next step."""
+        self._is_held_up = False
+        """There is room for the next one that waits, but the chunk is full."""
         self._slowdown = 1.0
         self._planned: tuple[int, float] | None = None
         """The next change, if it has been worked out since the last one."""
@@ -213,12 +223,13 @@ class EngineModel(Generic[Id]):
         while self._ends[0][3].joined != self._ends[0][2]:
             heapq.heappop(self._ends)
         until_full = (self._costs.kv_capacity - self._kv) // len(self._running)
-        return min(self._ends[0][0] - self._step, until_full)
+        return 1 if self._is_held_up else min(self._ends[0][0] - self._step, until_full)
 
     def _take(self, count: int) -> None:
         """Take steps, none of which but the last leads to a change; then do what is due at the boundary."""
         self._boundary += self._seconds(count)
         self._step += count
+        self._chunk = PrefillChunk(self._costs.prefill_chunk)
         self._kv += count * len(self._running)
         while self._ends and self._ends[0][0] <= self._step:
             _, _, joined, request = heapq.heappop(self._ends)
@@ -243,24 +254,35 @@ class EngineModel(Generic[Id]):
 
     def _admit(self) -> None:
         """Ends every change of the running set."""
-        prefilled, num_prompts, self._planned = 0, 0, None
+        if not self._running:
+            self._chunk = PrefillChunk(self._costs.prefill_chunk)
+        already, num_prompts = self._chunk.num_tokens, 0
+        self._planned, self._is_held_up = None, False
         while self._waiting and len(self._running) < self._costs.max_running:
             request = self._waiting[0]
             held = request.prompt + request.length
             if self._kv + held + len(self._running) + 1 > self._costs.kv_capacity:
                 break
+            self._is_held_up = not self._chunk.take(held if self._costs.prompt_s is None else request.length)
+            if self._is_held_up:
+                break
             self._waiting.popleft()
-            request.joined = self._step
-            self._running[request.id] = request
-            self._num_pushed += 1
-            end = self._step + request.target - request.length
-            heapq.heappush(self._ends, (end, self._num_pushed, self._step, request))
-            self._kv += held
-            if self._costs.prompt_s is None:
-                prefilled += held
-            else:
-                prefilled += request.length
-                num_prompts += request.group not in self._groups
-                self._groups[request.group] += 1
+            num_prompts += self._join(request)
+        prefilled = self._chunk.num_tokens - already
         seconds = self._costs.prefill_s * prefilled + (self._costs.prompt_s or 0.0) * num_prompts
+        if prefilled and not already:
+            seconds += self._costs.prefill_batch_s
         self._boundary += self._slowdown * seconds
+
+    def _join(self, request: Request[Id]) -> bool:
+        """Whether its prompt must be computed for it, where groups share theirs."""
+        request.joined = self._step
+        self._running[request.id] = request
+        self._num_pushed += 1
+        end = self._step + request.target - request.length
+        heapq.heappush(self._ends, (end, self._num_pushed, self._step, request))
+        self._kv += request.prompt + request.length
+        if self._costs.prompt_s is None:
+            return False
+        self._groups[request.group] += 1
+        return self._groups[request.group] == 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
@@ -38,7 +39,11 @@ class Observations:
     """Mean tokens of a prompt; journals do not tell."""
     max_running: int = 1 << 30
     """Responses an instance generates at the same time; the others wait for one of them to end."""
+    prefill_chunk: int | None = None
+    """Most tokens that an instance prefills before one step, padding included; None: it pads nothing."""
     engine: list[EngineSample] = field(default_factory=list)
+    prefill: list[PrefillWork] = field(default_factory=list)
+    """What instances with their devices to themselves prefilled between two reports."""
     training: list[TrainingSample] = field(default_factory=list)
     instance_start_s: list[float] = field(default_factory=list)
     trainer_start_s: list[float] = field(default_factory=list)
@@ -56,6 +61,10 @@ class Observations:
     """(epoch, prompt index) of the training prompts, in order."""
     _train_source: str = ""
     _clocks: dict[InstanceId, TokenClock] = field(default_factory=dict)
+    _prefilled: dict[InstanceId, PrefillWork] = field(default_factory=dict)
+    """As of the last report."""
+    _disturbed: set[InstanceId] = field(default_factory=set)
+    """Instances that something else ran beside since their last report."""
     _step: do.TrainStep | None = None
     _asked: dict[object, float] = field(default_factory=dict)
     """When each kind of trainer order, and each instance's pull or release, was asked for."""
@@ -95,6 +104,8 @@ class Observations:
     def _elapse(self, now: float) -> None:
         """Take note of what runs beside an optimizer step, and beside the start of a process."""
         busy = [clock for clock in self._clocks.values() if clock.is_busy]
+        if self._starting or self._step is not None:
+            self._disturbed.update(self._clocks)
         if self._starting:
             for clock in busy:
                 clock.note_start()
@@ -123,6 +134,7 @@ class Observations:
                 self.offered += prompts
             case ev.InstanceLost(instance=instance):
                 self._clocks.pop(instance, None)
+                self._prefilled.pop(instance, None)
                 self._starting.discard(instance)
             case ev.RolloutReported():
                 self._reported(event, now)
@@ -145,6 +157,7 @@ class Observations:
 
     def _stop(self) -> None:
         self._clocks.clear()
+        self._prefilled.clear()
         self._starting.clear()
         self._step, self._overlaps, self._is_trainer_warm = None, [], False
         self._scored_at = 0.0
@@ -174,7 +187,10 @@ class Observations:
     def _clock(self, instance: InstanceId) -> TokenClock:
         if instance not in self._clocks:
             self._clocks[instance] = TokenClock(
-                prompt_length=self.prompt_length, max_running=self.max_running, hand_over=self.engine.append
+                prompt_length=self.prompt_length,
+                max_running=self.max_running,
+                hand_over=self.engine.append,
+                prefill_chunk=self.prefill_chunk,
             )
         return self._clocks[instance]
 
@@ -184,3 +200,20 @@ class Observations:
                 self.lengths[end.trajectory] = (end.length, end.finish is Finish.LENGTH)
         if (clock := self._clocks.get(event.instance)) is not None:
             clock.report(event, now)
+        if event.prefill is not None:
+            self._note_prefill(event.instance, event.prefill)
+
+    def _note_prefill(self, instance: InstanceId, work: PrefillWork) -> None:
+        before = self._prefilled.get(instance)
+        if before is not None and instance not in self._disturbed:
+            self.prefill.append(_since(before, work))
+        self._disturbed.discard(instance)
+        self._prefilled[instance] = work
+
+
+def _since(before: PrefillWork, after: PrefillWork) -> PrefillWork:
+    return PrefillWork(
+        num_batches=after.num_batches - before.num_batches,
+        num_tokens=after.num_tokens - before.num_tokens,
+        seconds=after.seconds - before.seconds,
+    )

@@ -101,10 +101,13 @@ class EngineSection(Sourced):
     k3: NonNegativeFloat
     k4: NonNegativeFloat
     prefill_s: NonNegativeFloat
+    prefill_batch_s: NonNegativeFloat = 0.0
     prompt_s: NonNegativeFloat | None = None
     """Per prompt, computed once for the members of a group that run together; None: each prefills its own."""
     kv_capacity: PositiveInt
     max_running: PositiveInt = 1024
+    prefill_chunk: PositiveInt | None = None
+    """Most tokens prefilled before one step, padding to the longest sequence included; None: all, without padding."""
     prompt_length: PositiveInt
     start_s: NonNegativeFloat = 0.0
     pull_s: NonNegativeFloat = 0.0

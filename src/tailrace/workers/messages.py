@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.settings import AlgorithmSettings, ModelSettings, RolloutSettings, TrainerSettings
+from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.trainer.batch import Sample
@@ -47,6 +48,7 @@ class Report:
     """Seconds spent on ``Generate`` since the last report, without the steps that follow."""
     interrupt_s: float
     """The same, on ``Stop``."""
+    prefill: PrefillWork | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

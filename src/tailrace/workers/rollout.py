@@ -110,6 +110,7 @@ class RolloutWorker:
             num_preemptions=stats.num_preemptions,
             submit_s=self._submit_s,
             interrupt_s=self._interrupt_s,
+            prefill=stats.prefill,
         )
         self._link.send(report)
         self._unsent, self._sent_at = [], now

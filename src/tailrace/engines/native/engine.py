@@ -22,6 +22,7 @@ from tailrace.engines.native.batcher import Batcher, Plan, Ticket
 from tailrace.engines.native.checkpoint import CheckpointTensors
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.prefill import PrefillMeter
 from tailrace.engines.native.randomness import stream_key
 from tailrace.engines.native.runner import Runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
@@ -52,6 +53,7 @@ class NativeEngine:
         self._decode_text = decode_text
         self._batcher = Batcher(limits, deterministic=deterministic)
         self._table = SlotTable(limits.max_running, limits.max_length)
+        self._meter = PrefillMeter()
         self._stops = StopTable(self.architecture.vocab_size)
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._exhausted: dict[TrajectoryId, LiveRequest] = {}
@@ -108,6 +110,8 @@ class NativeEngine:
             kv_tokens_budget=self.limits.kv_budget,
             num_preemptions=self._batcher.num_preemptions,
             version=self._version,
+            # On a GPU the work goes on after the call has returned, and waiting for it would cost time.
+            prefill=self._meter.work if self._device.type == "cpu" else None,
         )
 
     @property
@@ -138,7 +142,12 @@ class NativeEngine:
         if self._runner is None:
             with torch.inference_mode():
                 self._runner = Runner(
-                    self.architecture, self._batcher, self._table, device=self._device, dtype=self._dtype
+                    self.architecture,
+                    self._batcher,
+                    self._table,
+                    self._meter,
+                    device=self._device,
+                    dtype=self._dtype,
                 )
 
     def _refuse_while_live(self, action: str) -> None:

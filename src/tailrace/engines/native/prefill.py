@@ -7,22 +7,46 @@ In deterministic mode every chunk runs alone, padded to one fixed size.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tailrace.core.costs import PrefillWork
 from tailrace.engines.native.batcher import DETERMINISTIC_CHUNK, Batcher, Chunk
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Model, Past, Write
 from tailrace.store.segment import Tokens
 
 
+@dataclass(slots=True)
+class PrefillMeter:
+    """Adds up what is prefilled; it outlives the memory that an engine releases."""
+
+    num_batches: int = 0
+    num_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        self.num_batches += 1
+        self.num_tokens += num_tokens
+        self.seconds += seconds
+
+    @property
+    def work(self) -> PrefillWork:
+        return PrefillWork(num_batches=self.num_batches, num_tokens=self.num_tokens, seconds=self.seconds)
+
+
 class Prefiller:
-    def __init__(self, model: Model, batcher: Batcher, cache: KvCache, device: torch.device) -> None:
+    def __init__(
+        self, model: Model, batcher: Batcher, cache: KvCache, device: torch.device, meter: PrefillMeter
+    ) -> None:
         self._model, self._batcher, self._cache, self._device = model, batcher, cache, device
+        self._meter = meter
 
     def run(self, chunks: Sequence[Chunk], tokens: Tokens) -> None:
         """``tokens`` is the slot table's array."""
@@ -42,6 +66,11 @@ class Prefiller:
         return self._batcher.rows.row(chunk.slot).length_class
 
     def _run_batch(self, chunks: Sequence[Chunk], tokens: Tokens, *, width: int, has_past: bool) -> None:
+        began = time.perf_counter()
+        self._compute(chunks, tokens, width=width, has_past=has_past)
+        self._meter.add(len(chunks) * width, time.perf_counter() - began)
+
+    def _compute(self, chunks: Sequence[Chunk], tokens: Tokens, *, width: int, has_past: bool) -> None:
         token_ids = np.zeros((len(chunks), width), np.int64)
         starts = np.array([chunk.start for chunk in chunks], np.int64)
         for row, chunk in enumerate(chunks):

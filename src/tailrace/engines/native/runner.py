@@ -18,7 +18,7 @@ from tailrace.engines.native.cache import KvCache
 from tailrace.engines.native.decode_batch import DecodeBatch
 from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import allocate, fill
-from tailrace.engines.native.prefill import Prefiller
+from tailrace.engines.native.prefill import Prefiller, PrefillMeter
 from tailrace.engines.native.randomness import uniforms
 from tailrace.engines.native.sampler import sample
 from tailrace.engines.native.sequences import SlotTable
@@ -30,6 +30,7 @@ class Runner:
         architecture: Architecture,
         batcher: Batcher,
         table: SlotTable,
+        meter: PrefillMeter,
         *,
         device: torch.device,
         dtype: torch.dtype,
@@ -47,7 +48,7 @@ class Runner:
             device=device,
             dtype=dtype,
         )
-        self._prefiller = Prefiller(self._model, batcher, self._cache, device)
+        self._prefiller = Prefiller(self._model, batcher, self._cache, device, meter)
         self._batch: DecodeBatch | None = None
 
     def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
