@@ -4,8 +4,9 @@
 
 `tailrace compare long-tail` once per seed: ``sync``, and ``staleflow`` at bounds 0, 1 and 3 on two instances, with
 batches of 8 prompts: what a new version lets in then is as much as one instance holds, so the other has a choice. A
-CPU computes for nearly all of a step, so instances are loaded up to the last percent (``min_gain``). Of every run of
-``staleflow``:
+CPU computes for nearly all of a step, so instances are loaded up to the last percent (``min_gain``), and one is nearly
+as many times as fast as another as it has responses, which alone is no reason to move them (``max_gap``). Of every run
+of ``staleflow``:
 
 * trained responses older than the bound;
 * accuracy on 1,000 held-out prompts after the last step (sampled, and greedy) and its difference to ``sync`` with the
@@ -15,9 +16,9 @@ CPU computes for nearly all of a step, so instances are loaded up to the last pe
   instances spent in them instead of generating, the mean of the instances. Plan: processor seconds the controller took
   to decide, over all events, whatever they were.
 
-It passes if nothing trained was older than its bound, if every interval lies above -0.05, if versions differed in every
-run with a bound above 0, and if pull + route + interrupt + plan are under 3 % in the mean of each bound. Exit status 1:
-it does not pass.
+It passes if nothing trained was older than its bound, if every interval lies above -0.05, if versions differed in most
+of the runs of each bound above 0, and if pull + route + interrupt + plan are under 3 % in the mean of each bound. Exit
+status 1: it does not pass.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ from tailrace.core.journal import Entry
 from tailrace.observe.timeline import Lane, Timeline
 
 BOUNDS = (0, 1, 3)
-SETTINGS = {"schedule.rollout_batch_size": 8, "schedule.coordination.min_gain": 0.001}
+SETTINGS = {
+    "schedule.rollout_batch_size": 8,
+    "schedule.coordination.min_gain": 0.001,
+    "schedule.coordination.max_gap": 50,
+}
 VARIANTS = tuple(f"staleflow@{bound}" for bound in BOUNDS)
 SCHEDULES = ("sync", *VARIANTS)
 MOST_OVERHEAD = 0.03
@@ -121,7 +126,9 @@ def judge(summaries: dict[str, dict[str, Any]]) -> dict[str, bool]:
         "every_prompt_accounted_for": all(flow["every_prompt_accounted_for"] for flow in flows),
         "accuracy_within_0.05_of_sync": all(found is not None and found[0] > LEAST_DIFFERENCE for found in intervals),
         "instances_at_different_versions": all(
-            min(flow["moments_apart"]) > 0 for bound, flow in zip(BOUNDS, flows, strict=True) if bound
+            2 * sum(moments > 0 for moments in flow["moments_apart"]) > len(flow["moments_apart"])
+            for bound, flow in zip(BOUNDS, flows, strict=True)
+            if bound
         ),
         "overhead_under_3_percent": all(flow["overhead"]["total"] < MOST_OVERHEAD for flow in flows),
     }
@@ -129,13 +136,15 @@ def judge(summaries: dict[str, dict[str, Any]]) -> dict[str, bool]:
 
 def show(summaries: dict[str, dict[str, Any]], verdicts: dict[str, bool]) -> None:
     heads = "".join(f" {part:>9}" for part in (*PARTS, "total"))
-    print(f"{'schedule':13} {'s/step':>7} {'stale':>6} {'apart s':>8}{heads}  accuracy, difference to sync [95 %]")
+    columns = f"{'schedule':13} {'s/step':>7} {'stale':>6} {'apart s':>8} {'in runs':>7}{heads}"
+    print(f"{columns}  accuracy, difference to sync [95 %]")
     for name, summary in summaries.items():
         shares = "".join(f" {summary['overhead'][part]:>9.2%}" for part in (*PARTS, "total"))
         accuracies = "; ".join(f"{key} {shown(found)}" for key, found in summary["accuracy"].items())
+        num_apart = sum(moments > 0 for moments in summary["moments_apart"])
         print(
             f"{name:13} {summary['seconds_per_step_mean']:7.2f} {summary['staleness_max']:6}"
-            f" {fmean(summary['seconds_apart']):8.1f}{shares}  {accuracies}"
+            f" {fmean(summary['seconds_apart']):8.1f} {num_apart:7}{shares}  {accuracies}"
         )
     for name, has_passed in verdicts.items():
         print(f"{'pass' if has_passed else 'FAIL'}  {name.replace('_', ' ')}")

@@ -17,7 +17,7 @@ from tailrace.observe.conservation import conservation
 from tailrace.observe.schedule_account import ScheduleAccount
 
 LIMIT_S = 6.0
-SEEDS = range(12)
+SEEDS = range(5)
 
 
 def run(seed: int, on_stuck: OnStuck, *, admission: Admission = Admission.DEADLINE, bound: int = 1) -> World:
