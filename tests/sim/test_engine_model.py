@@ -34,15 +34,20 @@ def drain(engine: EngineModel[int]) -> list[tuple[float, int, int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    ACTIONS, st.integers(60, 200), st.integers(1, 8), st.sampled_from([None, 2**-3]), st.sampled_from([None, 4, 12, 30])
+    ACTIONS,
+    st.integers(60, 200),
+    st.integers(1, 8),
+    st.sampled_from([None, 2**-3]),
+    st.sampled_from([None, 4, 12, 30]),
+    st.sampled_from([(), (), (8, 16, 32, 60), (25,)]),
 )
 def test_the_closed_form_equals_a_loop_over_steps(
-    actions: list, capacity: int, max_running: int, prompt_s: float | None, chunk: int | None
+    actions: list, capacity: int, max_running: int, prompt_s: float | None, chunk: int | None, classes: tuple[int, ...]
 ) -> None:
     costs = replace(COSTS, kv_capacity=capacity, max_running=max_running, prompt_s=prompt_s, prefill_chunk=chunk)
-    costs = replace(costs, prefill_batch_s=2**-7)
+    costs = replace(costs, prefill_batch_s=2**-7, class_s=2**-6, length_classes=classes)
     engine: EngineModel[int] = EngineModel(costs)
     naive = NaiveEngine(costs)
     ended: list[tuple[float, int, int]] = []
