@@ -29,8 +29,15 @@ def clock(
     *starts: tuple[TrajectoryId, int],
     max_running: int = 2,
     prefill_chunk: int | None = None,
+    length_classes: tuple[int, ...] = (),
 ) -> TokenClock:
-    found = TokenClock(prompt_length=10, max_running=max_running, hand_over=samples.append, prefill_chunk=prefill_chunk)
+    found = TokenClock(
+        prompt_length=10,
+        max_running=max_running,
+        hand_over=samples.append,
+        prefill_chunk=prefill_chunk,
+        length_classes=length_classes,
+    )
     found.submit([Dispatch(trajectory=t, start=start) for t, start in starts], 0.0)
     return found
 
@@ -73,6 +80,15 @@ def test_resumed_responses_are_padded_to_the_longest_of_their_chunk() -> None:
     found.report(report({named(i): 31 for i in range(5)}), 0.5)
     [sample] = samples
     assert (sample.resumed, sample.resumed_batches) == (2 * 8 + 3 + 30, 3)
+
+
+def test_with_length_classes_what_attention_covers_counts_as_held() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, (named(0), 0), (named(1), 20), (named(2), 200), max_running=3, length_classes=(64, 256))
+    found.report(report({named(i): length + 10 for i, length in enumerate((0, 20, 200))}), 0.5)
+    [sample] = samples
+    assert sample.parts == [(10, 2 * (10 + 20 + 5) + (10 + 200 + 5), 3)], "in the middle of the ten steps"
+    assert sample.class_steps == 2 * 10
 
 
 def test_one_that_was_stopped_before_it_ran_took_no_steps() -> None:

@@ -27,6 +27,8 @@ class NaiveEngine:
     num_preemptions: int = 0
     chunk: list[int] = field(default_factory=list)
     """Tokens of each sequence that is prefilled before the next step."""
+    is_full: bool = False
+    """There was room for one more, but not in the chunk."""
 
     @property
     def kv(self) -> int:
@@ -39,7 +41,7 @@ class NaiveEngine:
         self.time = max(self.time, now)
 
     def step(self) -> None:
-        self.time += self.slowdown * self.costs.step(self.kv, len(self.running))
+        self.time += self.slowdown * self.step_s()
         self.chunk = []
         for row in self.running:
             row.length += 1
@@ -51,7 +53,18 @@ class NaiveEngine:
             self.num_preemptions += 1
         self.admit()
 
+    def step_s(self) -> float:
+        if not self.costs.length_classes:
+            return self.costs.step(self.kv, len(self.running))
+        rows = [*self.running, *(self.waiting[: self.costs.max_running - len(self.running)] if self.is_full else [])]
+        kv, num_classes, above = 0, 0, 0
+        for capacity in [*self.costs.length_classes[:-1], 10**9]:
+            lengths = [n for n in (row.prompt + row.length for row in rows) if above < n <= capacity or n == above == 0]
+            kv, num_classes, above = kv + len(lengths) * max(lengths, default=0), num_classes + bool(lengths), capacity
+        return self.costs.step(kv, len(rows), num_classes)
+
     def admit(self) -> None:
+        self.is_full = False
         if not self.running:
             self.chunk = []
         before, num_prompts = self.computed(self.chunk), 0
@@ -62,6 +75,7 @@ class NaiveEngine:
             tokens = held if self.costs.prompt_s is None else self.waiting[0].length
             limit, is_first = self.costs.prefill_chunk, not any(self.chunk)
             if tokens and limit is not None and not is_first and self.computed([*self.chunk, tokens]) > limit:
+                self.is_full = True
                 break
             row = self.waiting.pop(0)
             self.chunk.append(tokens)

@@ -12,7 +12,7 @@ from tailrace.core.costs import PrefillWork
 from tailrace.core.events import RolloutReported, StepTrained
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
-from tailrace.observe.cost_fit import PREFILL_SHARE, error, fit_prefill
+from tailrace.observe.cost_fit import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
 from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
@@ -88,6 +88,26 @@ def test_a_schedule_that_resumes_is_predicted_from_runs_that_do_not(prefill_s: f
     assert engine.prefill_batch_s == pytest.approx(4e-3, rel=0.1)
     predicted = predict(fitted, calibration, schedule_of(chosen, "active-partial"))
     assert sum(predicted) == pytest.approx(sum(step_seconds(found["active-partial"])), rel=0.05)
+
+
+def test_a_schedule_that_mixes_lengths_is_predicted_from_one_that_does_not() -> None:
+    """The engine keeps length classes: rows are padded, and every class that has rows takes time."""
+    classes = {"engine__length_classes": (64, 128, 256, 520), "engine__class_s": CLASS_SHARE * 4e-3}
+    resumes = {"engine__prefill_s": PREFILL_SHARE * 2e-3, "engine__prefill_batch_s": 4e-3, "engine__prefill_chunk": 200}
+    chosen = scenario(engine__k2=0.0, engine__k1=1e-4, engine__prompt_s=0.01, **classes, **resumes)
+    found: dict[str, list[Entry]] = {"sync": [], "active-partial": []}
+    for name, entries in found.items():
+        simulate(chosen, name, record=entries.append)
+    plain = replace(MACHINE, shares_prompts=True, prefill_chunk=200)
+    machine = replace(plain, length_classes=(64, 128, 256, 520))
+    real = sum(step_seconds(found["active-partial"]))
+    off = []
+    for known in (machine, plain):
+        calibration = calibrate([found["sync"]], known)
+        predicted = predict(found["sync"], calibration, schedule_of(chosen, "active-partial"))
+        off.append(sum(predicted) / real - 1)
+    assert abs(off[0]) < 0.05
+    assert off[1] < -0.1, "who does not know of the classes takes the steps for shorter"
 
 
 def measuring(journal: list[Entry], prefill_s: float) -> list[Entry]:

@@ -34,15 +34,20 @@ def drain(engine: EngineModel[int]) -> list[tuple[float, int, int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    ACTIONS, st.integers(60, 200), st.integers(1, 8), st.sampled_from([None, 2**-3]), st.sampled_from([None, 4, 12, 30])
+    ACTIONS,
+    st.integers(60, 200),
+    st.integers(1, 8),
+    st.sampled_from([None, 2**-3]),
+    st.sampled_from([None, 4, 12, 30]),
+    st.sampled_from([(), (), (8, 16, 32, 60), (25,)]),
 )
 def test_the_closed_form_equals_a_loop_over_steps(
-    actions: list, capacity: int, max_running: int, prompt_s: float | None, chunk: int | None
+    actions: list, capacity: int, max_running: int, prompt_s: float | None, chunk: int | None, classes: tuple[int, ...]
 ) -> None:
     costs = replace(COSTS, kv_capacity=capacity, max_running=max_running, prompt_s=prompt_s, prefill_chunk=chunk)
-    costs = replace(costs, prefill_batch_s=2**-7)
+    costs = replace(costs, prefill_batch_s=2**-7, class_s=2**-6, length_classes=classes)
     engine: EngineModel[int] = EngineModel(costs)
     naive = NaiveEngine(costs)
     ended: list[tuple[float, int, int]] = []
@@ -153,3 +158,17 @@ def test_what_does_not_fit_into_a_chunk_is_prefilled_a_step_later_and_padding_co
     assert drain_by_id(engine) == {"a": first + second + 3, "b": first + second + 3, "c": first + second + 4} | {
         "d": first + second + 4
     }, "who came behind one that did not fit waits with it"
+
+
+@pytest.mark.parametrize(("classes", "ends"), [((), {"a": 5.0, "b": 6.0}), ((64,), {"a": 6.0, "b": 7.0})])
+def test_in_rows_who_waits_for_the_prefill_is_computed_for_nothing(classes: tuple, ends: dict[str, float]) -> None:
+    costs = replace(COSTS, k1=0.0, k2=0.0, k3=1.0, k4=0.0, prefill_s=0.0, prompt_s=0.0, prefill_chunk=20)
+    costs = replace(costs, length_classes=classes)
+    engine: EngineModel[str] = EngineModel(costs)
+    engine.submit([Request(each, 5, 15, 18, group=each) for each in "ab"], 0.0)
+    assert drain_by_id(engine) == ends
+    naive = NaiveEngine(costs, waiting=[Row(number, 5, 15, 18, group=number) for number in range(2)])
+    naive.admit()
+    while naive.running:
+        naive.step()
+    assert [at for at, _, _ in naive.ended] == list(ends.values())

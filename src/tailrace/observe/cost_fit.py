@@ -10,6 +10,10 @@ nothing else but the tokens of responses that go on. How long prompts are does n
 those costs, steps do not tell where nothing goes on. It is measured apart (``fit_prefill``), or a batch is taken to
 cost what a step does whatever it computes, ``k4``, and a token a part of what one more response in a step does,
 ``PREFILL_SHARE * k3``.
+
+Where the engine keeps length classes (``core/length_classes.py``), ``held`` is what attention covers, and every class
+that has rows adds ``class_s = CLASS_SHARE * k4`` to a step. A run or two do not tell these apart: in most steps one
+class has rows.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from tailrace.observe.token_clock import EngineSample
 
 PREFILL_SHARE = 0.4
 """Sequences that are prefilled together share what a step does for each response: mask, sampling, bookkeeping."""
+CLASS_SHARE = 0.3
+"""Of what a step does whatever it computes: attention is called once for each length class that has rows."""
 _T = TypeVar("_T")
 _ROUNDS = 3
 """Of fitting with the weights that the fit before gave."""
@@ -36,6 +42,8 @@ _LEAST_SHARE = 0.1
 
 
 class Costs(StepCoefficients, Protocol):
+    @property
+    def class_s(self) -> float: ...
     @property
     def prefill_s(self) -> float: ...
     @property
@@ -51,6 +59,8 @@ class StepCosts:
     k2: float
     k3: float
     k4: float
+    class_s: float = 0.0
+    """Seconds per step and length class that has rows."""
     prefill_s: float
     """Seconds per prefilled token."""
     prefill_batch_s: float = 0.0
@@ -141,7 +151,8 @@ def _fit(
     assert best is not None
     _, turn, solution = best
     k1, k3, k4, last = map(float, solution)
-    step = {"k1": k1, "k2": k3 * turn, "k3": k3, "k4": k4}
+    class_s = CLASS_SHARE * k4 if any(sample.class_steps for sample in samples) else 0.0
+    step = {"k1": k1, "k2": k3 * turn, "k3": k3, "k4": k4, "class_s": class_s}
     if shares_prompts:
         return StepCosts(**step, prefill_s=PREFILL_SHARE * k3, prefill_batch_s=k4, prompt_s=last)
     return StepCosts(**step, prefill_s=last)
@@ -151,14 +162,16 @@ def _columns(sample: EngineSample, turn: int, shares_prompts: bool) -> list[floa
     """What k1, k3, k4 and prefill_s, or prompt_s, are multiplied with."""
     held = sum(steps * held for steps, held, _ in sample.parts)
     running = sum(steps * max(turn, n) for steps, _, n in sample.parts)
+    always = sample.steps + CLASS_SHARE * sample.class_steps
     if shares_prompts:
-        return [held, running + PREFILL_SHARE * sample.resumed, sample.steps + sample.resumed_batches, sample.prompts]
-    return [held, running, sample.steps, sample.prefilled]
+        return [held, running + PREFILL_SHARE * sample.resumed, always + sample.resumed_batches, sample.prompts]
+    return [held, running, always, sample.prefilled]
 
 
 def sample_s(costs: Costs, sample: EngineSample) -> float:
     """Seconds that the sample's steps should have taken."""
     decode_s = sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts)
+    decode_s += costs.class_s * sample.class_steps
     if costs.prompt_s is None:
         return decode_s + costs.prefill_s * sample.prefilled
     prefill_s = costs.prefill_batch_s * sample.resumed_batches + costs.prefill_s * sample.resumed

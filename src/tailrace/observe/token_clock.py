@@ -8,13 +8,14 @@ held, reported or not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.core.commands import Dispatch
 from tailrace.core.costs import PrefillChunk
 from tailrace.core.events import RolloutReported
 from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.length_classes import attended
 
 _MIN_STEPS = 64
 """Samples of fewer steps are joined: what a report takes on its way is little beside so many."""
@@ -37,7 +38,9 @@ class EngineSample:
     prompts: int = 0
     """Prompts alone, each counted once for the members of a group that run at the same time."""
     parts: list[tuple[int, float, int]] = field(default_factory=list)
-    """(steps, tokens held, responses running)."""
+    """(steps, tokens held, responses running). With length classes: tokens attended to, padding included."""
+    class_steps: int = 0
+    """Length classes attended to, summed over the steps."""
     overlaps: list[tuple[float, float]] = field(default_factory=list)
     """Beside other work on the same devices: (seconds, part of the instances that were busy)."""
     is_first: bool = False
@@ -61,11 +64,13 @@ class TokenClock:
         max_running: int,
         hand_over: Callable[[EngineSample], None],
         prefill_chunk: int | None = None,
+        length_classes: Sequence[int] = (),
     ) -> None:
         """``prompt_length``: mean tokens of a prompt, which reports do not tell. ``prefill_chunk``: most tokens of
-        resumed responses that are prefilled together, padding included; None: they are not padded."""
+        resumed responses that are prefilled together, padding included; None: they are not padded.
+        ``length_classes``: capacities of the rows of the KV cache; none: attention covers what is held."""
         self._prompt_length, self._max_running, self._hand_over = prompt_length, max_running, hand_over
-        self._prefill_chunk = prefill_chunk
+        self._prefill_chunk, self._length_classes = prefill_chunk, length_classes
         self._time = 0.0
         """When the sample that is open began."""
         self._steps = 0
@@ -130,7 +135,12 @@ class TokenClock:
         if steps <= 0:
             return
         middle = self._steps + steps / 2
-        held = sum(before + middle - at + self._prompt_length for at, before in self._points.values())
+        lengths = [before + middle - at + self._prompt_length for at, before in self._points.values()]
+        held = sum(lengths)
+        if self._length_classes:
+            load = attended(lengths, self._length_classes)
+            held = load.num_tokens
+            self._open.class_steps += steps * load.num_classes
         self._open.parts.append((steps, held, len(self._points)))
         self._open.steps += steps
         self._steps = until

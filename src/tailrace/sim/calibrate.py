@@ -24,6 +24,7 @@ import numpy as np
 from tailrace.core.costs import PrefillWork
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
+from tailrace.core.length_classes import length_classes
 from tailrace.core.schedule import Schedule
 from tailrace.observe.cost_fit import error, fit_prefill, fit_steps, non_negative, sample_s
 from tailrace.observe.metrics import Metrics
@@ -61,6 +62,8 @@ class Machine:
     """Its engines compute a prompt once for all members of a group."""
     prefill_chunk: int | None = None
     """Most tokens that its engines prefill before one step, padding included; None: they pad nothing."""
+    length_classes: tuple[int, ...] = ()
+    """Capacities of the rows that its engines keep the KV cache in; none: they attend to what is held."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
@@ -79,6 +82,7 @@ class Machine:
                 report_s=_REPORT_S,
                 shares_prompts=True,
                 prefill_chunk=rollout["prefill_chunk"],
+                length_classes=length_classes(longest) if rollout["engine"] == "native" else (),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
@@ -100,6 +104,7 @@ def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibrat
         max_running=machine.max_running,
         num_reward_workers=machine.num_reward_workers,
         prefill_chunk=machine.prefill_chunk,
+        length_classes=machine.length_classes,
     )
     for journal in journals:
         for entry in journal:
@@ -174,6 +179,7 @@ def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork],
         kv_capacity=machine.kv_capacity,
         max_running=machine.max_running,
         prefill_chunk=machine.prefill_chunk,
+        length_classes=machine.length_classes,
     )
 
 

@@ -15,6 +15,10 @@ heap holds at which step each response ends. What happens at the boundary betwee
    and shared with those that join while one of them runs. With ``prefill_chunk``, no more is prefilled before one step,
    and who does not fit in waits for the next one.
 
+With ``length_classes`` (``core/length_classes.py``), ``kv`` is what attention covers, padding included, each class that
+has rows adds ``class_s`` to a step, and the closed form ends where a response outgrows its class. Those that wait for
+their prefill have their rows already, and steps compute them for nothing.
+
 A request that arrives during a step or a prefill takes effect at the next boundary, as in a real engine. So lengths
 are whole tokens, and the answer to an interrupt comes up to one step later.
 """
@@ -26,9 +30,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from tailrace.core.costs import PrefillChunk, step_s
+from tailrace.core.length_classes import attended
 
 Id = TypeVar("Id")
 
@@ -56,13 +62,30 @@ class EngineCosts:
     prefill_chunk: int | None = None
     """Most tokens that are prefilled before one step, each sequence padded to the longest of them; prompts with
     ``prompt_s`` do not count. None: all at once, and nothing is padded."""
+    class_s: float = 0.0
+    """Seconds per step and length class that has rows."""
+    length_classes: tuple[int, ...] = ()
+    """Capacities of the rows that the KV cache is kept in, ascending; none: steps attend to what is held."""
 
-    def step(self, kv: int, n: int) -> float:
-        return step_s(self, kv, n)
+    def step(self, kv: float, n: int, num_classes: int = 0) -> float:
+        return step_s(self, kv, n) + self.class_s * num_classes
 
-    def steps(self, kv: int, n: int, count: int) -> float:
+    def steps(self, load: Load, count: int) -> float:
         """Seconds of ``count`` steps in a row."""
-        return count * self.step(kv, n) + self.k1 * n * (count * (count - 1) // 2)
+        one_s = self.step(load.kv, load.num_rows, load.num_classes)
+        return count * one_s + self.k1 * load.num_rows * (count * (count - 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the next step computes."""
+
+    kv: float = 0
+    """Tokens attended to; each step adds one per row."""
+    num_rows: int = 0
+    num_classes: int = 0
+    num_steps: float = math.inf
+    """Until a row changes its length class."""
 
 
 @dataclass(slots=True)
@@ -108,6 +131,7 @@ class EngineModel(Generic[Id]):
         """What is prefilled before the next step."""
         self._is_held_up = False
         """There is room for the next one that waits, but the chunk is full."""
+        self._load = Load()
         self._slowdown = 1.0
         self._planned: tuple[int, float] | None = None
         """The next change, if it has been worked out since the last one."""
@@ -166,8 +190,9 @@ class EngineModel(Generic[Id]):
         if self._boundary <= at:
             steps = self._steps_by(at)
         else:
-            n = len(self._running)
-            steps = -math.ceil((self._boundary - at) / (self._slowdown * self._costs.step(self._kv - n, n)))
+            kv, n = self._load.kv - self._load.num_rows, self._load.num_rows
+            step_s = self._slowdown * self._costs.step(kv, n, self._load.num_classes)
+            steps = -math.ceil((self._boundary - at) / step_s)
         running = self._running.items()
         return found | {each: max(request.length, self._length(request) + steps) for each, request in running}
 
@@ -180,7 +205,7 @@ class EngineModel(Generic[Id]):
         return request.length + self._step - request.joined
 
     def _seconds(self, count: int) -> float:
-        return self._slowdown * self._costs.steps(self._kv, len(self._running), count)
+        return self._slowdown * self._costs.steps(self._load, count)
 
     def _advance(self, now: float) -> None:
         """Pass every change up to ``now``."""
@@ -202,7 +227,7 @@ class EngineModel(Generic[Id]):
     def _steps_by(self, now: float) -> int:
         """The most steps that end by ``now``."""
         seconds = now - self._boundary
-        slope = self._slowdown * self._costs.k1 * len(self._running) / 2
+        slope = self._slowdown * self._costs.k1 * self._load.num_rows / 2
         flat = self._seconds(1) - slope  # seconds(s) == slope * s * s + (flat) * s
         root = math.sqrt(flat * flat + 4 * slope * seconds)
         count = int(2 * seconds / (flat + root)) if flat + root > 0 else 0
@@ -223,7 +248,19 @@ class EngineModel(Generic[Id]):
         while self._ends[0][3].joined != self._ends[0][2]:
             heapq.heappop(self._ends)
         until_full = (self._costs.kv_capacity - self._kv) // len(self._running)
-        return 1 if self._is_held_up else min(self._ends[0][0] - self._step, until_full)
+        until_end = self._ends[0][0] - self._step
+        return 1 if self._is_held_up else int(min(until_end, until_full, self._load.num_steps))
+
+    def _weigh(self) -> Load:
+        """What the next step computes."""
+        if not self._costs.length_classes:
+            return Load(self._kv, len(self._running))
+        lengths = [request.prompt + self._length(request) for request in self._running.values()]
+        if self._is_held_up:
+            seated = islice(self._waiting, self._costs.max_running - len(lengths))
+            lengths += [request.prompt + request.length for request in seated]
+        found = attended(lengths, self._costs.length_classes)
+        return Load(found.num_tokens, len(lengths), found.num_classes, found.num_steps)
 
     def _take(self, count: int) -> None:
         """Take steps, none of which but the last leads to a change; then do what is due at the boundary."""
@@ -273,6 +310,7 @@ class EngineModel(Generic[Id]):
         if prefilled and not already:
             seconds += self._costs.prefill_batch_s
         self._boundary += self._slowdown * seconds
+        self._load = self._weigh()
 
     def _join(self, request: Request[Id]) -> bool:
         """Whether its prompt must be computed for it, where groups share theirs."""

@@ -41,6 +41,8 @@ class Observations:
     """Responses an instance generates at the same time; the others wait for one of them to end."""
     prefill_chunk: int | None = None
     """Most tokens that an instance prefills before one step, padding included; None: it pads nothing."""
+    length_classes: tuple[int, ...] = ()
+    """Capacities of the rows of an instance's KV cache; none: it is not kept in rows."""
     engine: list[EngineSample] = field(default_factory=list)
     prefill: list[PrefillWork] = field(default_factory=list)
     """What instances with their devices to themselves prefilled between two reports."""
@@ -191,6 +193,7 @@ class Observations:
                 max_running=self.max_running,
                 hand_over=self.engine.append,
                 prefill_chunk=self.prefill_chunk,
+                length_classes=self.length_classes,
             )
         return self._clocks[instance]
 

@@ -108,6 +108,9 @@ class EngineSection(Sourced):
     max_running: PositiveInt = 1024
     prefill_chunk: PositiveInt | None = None
     """Most tokens prefilled before one step, padding to the longest sequence included; None: all, without padding."""
+    class_s: NonNegativeFloat = 0.0
+    length_classes: tuple[PositiveInt, ...] = ()
+    """Capacities of the rows that the KV cache is kept in, ascending; none: a step attends to what is held."""
     prompt_length: PositiveInt
     start_s: NonNegativeFloat = 0.0
     pull_s: NonNegativeFloat = 0.0

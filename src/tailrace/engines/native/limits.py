@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SMALLEST_CLASS = 64
+from tailrace.core.length_classes import length_classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,5 @@ class EngineLimits:
 
     @property
     def capacities(self) -> tuple[int, ...]:
-        """The length classes: 64, 128, 256, ... and finally ``max_length`` itself."""
-        sizes = []
-        size = SMALLEST_CLASS
-        while size < self.max_length:
-            sizes.append(size)
-            size *= 2
-        return (*sizes, self.max_length)
+        """The length classes."""
+        return length_classes(self.max_length)
