@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.sim.engine_model import EngineCosts
+from tailrace.sim.engine_costs import EngineCosts
 
 
 @dataclass

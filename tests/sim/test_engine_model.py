@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.naive_engine import NaiveEngine, Row
-from tailrace.sim.engine_model import EngineCosts, EngineModel, Request
+from tailrace.sim.engine_costs import EngineCosts
+from tailrace.sim.engine_model import EngineModel, Request
 
 COSTS = EngineCosts(k1=2**-10, k2=2**-4, k3=2**-6, k4=2**-5, prefill_s=2**-8, kv_capacity=10_000, max_running=8)
 """Powers of two, and times that are multiples of them: no sum is rounded, so equal means equal."""

@@ -12,7 +12,7 @@ from tailrace.core.events import Event
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.sim.driver import Agenda
-from tailrace.sim.engine_model import EngineCosts
+from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.faults import Fault
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.reward_model import RewardCosts, RewardKind

@@ -29,7 +29,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.observe.cost_fit import error, fit_prefill, fit_steps, non_negative, sample_s
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.token_clock import EngineSample
-from tailrace.sim.engine_model import EngineCosts
+from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import RecordedLengths
 from tailrace.sim.observations import Observations, TrainingSample

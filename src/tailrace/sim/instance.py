@@ -15,7 +15,8 @@ from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.trajectory import Finish
 from tailrace.sim.driver import Action, Agenda
-from tailrace.sim.engine_model import EngineCosts, EngineModel, Request
+from tailrace.sim.engine_costs import EngineCosts
+from tailrace.sim.engine_model import EngineModel, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

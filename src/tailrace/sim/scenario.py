@@ -30,7 +30,7 @@ from tailrace.config.load import leaves
 from tailrace.config.presets import BoundName, StrategyName
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Leftovers, Placement
-from tailrace.sim.engine_model import EngineCosts
+from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import DrawnLengths, Lengths, read_trace

@@ -16,7 +16,8 @@ from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.sim.driver import Agenda
-from tailrace.sim.engine_model import EngineCosts, Request
+from tailrace.sim.engine_costs import EngineCosts
+from tailrace.sim.engine_model import Request
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.instance import Instance, InstanceTimes
 from tailrace.sim.lengths import Lengths
