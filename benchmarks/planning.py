@@ -9,6 +9,8 @@ make the commands. States, each with bound 3:
 * ``all wait``: every response waits with some tokens, and every instance is idle and has just pulled
 * ``start``: every response is new and every instance idle, at the same version
 * ``steady``: nine in ten run, on instances at three versions; the others wait, and the older ones may not take them
+* ``published``: three batches run on instances that are behind, and a fourth waits that only the version just published
+  may begin: many instances are tried, and many of them pull
 
 Exit status 1: either takes longer than the limit.
 
@@ -36,13 +38,13 @@ from tailrace.core.commands import Command, Submit
 from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.costs import CostModel
 from tailrace.core.dispatching import dispatch
-from tailrace.core.fleet import InstancePhase
+from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.ids import GroupId, Version
 from tailrace.core.moves import begin, move
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.state import State
 from tailrace.core.steering import migrate, synchronize
-from tailrace.core.trajectory import TrajectoryPhase
+from tailrace.core.trajectory import Trajectory, TrajectoryPhase
 from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
 
@@ -53,11 +55,11 @@ VERSIONS = (4, 5, 6)
 NOW = 100.0
 
 
-def schedule_of(num_instances: int, num_responses: int) -> Schedule:
+def schedule_of(num_instances: int, num_responses: int, *, num_batches: int) -> Schedule:
     throughput = Strategy.THROUGHPUT
     return Schedule(
         train_source="train",
-        batch_size=num_responses // GROUP_SIZE // 2,
+        batch_size=num_responses // GROUP_SIZE // num_batches,
         group_size=GROUP_SIZE,
         max_steps=100,
         leftovers=Leftovers.KEEP,
@@ -109,11 +111,7 @@ def steady(schedule: Schedule, num_responses: int, rng: random.Random) -> State:
     for group in state.groups.values():
         for trajectory in group.members.values():
             if rng.random() < 0.9:
-                instance = state.instances[rng.choice(numbers)]
-                move(state, trajectory, TrajectoryPhase.RUNNING, 0.0)
-                trajectory.instance = instance.id
-                instance.running[trajectory.id] = None
-                instance.num_tokens += trajectory.length
+                _run(state, trajectory, state.instances[rng.choice(numbers)])
     # What waits has gone on with a newer version since: the older instances may not take it.
     for group in state.pending:
         for trajectory in state.groups[group].members.values():
@@ -122,11 +120,35 @@ def steady(schedule: Schedule, num_responses: int, rng: random.Random) -> State:
     return state
 
 
-STATES: dict[str, Callable[[Schedule, int, random.Random], State]] = {
-    "all wait": started,
-    "start": lambda schedule, count, rng: blank(schedule, count),
-    "steady": steady,
+def published(schedule: Schedule, num_responses: int, rng: random.Random) -> State:
+    state = blank(schedule, num_responses)
+    behind = VERSIONS[:-1]
+    for number, instance in state.instances.items():
+        instance.version = Version(behind[number % len(behind)])
+    for index, group in enumerate(list(state.groups.values())[: BOUND * schedule.batch_size]):
+        group.version = Version(min(behind) - 1 + index // schedule.batch_size)
+        state.ledger.reserve(group.id, group.version)
+        for trajectory in group.members.values():
+            wrote = Version(max(group.version, min(behind)))
+            trajectory.grow(int(min(20_000, rng.lognormvariate(7.0, 0.8))), wrote)
+            _run(state, trajectory, rng.choice([i for i in state.instances.values() if i.version >= wrote]))
+    return state
+
+
+def _run(state: State, trajectory: Trajectory, instance: Instance) -> None:
+    move(state, trajectory, TrajectoryPhase.RUNNING, 0.0)
+    trajectory.instance = instance.id
+    instance.running[trajectory.id] = None
+    instance.num_tokens += trajectory.length
+
+
+STATES: dict[str, tuple[Callable[[Schedule, int, random.Random], State], int]] = {
+    "all wait": (started, 2),
+    "start": (lambda schedule, count, rng: blank(schedule, count), 2),
+    "steady": (steady, 2),
+    "published": (published, BOUND + 1),
 }
+"""How a state is made, and into how many batches its responses are divided."""
 
 
 def plan(state: State, schedule: Schedule) -> None:
@@ -149,14 +171,16 @@ def cpu_s(action: Callable[[State, Schedule], Any], state: State, schedule: Sche
 
 
 def measure(num_instances: int, num_responses: int, name: str, repeats: int) -> dict[str, Any]:
-    schedule = schedule_of(num_instances, num_responses)
-    plans, rules, num_routed = [], [], 0
+    make, num_batches = STATES[name]
+    schedule = schedule_of(num_instances, num_responses, num_batches=num_batches)
+    plans, rules, num_routed, num_called = [], [], 0, 0
     for repeat in range(repeats):
-        state = STATES[name](schedule, num_responses, random.Random(repeat))
+        state = make(schedule, num_responses, random.Random(repeat))
         plans.append(cpu_s(plan, state, schedule)[0])
         taken, commands = cpu_s(carry_out, state, schedule)
         rules.append(taken)
         num_routed = sum(len(command.dispatches) for command in commands if isinstance(command, Submit))
+        num_called = sum(instance.is_called for instance in state.instances.values())
     limit, chosen_s, whole_s = SIZES[num_instances, num_responses], statistics.median(plans), statistics.median(rules)
     return {
         "instances": num_instances,
@@ -169,6 +193,7 @@ def measure(num_instances: int, num_responses: int, name: str, repeats: int) -> 
         "limit_ms": 1e3 * limit,
         "holds": max(chosen_s, whole_s) < limit,
         "num_routed": num_routed,
+        "num_called": num_called,
     }
 
 
@@ -181,7 +206,8 @@ def main() -> int:
     for row in rows:
         size = f"{row['instances']:4d} x {row['responses']:6,d}  {row['state']:9s}"
         taken = f"{row['plan_cpu_ms']:6.1f} ms (limit {row['limit_ms']:.0f})"
-        print(f"{size} {taken}, with commands {row['with_commands_cpu_ms']:6.1f} ms, {row['num_routed']:,} routed")
+        done = f"{row['num_routed']:,} routed, {row['num_called']} to pull"
+        print(f"{size} {taken}, with commands {row['with_commands_cpu_ms']:6.1f} ms, {done}")
     if options.json:
         machine = f"{platform.machine()}, one of {os.cpu_count()} cores, Python {platform.python_version()}"
         options.json.write_text(json.dumps({"machine": machine, "plans": rows}, indent=2) + "\n")

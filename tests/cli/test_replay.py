@@ -17,7 +17,13 @@ from tailrace.observe.comparison import figures_of
 from tailrace.sim.result import simulate
 
 CONFIG = {
-    "rollout": {"max_response_length": 500, "kv_tokens": 5000, "max_running": 8},
+    "rollout": {
+        "engine": "native",
+        "max_response_length": 500,
+        "kv_tokens": 5000,
+        "max_running": 8,
+        "prefill_chunk": 512,
+    },
     "data": {"max_prompt_length": 20},
     "reward": {"workers": 3},
 }

@@ -259,6 +259,20 @@ def test_in_order_a_batch_waits_for_its_own_groups_and_none_is_above_the_bound()
     ledger.check()
 
 
+def test_in_order_a_full_batch_is_stuck_and_an_overlay_takes_the_earliest_place() -> None:
+    ledger = Ledger(rules(2, 1, admission=Admission.ORDER), current=1)
+    reserve_all(ledger, _0=1)
+    assert ledger.state is BatchState.WAITING
+    overlay = ledger.overlay()
+    assert overlay.free == [1, 2]
+    overlay.reserve(1)
+    assert overlay.free == [0, 2], "its place in line is in batch 1, though it might wait for batch 2"
+    assert not overlay.can_reserve(0), "the next place is in batch 2, too late for version 0"
+    reserve_all(ledger, _1=1)
+    assert not ledger.can_reserve(0)
+    assert ledger.state is BatchState.STUCK
+
+
 def test_a_stored_ledger_in_order_goes_on_in_the_same_order_and_is_refused_when_it_breaks_the_bound() -> None:
     ledger = Ledger(rules(1, 2, admission=Admission.ORDER))
     reserve_all(ledger, _2=0, _0=0, _1=0)

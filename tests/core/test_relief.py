@@ -12,11 +12,15 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.admission import Admission
-from tailrace.core.schedule import Leftovers, OnStuck, Schedule
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.ledger import BatchState
+from tailrace.core.schedule import EvalSet, Leftovers, OnStuck, Schedule
 from tailrace.observe.conservation import conservation
+from tailrace.observe.fates import TRAINED, Fates
+from tailrace.observe.metrics import Metrics
 from tailrace.observe.schedule_account import ScheduleAccount
 
-LIMIT_S = 6.0
+LIMIT_S = 14.0
 SEEDS = range(5)
 
 
@@ -94,6 +98,50 @@ def test_the_core_asks_to_be_woken_when_training_has_waited_long_enough() -> Non
     world.now = state.stuck_since + LIMIT_S
     world.tell(ev.TimerFired())
     assert any(isinstance(command, do.LeaveOut) for command in world.entries[-1].commands)
+
+
+def test_an_evaluation_that_holds_up_training_is_no_reason_to_give_anything_up() -> None:
+    sets = (EvalSet(name="heldout", num_prompts=6, group_size=4),)
+    world = started(leftovers=Leftovers.KEEP, max_staleness=1, max_stuck_s=LIMIT_S, eval_sets=sets, eval_interval=1)
+    state = world.coordinator._state
+    num_seen = 0
+    while world.verdict is None:
+        world.advance()
+        if state.eval_done < state.version:
+            num_seen += state.ledger.state is BatchState.STUCK
+            assert state.stuck_since is None
+    assert num_seen, "no batch was stuck during an evaluation"
+
+
+def test_a_limit_shorter_than_responses_take_ends_the_run_with_a_sentence() -> None:
+    for on_stuck in OnStuck:
+        world = started(leftovers=Leftovers.KEEP, max_staleness=0, max_stuck_s=0.5, on_stuck=on_stuck, max_steps=50)
+        until(world, lambda world=world: world.verdict is not None)
+        assert not world.verdict.is_complete
+        assert world.verdict.reason.endswith("0.5 s: max_stuck_s is shorter than responses take")
+
+
+def test_fates_and_metrics_know_of_groups_that_begin_again() -> None:
+    for seed in SEEDS:
+        world = run(seed, OnStuck.RESTART)
+        fates, metrics, lengths = Fates(), Metrics(), dict[TrajectoryId, int]()
+        for entry in world.entries:
+            fates.feed(entry)
+            metrics.feed(entry)
+            match entry.event:
+                case ev.RolloutReported(progressed=progressed, finished=finished):
+                    lengths |= {news.trajectory: news.length for news in (*progressed, *finished)}
+                case ev.ResponsesAborted(aborted=aborted):
+                    for part in aborted:
+                        lengths[part.trajectory] = max(part.length, lengths.get(part.trajectory, 0))
+        assert metrics._memory.tokens_total == sum(lengths.values())
+        trained = {t for step in world.trained for t in step}
+        assert not {t for t in metrics._memory.responses if t.group in {x.group for x in trained}}
+        for group in {t.group for t in trained}:
+            own = sum(lengths[t] for t in trained if t.group == group)
+            given_up = sum(length for t, length in lengths.items() if t.group == group and t not in trained)
+            fate = fates.groups[group]
+            assert (fate.num_tokens, fate.num_wasted, fate.state) == (own + given_up, given_up, TRAINED)
 
 
 def test_the_tokens_of_a_group_that_begins_again_are_counted_as_wasted() -> None:

@@ -58,6 +58,7 @@ GROUP = GroupId("train", 0, 7)
     [
         (do.LeaveOut(dropped=(GROUP,)), DROPPED),
         (do.LeaveOut(filtered=(GROUP,)), FILTERED),
+        (do.LeaveOut(restarted=(GROUP,)), IN_PROGRESS),
         (do.CloseRound(round=0, is_long=False, accepted=(), dropped=(GROUP,)), DROPPED),
         (do.CloseRound(round=0, is_long=False, accepted=(), deferred=(GROUP,)), DEFERRED),
     ],

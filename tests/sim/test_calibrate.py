@@ -9,7 +9,8 @@ import pytest
 from sim.worlds import small_scenario
 from tailrace.core.commands import TrainStep
 from tailrace.core.costs import PrefillWork
-from tailrace.core.events import RolloutReported, StepTrained
+from tailrace.core.events import InstanceLost, RolloutReported, StepTrained
+from tailrace.core.ids import InstanceId, Version
 from tailrace.core.journal import Entry
 from tailrace.observe.comparison import figures_of
 from tailrace.observe.cost_fit import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
@@ -169,3 +170,15 @@ def test_what_is_prefilled_beside_an_optimizer_step_says_nothing(shared: dict[st
 def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:
     with pytest.raises(ValueError, match="too few"):
         calibrate([journal[:20]], MACHINE)
+
+
+def test_an_instance_that_starts_again_counts_what_it_prefills_from_zero() -> None:
+    observed, number = Observations(), InstanceId(0)
+
+    def report(num_tokens: int) -> RolloutReported:
+        work = PrefillWork(num_batches=num_tokens // 10, num_tokens=num_tokens, seconds=num_tokens / 100)
+        return RolloutReported(instance=number, version=Version(0), prefill=work)
+
+    for event in (report(50), report(80), InstanceLost(instance=number, reason="killed"), report(20), report(30)):
+        observed.feed(Entry(now=1.0, event=event, commands=()))
+    assert [work.num_tokens for work in observed.prefill] == [30, 10]

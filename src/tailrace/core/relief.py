@@ -1,8 +1,9 @@
 """When training has waited long enough for the slowest groups of a strict batch, the batch goes on without them.
 
 Where nothing is ever given up, one response that never ends would hold up everything for ever. ``max_stuck_s`` is how
-long that may last while the trainer is free; then the groups it waits for begin again from their prompts, with a later
-deadline, or are dropped, and others take their places.
+long that may last while the trainer is free; then the groups it waits for begin again from their prompts or are
+dropped, and others take their places. If that happens again and again without a batch in between, the limit is shorter
+than what responses take, and the run ends with a sentence that says so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tailrace.core.state import State
 def relieve(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if schedule.max_stuck_s is None:
         return
+    if state.batches:
+        state.num_reliefs_in_a_row = 0
     if not _is_training_held_up(state):
         state.stuck_since = None
         return
@@ -29,6 +32,7 @@ def relieve(state: State, schedule: Schedule, policies: Policies, now: float) ->
     if now < state.stuck_since + schedule.max_stuck_s:
         return
     state.stuck_since = None
+    state.num_reliefs_in_a_row += 1
     late, restarts = state.ledger.awaited(), schedule.on_stuck is OnStuck.RESTART
     for group in [state.groups[number] for number in late]:
         yield from _restart(state, schedule, group) if restarts else give_up(state, group, now)
@@ -44,7 +48,6 @@ def _is_training_held_up(state: State) -> bool:
 
 def give_up(state: State, group: Group, now: float) -> Iterator[do.Command]:
     """A group that has no place within the bound any more leaves for good."""
-    state.pending.pop(group.id, None)
     drop(state, group, GroupPhase.DROPPED, now)
     state.left_out[group.id] = GroupPhase.DROPPED
     yield from let_go(state, group.members.values())

@@ -28,6 +28,8 @@ from tailrace.core.steering import migrate, pace, pull, synchronize
 from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
+_MAX_RELIEFS = 20
+"""Times in a row that training may be relieved of what it waits for, without a batch in between."""
 _MIN_FAILURES = 32
 """Rewards that fail one after the other before it is not bad luck any more."""
 Rule = Callable[[State, Schedule, Policies, float], Iterator[do.Command]]
@@ -187,6 +189,11 @@ def judge(state: State, schedule: Schedule, policies: Policies, now: float) -> I
     elif state.num_failed_in_a_row >= max(_MIN_FAILURES, 2 * schedule.batch_size * schedule.group_size):
         count = state.num_failed_in_a_row
         state.verdict = f"the last {count} rewards failed, every one of them; {state.last_reward_failure}"
+    elif state.num_reliefs_in_a_row >= _MAX_RELIEFS:
+        state.verdict = (
+            f"training gave up what it waited for {_MAX_RELIEFS} times in a row, each time after"
+            f" {schedule.max_stuck_s} s: max_stuck_s is shorter than responses take"
+        )
     is_saved = state.save_due is None
     if state.verdict is None and state.version == schedule.max_steps and state.eval_done == state.version and is_saved:
         state.verdict = f"{state.version} steps are done" if schedule.trains else "every prompt is done"

@@ -104,6 +104,8 @@ class State:
     """When they are to be asked again; None: when something happens."""
     stuck_since: float | None = None
     """When unfinished groups began to hold up the trainer, where that has a limit."""
+    num_reliefs_in_a_row: int = 0
+    """Times the limit was reached since the last batch."""
     verdict: str | None = None
     """Why the run is over; None while it goes on."""
     has_begun: bool = False

@@ -142,8 +142,7 @@ class Metrics:
                 memory.busy_since.setdefault(instance, now)
             case do.TrainStep(trajectories=trajectories):
                 memory.training, memory.clock.train_began = trajectories, now
-            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
-                self._forget_groups({*restarted})
+            case do.LeaveOut(filtered=filtered, dropped=dropped):
                 gone = {*filtered, *dropped}
                 memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
                 self._forget_groups(gone)
@@ -203,9 +202,14 @@ class Metrics:
             known.pop(trajectory, None)
 
     def _forget_groups(self, groups: set[GroupId]) -> None:
+        """What still runs for them is counted on until its end is reported."""
         memory = self._memory
+        running = {trajectory for each in memory.running.values() for trajectory in each}
         for trajectory in [t for t in (*memory.responses, *memory.first_version, *memory.lengths) if t.group in groups]:
-            self._forget(trajectory)
+            memory.responses.pop(trajectory, None)
+            memory.first_version.pop(trajectory, None)
+            if trajectory not in running:
+                memory.lengths.pop(trajectory, None)
 
     def _step_row(self, event: ev.StepTrained, now: float) -> Row:
         memory = self._memory
