@@ -173,7 +173,7 @@ def test_too_little_to_fit_is_refused(journal: list[Entry]) -> None:
 
 
 def test_an_instance_that_starts_again_counts_what_it_prefills_from_zero() -> None:
-    observed, number = Observations(), InstanceId(0)
+    observed, number = Observations(prompt_length=20), InstanceId(0)
 
     def report(num_tokens: int) -> RolloutReported:
         work = PrefillWork(num_batches=num_tokens // 10, num_tokens=num_tokens, seconds=num_tokens / 100)
