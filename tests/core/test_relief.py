@@ -14,6 +14,7 @@ from tailrace.core import events as ev
 from tailrace.core.admission import Admission
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.ledger import BatchState
+from tailrace.core.rules import _MAX_RELIEFS
 from tailrace.core.schedule import EvalSet, Leftovers, OnStuck, Schedule
 from tailrace.observe.conservation import conservation
 from tailrace.observe.fates import TRAINED, Fates
@@ -24,14 +25,14 @@ LIMIT_S = 14.0
 SEEDS = range(5)
 
 
-def run(seed: int, on_stuck: OnStuck, *, admission: Admission = Admission.DEADLINE, bound: int = 1) -> World:
+def run(seed: int, on_stuck: OnStuck, *, admission: Admission = Admission.DEADLINE, num_steps: int = 6) -> World:
     schedule = Schedule(
         train_source="train",
         batch_size=2,
         group_size=2,
-        max_steps=6,
+        max_steps=num_steps,
         num_instances=2,
-        max_staleness=bound,
+        max_staleness=1,
         leftovers=Leftovers.KEEP,
         admission=admission,
         max_stuck_s=LIMIT_S,
@@ -121,27 +122,44 @@ def test_a_limit_shorter_than_responses_take_ends_the_run_with_a_sentence() -> N
         assert world.verdict.reason.endswith("0.5 s: max_stuck_s is shorter than responses take")
 
 
-def test_fates_and_metrics_know_of_groups_that_begin_again() -> None:
+def test_reliefs_with_a_batch_in_between_end_no_run() -> None:
+    world = run(4, OnStuck.RESTART, num_steps=40)
+    times = [now for now, relief in reliefs(world) if relief.restarted]
+    assert len(times) > _MAX_RELIEFS
+
+
+def reported_lengths(world: World) -> dict[TrajectoryId, int]:
+    found: dict[TrajectoryId, int] = {}
+    for entry in world.entries:
+        match entry.event:
+            case ev.RolloutReported(progressed=progressed, finished=finished):
+                found |= {news.trajectory: news.length for news in (*progressed, *finished)}
+            case ev.ResponsesAborted(aborted=aborted):
+                for part in aborted:
+                    found[part.trajectory] = max(part.length, found.get(part.trajectory, 0))
+    return found
+
+
+@pytest.mark.parametrize("on_stuck", list(OnStuck))
+def test_metrics_count_the_tokens_of_what_is_given_up_once(on_stuck: OnStuck) -> None:
     for seed in SEEDS:
-        world = run(seed, OnStuck.RESTART)
-        fates, metrics, lengths = Fates(), Metrics(), dict[TrajectoryId, int]()
+        world, metrics = run(seed, on_stuck), Metrics()
+        for entry in world.entries:
+            metrics.feed(entry)
+        assert metrics._memory.tokens_total == sum(reported_lengths(world).values())
+
+
+def test_fates_know_of_groups_that_begin_again() -> None:
+    for seed in SEEDS:
+        world, fates = run(seed, OnStuck.RESTART), Fates()
         for entry in world.entries:
             fates.feed(entry)
-            metrics.feed(entry)
-            match entry.event:
-                case ev.RolloutReported(progressed=progressed, finished=finished):
-                    lengths |= {news.trajectory: news.length for news in (*progressed, *finished)}
-                case ev.ResponsesAborted(aborted=aborted):
-                    for part in aborted:
-                        lengths[part.trajectory] = max(part.length, lengths.get(part.trajectory, 0))
-        assert metrics._memory.tokens_total == sum(lengths.values())
-        trained = {t for step in world.trained for t in step}
-        assert not {t for t in metrics._memory.responses if t.group in {x.group for x in trained}}
+        lengths, trained = reported_lengths(world), {t for step in world.trained for t in step}
         for group in {t.group for t in trained}:
-            own = sum(lengths[t] for t in trained if t.group == group)
             given_up = sum(length for t, length in lengths.items() if t.group == group and t not in trained)
+            in_all = sum(length for t, length in lengths.items() if t.group == group)
             fate = fates.groups[group]
-            assert (fate.num_tokens, fate.num_wasted, fate.state) == (own + given_up, given_up, TRAINED)
+            assert (fate.num_tokens, fate.num_wasted, fate.state) == (in_all, given_up, TRAINED)
 
 
 def test_the_tokens_of_a_group_that_begins_again_are_counted_as_wasted() -> None:

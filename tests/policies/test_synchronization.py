@@ -69,6 +69,14 @@ def test_a_few_waiting_responses_do_not_make_everyone_pull() -> None:
     assert narrow.choose(fleet) == [0, 1]
 
 
+def test_no_more_than_so_many_are_judged_in_one_plan() -> None:
+    busy = [instance(i, version=0, responses=1) for i in range(5)]
+    running = {i: [begun(90 + i, version=0)] for i in range(5)}
+    fleet = view(busy, [new(i) for i in range(9)], published=3, current=3, running=running)
+    assert WhenUseful(routing=Waterfall(max_running=2)).choose(fleet) == [0, 1, 2, 3, 4]
+    assert WhenUseful(routing=Waterfall(max_running=2), max_trials=2).choose(fleet) == [0, 1]
+
+
 def test_those_with_the_least_to_lose_pull_first() -> None:
     narrow = WhenUseful(routing=Waterfall(max_running=4))
     fleet = view(

@@ -50,7 +50,7 @@ def _run_resumed(state: State, schedule: Schedule, event: ev.RunResumed, now: fl
     state.published = Version(0 if state.version == 0 else -1)
     if state.save_due not in (None, state.version) or state.save_due == event.checkpoint:
         state.save_due = None  # it is on disk, or too late: the trainer holds a later version
-    state.num_dropped_in_a_row = state.num_failed_in_a_row = 0
+    state.num_dropped_in_a_row = state.num_failed_in_a_row = state.num_reliefs_in_a_row = 0
     state.limits = event.limits
     state.timer_at = state.plan_at = state.verdict = None
 

@@ -22,8 +22,6 @@ from tailrace.core.state import State
 def relieve(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     if schedule.max_stuck_s is None:
         return
-    if state.batches:
-        state.num_reliefs_in_a_row = 0
     if not _is_training_held_up(state):
         state.stuck_since = None
         return

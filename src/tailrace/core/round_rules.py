@@ -43,6 +43,7 @@ def collect(state: State, schedule: Schedule, policies: Policies, now: float) ->
         del state.complete[group_id]
     state.num_train_groups -= len(consumption.batch)
     state.batches.append(consumption.batch)
+    state.num_reliefs_in_a_row = 0
     if state.round is None:
         for group_id in consumption.expired:
             yield from give_up(state, state.groups[group_id], now)

@@ -94,11 +94,10 @@ class Instance:
             self._at(done, lambda: self._report(cut))
         self._wake()
 
-    def abort(self, trajectories: Sequence[TrajectoryId], ended: dict[TrajectoryId, int]) -> None:
-        """``ended``: lengths of those that have ended by themselves."""
+    def abort(self, trajectories: Sequence[TrajectoryId]) -> None:
         done, lengths = self._engine.remove(trajectories, self._agenda.now)
         self._forget(lengths)
-        gone = tuple(ev.Aborted(trajectory=t, length=lengths.get(t, ended[t])) for t in trajectories)
+        gone = tuple(ev.Aborted(trajectory=t, length=lengths.get(t, 0)) for t in trajectories)
 
         def answer() -> None:
             self._report([])  # what had ended before comes first

@@ -124,7 +124,7 @@ class World:
             case do.Interrupt(trajectories=trajectories):
                 instance.interrupt(trajectories)
             case do.Abort(trajectories=trajectories):
-                instance.abort(trajectories, {t: self._targets[t][0] for t in trajectories})
+                instance.abort(trajectories)
             case do.ReleaseMemory():
                 instance.release()
             case do.PullWeights(version=version):

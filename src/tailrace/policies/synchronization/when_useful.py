@@ -32,7 +32,7 @@ class WhenUseful:
     patience: int = 4
     """Candidates in a row that would gain nothing before the others, which have more to lose, are left alone."""
     max_trials: int = 32
-    """Candidates that are judged in one plan; the next plan goes on with the others."""
+    """Candidates that are judged in one plan, so that it stays short."""
 
     def choose(self, view: FleetView) -> list[InstanceId]:
         behind = [i for i in view.instances if i.version < view.published]
