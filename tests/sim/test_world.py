@@ -48,13 +48,13 @@ def test_a_response_that_ends_before_it_can_be_interrupted_is_reported_as_ended(
     assert finished(stage) == [(4.0, 0, 4, Finish.STOP)]
 
 
-def test_aborted_responses_report_their_lengths_also_those_that_had_ended() -> None:
+def test_aborted_responses_report_their_lengths_and_nothing_twice_of_those_that_had_ended() -> None:
     stage = Stage(3, 50, report_s=100.0).do(START, submit(0, 1)).pass_time(5.5)
     stage.do(do.Abort(instance=I0, trajectories=(response(0), response(1)))).pass_time()
     assert finished(stage) == [(6.0, 0, 3, Finish.STOP)]
     [(at, event)] = stage.events(ev.ResponsesAborted)
     assert at == 6.0
-    assert [(part.trajectory.group.prompt, part.length) for part in event.aborted] == [(0, 3), (1, 6)]
+    assert [(part.trajectory.group.prompt, part.length) for part in event.aborted] == [(0, 0), (1, 6)]
 
 
 def test_a_lost_instance_loses_what_it_generated_since_its_last_report() -> None:
