@@ -60,13 +60,13 @@ def assert_equal(ours: Response, expected: Response) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([1, 300, 10_000]))
+@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([1, 300, 10_000]), st.sampled_from([0, 500, 10_000]))
 def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_keeps_what_is_needed(
-    operations: list[tuple], file_bytes: int
+    operations: list[tuple], file_bytes: int, recent_bytes: int
 ) -> None:
     model: dict[TrajectoryId, list[Segment]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        store = PayloadStore.open(directory, file_bytes=file_bytes)
+        store = PayloadStore.open(directory, file_bytes=file_bytes, recent_bytes=recent_bytes)
         for salt, operation in enumerate(operations):
             match operation:
                 case ("append", number, where, count, flavour):
@@ -82,7 +82,7 @@ def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_k
                     store.compact()
                 case ("reopen",):
                     store.close()
-                    store = PayloadStore.open(directory, file_bytes=file_bytes)
+                    store = PayloadStore.open(directory, file_bytes=file_bytes, recent_bytes=recent_bytes)
                     assert store.repaired_bytes == 0
                     store.forget([t for t in store.held() if t not in model])
             assert set(store.held()) == set(model)

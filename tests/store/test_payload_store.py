@@ -188,8 +188,20 @@ def test_damage_in_an_earlier_file_is_an_error_that_names_file_and_offset(tmp_pa
         PayloadStore.open(tmp_path)
 
 
+def test_what_was_appended_last_is_answered_without_a_read(tmp_path: Path) -> None:
+    record_bytes = len(encode(segment(1, 0, 4)))
+    with PayloadStore.open(tmp_path, recent_bytes=2 * record_bytes) as store:
+        for number in (1, 2, 3):
+            store.append([segment(number, 0, 4)])
+        (tmp_path / FILE_1).write_bytes(b"")
+        for number in (2, 3):
+            assert store.response(trajectory(number)).tokens.tolist() == segment(number, 0, 4).tokens.tolist()
+        with pytest.raises(DamagedStore, match=FILE_1):
+            store.response(trajectory(1))
+
+
 def test_damage_that_happens_while_the_store_is_open_is_noticed_on_reading(tmp_path: Path) -> None:
-    with PayloadStore.open(tmp_path) as store:
+    with PayloadStore.open(tmp_path, recent_bytes=0) as store:
         store.append([segment(1, 0, 4)])
         flip(tmp_path / FILE_1, 60)
         with pytest.raises(DamagedStore, match=FILE_1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import cache, lru_cache
 
@@ -20,21 +20,32 @@ _Json = object
 
 
 def encode(value: object) -> _Json:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, GroupId | TrajectoryId):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: encode(item) for name, item in value._asdict().items()}
-    if isinstance(value, tuple | list):
-        return [encode(item) for item in value]
-    if isinstance(value, dict):
-        return {_encode_key(key): encode(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
-    raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
+    cls: typing.Any = type(value)
+    return _encoder(cls)(value)
+
+
+@cache
+def _encoder(cls: typing.Any) -> Callable[[typing.Any], _Json]:
+    """Build the function that writes values of this class. Cached: classes are few, values are many."""
+    if issubclass(cls, Enum):
+        return lambda value: value.value
+    if cls is type(None) or issubclass(cls, bool | int | float | str):
+        return lambda value: value
+    if issubclass(cls, GroupId | TrajectoryId):
+        return str
+    if hasattr(cls, "_fields"):
+        return _record_encoder(cls._fields)
+    if issubclass(cls, tuple | list):
+        return lambda value: [encode(item) for item in value]
+    if issubclass(cls, dict):
+        return lambda value: {_encode_key(key): encode(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(cls):
+        return _record_encoder([field.name for field in dataclasses.fields(cls) if field.init])
+    raise TypeError(f"cannot encode a value of type {cls.__name__}")
+
+
+def _record_encoder(names: Sequence[str]) -> Callable[[typing.Any], _Json]:
+    return lambda value: {name: encode(getattr(value, name)) for name in names}
 
 
 def _encode_key(key: object) -> str:

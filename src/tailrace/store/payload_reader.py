@@ -118,12 +118,16 @@ class PayloadReader:
         places.append(place)
 
     def _read(self, place: Place) -> Segment:
+        """What of the segment still counts."""
+        return _shorten(self._segment(place), place.num_tokens)
+
+    def _segment(self, place: Place) -> Segment:
         data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
         try:
             record: Record = decode(memoryview(data))
         except DamagedRecord as damage:
             raise DamagedStore(f"{self._path(place.file)}, byte {place.offset}: {damage}") from damage
-        return _shorten(record.segment(), place.num_tokens)
+        return record.segment()
 
     def _open_file(self, number: int) -> None:
         self._descriptors[number] = os.open(self._path(number), os.O_RDONLY)

@@ -7,7 +7,8 @@
 * A segment must start within or directly behind what is held. Where it starts inside, it replaces the tail: the
   last writer wins and everything before `start` never changes (tokens lost by a crash are generated again).
 * One writer: a second process (or a second opening) is refused while the first one is alive.
-* Every read verifies the checksum again. The index in memory holds places, never arrays.
+* Every read of a file verifies the checksum again. The index in memory holds places, never arrays; what was appended
+  last, up to `recent_bytes`, is held as well and answered without a read.
 
 Files are named `payload-000001.bin`, `payload-000002.bin`, ... `forget` says that a response is no longer needed;
 `compact` deletes every closed file in which nothing is needed any more. Forgetting is not written down: after a
@@ -24,10 +25,12 @@ from typing import Self
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.store.payload_reader import PayloadReader, Place
+from tailrace.store.recent import RecentSegments
 from tailrace.store.record import encode
 from tailrace.store.segment import Segment
 
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
+DEFAULT_RECENT_BYTES = 64 * 1024 * 1024
 LOCK_NAME = "payload.lock"
 
 
@@ -38,19 +41,26 @@ class StoreInUse(Exception):
 class PayloadStore(PayloadReader):
     """The one writer of a directory of payload files, and a reader of them."""
 
-    def __init__(self, directory: Path, *, file_bytes: int) -> None:
+    def __init__(self, directory: Path, *, file_bytes: int, recent_bytes: int) -> None:
         if file_bytes < 1:
             raise ValueError(f"file_bytes must be at least 1, got {file_bytes}")
         super().__init__(directory)
         self.repaired_bytes = 0
         self._file_bytes = file_bytes
+        self._recent = RecentSegments(recent_bytes)
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = _take_lock(directory / LOCK_NAME)
 
     @classmethod
-    def open(cls, directory: Path | str, *, file_bytes: int = DEFAULT_FILE_BYTES) -> Self:
+    def open(
+        cls,
+        directory: Path | str,
+        *,
+        file_bytes: int = DEFAULT_FILE_BYTES,
+        recent_bytes: int = DEFAULT_RECENT_BYTES,
+    ) -> Self:
         """Open or create the store in `directory`, repairing a torn end."""
-        store = cls(Path(directory), file_bytes=file_bytes)
+        store = cls(Path(directory), file_bytes=file_bytes, recent_bytes=recent_bytes)
         try:
             store._scan()
         except BaseException:  # whatever went wrong, a store that did not open must not stay locked
@@ -78,6 +88,7 @@ class PayloadStore(PayloadReader):
                 num_tokens=len(segment.tokens),
             )
             self._place(segment.trajectory, place)
+            self._recent.add((place.file, place.offset), segment, place.num_bytes)
             self._size += len(record)
 
     def forget(self, trajectories: Iterable[TrajectoryId]) -> None:
@@ -124,6 +135,9 @@ class PayloadStore(PayloadReader):
             if not 0 <= segment.start <= length:
                 raise ValueError(f"{segment.trajectory}: a segment starts at {segment.start}, {length} tokens are held")
             lengths[segment.trajectory] = segment.end
+
+    def _segment(self, place: Place) -> Segment:
+        return self._recent.get((place.file, place.offset)) or super()._segment(place)
 
     def _write(self, data: bytes) -> None:
         descriptor, rest = self._descriptors[self._current], memoryview(data)
