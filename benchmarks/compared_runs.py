@@ -46,17 +46,32 @@ class Comparison:
     def runs(self) -> Path:
         return self.folder / f"seed-{self.seed}"
 
-    def run(self, cores: Sequence[int]) -> None:
-        """On these cores only; its words go to FOLDER/seed-N.log."""
+    def run(self, cores: Sequence[int], *, side_by_side: bool) -> None:
+        """On these cores only; its words go to FOLDER/seed-N.log.
+
+        ``side_by_side``: the schedules share the cores out and run at the same time, so that all of them meet the
+        machine as fast or slow as it then is. `tailrace compare` finds their runs finished.
+        """
         if self.figures.exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        if side_by_side:
+            each = len(cores) // len(self.schedules)
+            if not each:
+                raise SystemExit(f"{len(self.schedules)} schedules side by side need as many cores, not {len(cores)}")
+            shares = [cores[number * each : (number + 1) * each] for number in range(len(self.schedules))]
+            with ThreadPoolExecutor(len(shares)) as pool:
+                list(pool.map(self._compare, [(name,) for name in self.schedules], shares))
+        self._compare(self.schedules, cores)
+
+    def _compare(self, schedules: tuple[str, ...], cores: Sequence[int]) -> None:
+        figures = self.figures if schedules == self.schedules else self.folder / f"seed-{self.seed}-{schedules[0]}.json"
         given = {"seed": self.seed, "output_dir": str(self.runs), **self.settings}
-        command = [sys.executable, "-m", "tailrace", "compare", RECIPE, "--schedules", ",".join(self.schedules)]
-        command += ["--json", str(self.figures)]
+        command = [sys.executable, "-m", "tailrace", "compare", RECIPE, "--schedules", ",".join(schedules)]
+        command += ["--json", str(figures)]
         command += [part for name, value in given.items() for part in (f"--{name}", json.dumps(value))]
-        print(f"seed {self.seed}: {', '.join(self.schedules)} on cores {','.join(map(str, cores))}", flush=True)
-        with (self.folder / f"seed-{self.seed}.log").open("w") as log:
+        print(f"seed {self.seed}: {', '.join(schedules)} on cores {','.join(map(str, cores))}", flush=True)
+        with figures.with_suffix(".log").open("w") as log:
             pin = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
             ended = subprocess.run(command, stdout=log, stderr=log, preexec_fn=pin, check=False)
         if ended.returncode:
@@ -83,6 +98,9 @@ def parse(description: str | None, *, seeds: int) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=seeds, help="comparisons, with seeds 0, 1, ...")
     parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
     parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="the schedules of a comparison at the same time, on their share of cores"
+    )
     parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
     parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
     return parser.parse_args()
@@ -102,7 +120,7 @@ def compared(
             Comparison(folder=folder, seed=seed, schedules=_turned(schedules, seed), settings=settings)
             for seed in range(options.seeds)
         ]
-        run_all(found, parallel=options.parallel, cores_each=options.cores_each)
+        run_all(found, options)
         yield found
 
 
@@ -124,8 +142,9 @@ def write(options: argparse.Namespace, benchmark: str, result: Mapping[str, Any]
         options.json.write_text(json.dumps(given, indent=2) + "\n", encoding="utf-8")
 
 
-def run_all(comparisons: Sequence[Comparison], *, parallel: int, cores_each: int) -> None:
+def run_all(comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:
     """So many at the same time, each on ``cores_each`` cores that no other one of them uses."""
+    parallel, cores_each = options.parallel, options.cores_each
     available = sorted(os.sched_getaffinity(0))
     if parallel * cores_each > len(available):
         raise SystemExit(f"{parallel} x {cores_each} cores are asked for; there are {len(available)}")
@@ -136,7 +155,7 @@ def run_all(comparisons: Sequence[Comparison], *, parallel: int, cores_each: int
     def run(comparison: Comparison) -> None:
         cores = places.get()
         try:
-            comparison.run(cores)
+            comparison.run(cores, side_by_side=options.side_by_side)
         finally:
             places.put(cores)
 
@@ -150,6 +169,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "parallel": options.parallel,
         "cores_each": options.cores_each,
+        "side_by_side": options.side_by_side,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")}
         | {"python": platform.python_version()},
     }

@@ -50,7 +50,7 @@ def calibration(journal: list[Entry]) -> Calibration:
 
 
 def test_the_costs_of_engine_and_trainer_are_found_again(calibration: Calibration) -> None:
-    engine, trainer = calibration.costs.engine, calibration.costs.trainer
+    engine, trainer = calibration.costs.engine, calibration.costs.trainer.times(1 / calibration.stretch)
     for n, kv in ((1, 100), (3, 500), (8, 2000)):
         true = 2e-5 * kv + max(6e-3, 2e-3 * n) + 4e-3
         assert engine.step(kv, n) == pytest.approx(true, rel=0.05)
@@ -63,6 +63,16 @@ def test_the_costs_of_engine_and_trainer_are_found_again(calibration: Calibratio
 
 def test_the_run_it_was_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:
     assert error(predict(journal, calibration), step_seconds(journal)) < 0.03
+
+
+def test_what_no_cost_stands_for_makes_all_steps_longer(journal: list[Entry], calibration: Calibration) -> None:
+    delayed, late_s = [], 0.0
+    for entry in journal:
+        late_s += 3.0 * any(isinstance(command, TrainStep) for command in entry.commands)
+        delayed.append(replace(entry, now=entry.now + late_s))
+    found = calibrate([delayed], MACHINE)
+    assert found.stretch > 1.05 * calibration.stretch
+    assert sum(predict(delayed, found)) == pytest.approx(sum(step_seconds(delayed)), rel=0.02)
 
 
 def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:

@@ -7,6 +7,9 @@ What was measured alone and what was measured beside other work on the same devi
 the first; how much rollout and training slow each other down, to the second. What a process takes longer for when it
 has just started is warm-up, and is no part of either; nor is what an engine did while another process started.
 
+Messages and decisions take no time in a simulation, and its instances never falter. What it misses of the very runs it
+is fitted to is made up for at last: steps of engine and trainer are stretched by one factor for all.
+
 The error is that of whole optimizer steps: the run is simulated with the fitted costs and the recorded lengths, and
 each step's seconds are compared with the real ones.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median, pstdev
 from typing import Any, TypeVar
 
@@ -95,10 +98,25 @@ class Calibration:
     """Mean absolute percentage error over samples of engine steps."""
     num_samples: int
     num_steps: int
+    stretch: float = 1.0
+    """By which the steps of engine and trainer were made longer at last."""
 
 
-def calibrate(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibration:
+def calibrate(journals: Sequence[Sequence[Entry]], machine: Machine) -> Calibration:
     """Fit to one or more journals written on the same machine."""
+    fitted = _fit(journals, machine)
+    measured = sum(sum(step_seconds(journal)[1:]) for journal in journals)
+    simulated = sum(sum(predict(journal, fitted)[1:]) for journal in journals)
+    return _stretched(fitted, measured / simulated) if measured and simulated else fitted
+
+
+def _stretched(fitted: Calibration, factor: float) -> Calibration:
+    engine, trainer = fitted.costs.engine, fitted.costs.trainer
+    costs = replace(fitted.costs, engine=engine.times(factor), trainer=trainer.times(factor))
+    return replace(fitted, costs=costs, stretch=factor)
+
+
+def _fit(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibration:
     seen = Observations(
         prompt_length=machine.prompt_length,
         max_running=machine.max_running,

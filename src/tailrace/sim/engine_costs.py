@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.core.costs import step_s
 
@@ -35,6 +35,12 @@ class EngineCosts:
     """Seconds per step and length class that has rows."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows that the KV cache is kept in, ascending; none: steps attend to what is held."""
+
+    def times(self, factor: float) -> EngineCosts:
+        """Of an engine that takes so many times as long for everything."""
+        names = ("k1", "k2", "k3", "k4", "prefill_s", "prefill_batch_s", "class_s")
+        prompt_s = None if self.prompt_s is None else factor * self.prompt_s
+        return replace(self, **{name: factor * getattr(self, name) for name in names}, prompt_s=prompt_s)
 
     def step(self, kv: float, n: int, num_classes: int = 0) -> float:
         return step_s(self, kv, n) + self.class_s * num_classes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.core.events import CheckpointSaved, Event, StepTrained, TrainerReached, WeightsPublished
 from tailrace.core.ids import Version
@@ -30,6 +30,10 @@ class TrainerCosts:
     start_s: float = 0.0
     warm_up_s: float = 0.0
     """Seconds more of the first step."""
+
+    def times(self, factor: float) -> TrainerCosts:
+        """Of a trainer that takes so many times as long for a step."""
+        return replace(self, fixed_s=factor * self.fixed_s, token_s=factor * self.token_s)
 
     def step(self, tokens: int) -> float:
         return self.fixed_s + self.token_s * tokens / self.num_replicas
