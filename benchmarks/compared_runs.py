@@ -99,7 +99,9 @@ def parse(description: str | None, *, seeds: int) -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=1, help="comparisons at the same time")
     parser.add_argument("--cores-each", type=int, default=2, help="CPU cores of each comparison")
     parser.add_argument(
-        "--side-by-side", action="store_true", help="the schedules of a comparison at the same time, on their share of cores"
+        "--side-by-side",
+        action="store_true",
+        help="the schedules of a comparison at the same time, each on its cores",
     )
     parser.add_argument("--keep", type=Path, help="keep the runs here; runs that are here already are not run again")
     parser.add_argument("--steps", type=int, help="optimizer steps, instead of the recipe's")
