@@ -43,7 +43,7 @@ from tailrace.core.ids import GroupId, Version
 from tailrace.core.moves import begin, move
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.state import State
-from tailrace.core.steering import migrate, synchronize
+from tailrace.core.steering import migrate, open_plan, synchronize
 from tailrace.core.trajectory import Trajectory, TrajectoryPhase
 from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
@@ -160,7 +160,7 @@ def plan(state: State, schedule: Schedule) -> None:
 
 def carry_out(state: State, schedule: Schedule) -> list[Command]:
     policies = policies_of(schedule)
-    return [c for rule in (synchronize, migrate, dispatch) for c in rule(state, schedule, policies, NOW)]
+    return [c for rule in (open_plan, synchronize, migrate, dispatch) for c in rule(state, schedule, policies, NOW)]
 
 
 def cpu_s(action: Callable[[State, Schedule], Any], state: State, schedule: Schedule) -> tuple[float, Any]:

@@ -188,7 +188,7 @@ def _coordination(rng: random.Random) -> Coordination:
         max_waiting=rng.choice([0, 1, 3]),
         max_gap=rng.choice([1.0, 2.0, 5.0]),
         pause_s=rng.choice([0.0, 3.0]),
-        plan_interval_s=rng.choice([0.0, 0.7, 3.0]),
+        plan_interval_s=rng.choice([None, 0.0, 0.7, 3.0]),
         is_global=rng.random() < 0.2,
     )
 

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 
 from core.histories import Case, cases, coordinated, held_to
@@ -62,24 +63,97 @@ def test_plans_keep_their_distance_and_nothing_is_planned_while_nothing_happens(
     assert len(fired) < len(entries) / 2
 
 
-def quiet_world(**numbers: object) -> World:
-    """Two instances that hold three responses each; nothing else happens by itself."""
-    coordination = Coordination(kv_tokens=40, prompt_length=2, **{**ALL, **numbers})
+def world_that_begins(batch_size: int, **numbers: object) -> World:
+    """Two instances and groups of three; nothing is answered yet."""
+    coordination = Coordination(prompt_length=2, **{**ALL, **numbers})
     schedule = Schedule(
         train_source="train",
-        batch_size=2,
+        batch_size=batch_size,
         group_size=3,
         max_steps=3,
         leftovers=Leftovers.KEEP,
         num_instances=2,
         coordination=coordination,
     )
-    world = World(schedule, random.Random(0))
+    world = World(schedule, random.Random(0), num_prompts=1000)
     world.tell(ev.RunStarted(schedule=schedule))
+    return world
+
+
+def quiet_world(**numbers: object) -> World:
+    """Two instances that hold three responses each; nothing else happens by itself."""
+    world = world_that_begins(2, kv_tokens=40, **numbers)
     while any(not isinstance(command, do.Submit) for command in world.open):
         world.now += 1.0
         world.answer(world.take_one())
     return world
+
+
+def test_an_instance_does_not_idle_until_a_plan_is_due() -> None:
+    """It pulls when a version is published, and has work again when it has pulled."""
+    world = quiet_world()
+    for _ in range(500):
+        world.now += 0.002
+        world.act()
+    published = [entry.commands for entry in world.entries if isinstance(entry.event, ev.WeightsPublished)]
+    assert [sum(isinstance(command, do.PullWeights) for command in commands) for commands in published] == [2, 2, 2]
+    pulled = [e for e in world.entries if isinstance(e.event, ev.WeightsPulled) and e.event.version < 3]
+    assert len(pulled) == 4
+    for entry in pulled:
+        assert entry.event.instance in [c.instance for c in entry.commands if isinstance(c, do.Submit)]
+
+
+def test_plans_wait_where_nobody_idles_for_want_of_one() -> None:
+    world = quiet_world()
+    state = world.coordinator._state
+    while world.open:
+        world.answer(world.take_one())
+    planned_at, first = world.now, list(world.running[InstanceId(0)])
+    assert state.planned_at == planned_at
+    world.now += 0.05
+    grown = (ev.Progressed(trajectory=first[0], length=3),)
+    world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
+    assert state.planned_at == planned_at, "both have work"
+    ended = tuple(ev.Finished(trajectory=t, length=3, finish=Finish.STOP) for t in first)
+    world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
+    assert state.instances[InstanceId(0)].is_idle
+    assert (state.planned_at, state.plan_at) == (planned_at, planned_at + 0.1), "there is nothing for the idle one"
+    world.wake()
+    assert state.planned_at == world.now == planned_at + 0.1
+
+
+def test_what_the_bound_keeps_back_hurries_no_plan() -> None:
+    world = quiet_world()
+    state = world.coordinator._state
+    planned_at = world.now
+    while state.training is None or any(isinstance(command, do.RequestPrompts) for command in world.open):
+        world.now += 0.001
+        if state.training is None:
+            world.act()
+        else:
+            [command] = [each for each in world.open if isinstance(each, do.RequestPrompts)]
+            world.open.remove(command)
+            world.answer(command)
+    assert state.pending
+    assert all(instance.is_idle for instance in state.instances.values())
+    assert state.planned_at == planned_at
+
+
+@pytest.mark.parametrize(("batch_size", "wait_s"), [(2, 0.0003), (500, 0.075), (1000, 0.15)])
+def test_the_wait_grows_with_what_a_plan_costs(batch_size: int, wait_s: float) -> None:
+    """The second instance is ready right after the plan that gave the first its share."""
+    world = world_that_begins(batch_size)
+    for kind in (do.RequestPrompts, do.StartTrainer, do.StartInstance, do.StartInstance):
+        [command, *_] = [each for each in world.open if isinstance(each, kind)]
+        world.open.remove(command)
+        world.answer(command)
+    state = world.coordinator._state
+    assert [bool(running) for running in given_out(world)] == [True, False]
+    assert state.plan_at == pytest.approx(wait_s)
+    while state.plan_at is not None:
+        world.wake()
+    assert world.now == pytest.approx(wait_s)
+    assert [bool(running) for running in given_out(world)] == [True, True]
 
 
 def test_a_view_counts_a_command_before_it_is_answered() -> None:

@@ -22,8 +22,9 @@ class CoordinationSettings(Section):
     """Migration: how many times as fast as another an instance may be before work moves between them."""
     pause_s: NonNegativeFloat = 10.0
     """Migration: an instance that gave work away is left alone for so long."""
-    plan_interval_s: NonNegativeFloat = 0.1
-    """Least seconds between two plans; a plan is made only after something happened."""
+    plan_interval_s: NonNegativeFloat | None = None
+    """Least seconds between two plans; a plan is made only after something happened. Default: 50 µs for each response
+    that runs or waits, ten times what a plan takes; while every instance has what work it may have, at least 0.1 s."""
     validation: Literal["instance", "global"] = "instance"
     """Plan for the instances that owe no answer, or only while none owes one."""
 

@@ -45,8 +45,9 @@ class Coordination:
     """How many times as fast as another an instance may be before work moves between them."""
     pause_s: float = 10.0
     """An instance that gave work away is left alone for so long."""
-    plan_interval_s: float = 0.1
-    """Least seconds between two plans."""
+    plan_interval_s: float | None = None
+    """Least seconds between two plans; None: as long as planning for so many responses takes, and who waits for it
+    (``steering``)."""
     is_global: bool = False
     """Plan only while no instance owes an answer, rather than for those that owe none."""
 
@@ -60,7 +61,7 @@ class Coordination:
         if self.max_waiting < 0 or self.max_gap < 1:
             yield f"needs max_waiting >= 0 and max_gap >= 1, got {self.max_waiting} and {self.max_gap}"
         for name in ("pause_s", "plan_interval_s", "kv_tokens", "max_running", "prompt_length"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 yield f"{name} must be at least 0, got {getattr(self, name)}"
 
     @property

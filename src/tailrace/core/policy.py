@@ -107,6 +107,12 @@ class Claims:
             has_new=has_new,
         )
 
+    def lets_in(self, version: Version, *, may_begin: bool) -> bool:
+        """Whether an instance of this version may take anything, if it ``may_begin`` what is new or may not."""
+        if version in self.exact or (self.least_needed is not None and version >= self.least_needed):
+            return True
+        return self.has_new and may_begin
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:

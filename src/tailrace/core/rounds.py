@@ -83,7 +83,7 @@ def num_missing(state: State, schedule: Schedule) -> int:
     if schedule.leftovers is not Leftovers.KEEP:
         return 0
     still_needed = (schedule.max_steps - state.ledger.current) * schedule.batch_size
-    limit = schedule.ledger.max_entries or 0
+    limit = state.ledger.rules.max_entries or 0
     return min(still_needed, limit - _num_not_replaced(state, schedule)) - state.num_train_groups
 
 

@@ -24,7 +24,7 @@ from tailrace.core.relief import relieve
 from tailrace.core.round_rules import accept, collect, open_round, request_prompts
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.core.state import Pending, State
-from tailrace.core.steering import migrate, pace, pull, synchronize
+from tailrace.core.steering import close_plan, migrate, open_plan, pull, synchronize
 from tailrace.core.trajectory import Finish, TrajectoryPhase
 from tailrace.core.waits import waits
 
@@ -230,6 +230,7 @@ RULES: tuple[Rule, ...] = (
     start_instances,
     publish,
     save,
+    open_plan,
     synchronize,
     pull,
     migrate,
@@ -241,7 +242,7 @@ RULES: tuple[Rule, ...] = (
     open_round,
     request_prompts,
     dispatch,
-    pace,
+    close_plan,
     score,
     release_memory,
     train,

@@ -100,6 +100,8 @@ class State:
     timer_at: float | None = None
     planned_at: float | None = None
     """When the throughput-oriented strategies were last asked."""
+    num_planned: int = 0
+    """Responses that ran or waited then: what they cost."""
     plan_at: float | None = None
     """When they are to be asked again; None: when something happens."""
     stuck_since: float | None = None

@@ -3,10 +3,11 @@
 With rounds an idle instance pulls whatever is published. Without them nothing ever ends by itself: the synchronization
 policy *calls* an instance, which then stops, reports every token, pulls, and takes work again.
 
-    plan:  synchronize --> migrate --> dispatch            at most every ``plan_interval_s``, after something happened
+    plan:  open_plan --> synchronize --> migrate --> dispatch --> close_plan            after something happened
 
-Vanilla strategies cost little and are asked at every event. A plan that is not due yet sets a timer; while nothing
-happens there is none.
+Vanilla strategies cost little and are asked at every event. The others wait after a plan for as long as one of its
+size may take many times over; while every instance has work, longer: then little is lost by it. A plan that is not due
+yet sets a timer; while nothing happens there is none.
 """
 
 from __future__ import annotations
@@ -19,21 +20,50 @@ from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.policy import Policies
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
-from tailrace.core.views import fleet_view
+from tailrace.core.views import claims, fleet_view
+
+_RESPONSE_S = 5e-6
+"""Of a plan, for each response that runs or waits, at most (``benchmarks/planning.py``)."""
+_MAX_SHARE = 0.1
+"""Of the time that plans may take."""
+_CALM_S = 0.1
+"""Least seconds between two plans while every instance has work."""
+
+
+def open_plan(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+    """The first of a plan: when is it due? Asked once, for what a plan does may change the answer."""
+    if schedule.coordination.plans:
+        state.plan_at = now if state.planned_at is None else state.planned_at + _wait_s(state, schedule)
+    yield from ()
 
 
 def is_planning(state: State, schedule: Schedule, strategy: Strategy, now: float) -> bool:
     """Whether a strategy is asked now."""
     if strategy is Strategy.VANILLA:
         return True
-    if (due := _due(state, schedule)) is not None and now < due:
+    if state.plan_at is None or now < state.plan_at:
         return False
     return not schedule.coordination.is_global or all(i.owes_nothing for i in state.instances.values())
 
 
-def _due(state: State, schedule: Schedule) -> float | None:
-    """When the next plan may be made; None: there was none yet."""
-    return None if state.planned_at is None else state.planned_at + schedule.coordination.plan_interval_s
+def _wait_s(state: State, schedule: Schedule) -> float:
+    """Least seconds from the last plan to the next."""
+    if (given_s := schedule.coordination.plan_interval_s) is not None:
+        return given_s
+    paid_s = state.num_planned * _RESPONSE_S / _MAX_SHARE
+    return paid_s if _is_plan_awaited(state, schedule) else max(paid_s, _CALM_S)
+
+
+def _is_plan_awaited(state: State, schedule: Schedule) -> bool:
+    """Whether an instance has nothing to do until there is a plan. After one there is none: an idle instance that is
+    behind pulls, and whatever may go to another is routed."""
+    idle = {instance.version for instance in state.instances.values() if instance.is_idle}
+    if not idle or min(idle) < state.published:
+        return bool(idle)
+    if not state.pending:
+        return False
+    waiting = claims(state, schedule)
+    return any(waiting.lets_in(version, may_begin=state.ledger.can_reserve(version)) for version in idle)
 
 
 def synchronize(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
@@ -79,16 +109,16 @@ def _interrupt(instance: Instance, count: int) -> Iterator[do.Command]:
         yield do.Interrupt(instance=instance.id, trajectories=tuple(stopping))
 
 
-def pace(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
+def close_plan(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """The last of a plan: take note that it was made, or when it will be."""
     if not schedule.coordination.plans:
         return
-    due = _due(state, schedule)
-    if due is not None and now < due:
+    if state.plan_at is not None and now < state.plan_at:
         has_work = state.pending or schedule.coordination.migration is Strategy.THROUGHPUT
-        state.plan_at = due if has_work else None
+        state.plan_at = state.plan_at if has_work else None
     elif is_planning(state, schedule, Strategy.THROUGHPUT, now):
         state.planned_at, state.plan_at = now, None
+        state.num_planned = sum(state.pending.values()) + sum(len(i.running) for i in state.instances.values())
     else:
         state.plan_at = None  # an answer that is owed will come as an event
     yield from ()

@@ -30,7 +30,7 @@ def fleet_view(state: State, schedule: Schedule, now: float) -> FleetView:
         costs=state.costs,
         instances=[_instance(state, schedule, instance, share, now) for instance in able],
         queue=chain(_begun(state, schedule), _new(state, schedule)),
-        claims=lambda: _claims(state, schedule),
+        claims=lambda: claims(state, schedule),
         admission=state.ledger.overlay(),
         oldest_for_new=_oldest_for_new(state, schedule),
         published=state.published,
@@ -126,7 +126,7 @@ def _new(state: State, schedule: Schedule) -> Iterator[WaitingGroup]:
             yield WaitingGroup(number, None, tuple(group.members), (length,) * size, (_ANY,) * size)
 
 
-def _claims(state: State, schedule: Schedule) -> Claims:
+def claims(state: State, schedule: Schedule) -> Claims:
     """``Claims.of`` the queue without making it; for schedules without rounds."""
     exact: set[Version] = set()
     needed: set[Version] = set()

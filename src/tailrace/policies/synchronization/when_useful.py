@@ -86,9 +86,8 @@ class WhenUseful:
 
 def _may_any_go(view: FleetView, claims: Claims, version: Version) -> bool:
     """Whether an instance of this version may take anything that waits, however loaded it is."""
-    if version in claims.exact or (claims.least_needed is not None and version >= claims.least_needed):
-        return True
-    return claims.has_new and version >= view.oldest_for_new and view.admission.can_reserve(version)
+    may_begin = version >= view.oldest_for_new and view.admission.can_reserve(version)
+    return claims.lets_in(version, may_begin=may_begin)
 
 
 class _Outlook:
