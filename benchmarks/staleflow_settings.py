@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from simulated_runs import grid, load
 
@@ -68,6 +70,16 @@ class Speed:
     """Groups by staleness."""
     trainer_idle: float
 
+    @classmethod
+    def mean(cls, speeds: Sequence[Speed]) -> Speed:
+        """Of simulations that differ in their lengths alone; groups are added up."""
+        names = ("tokens_per_s", "step_s", "mean_length", "longest_alone_s", "trainer_idle")
+        return cls(
+            **{name: fmean(getattr(speed, name) for speed in speeds) for name in names},
+            split=speeds[0].split,
+            staleness=dict(sum((Counter(speed.staleness) for speed in speeds), Counter[int]())),
+        )
+
     @property
     def most_stale(self) -> int:
         return max(self.staleness)
@@ -123,9 +135,13 @@ def _staleness(step: do.TrainStep) -> Counter[int]:
     return Counter(step.version - version for version in oldest.values())
 
 
-def measured(job: tuple[Setting, str, float]) -> Speed:
-    setting, schedule, split = job
-    scenario, batches = setting.scenario(schedule, split), Batches()
+Job = tuple[Setting, str, float, int]
+"""Setting, schedule, split, seed."""
+
+
+def measured(job: Job) -> Speed:
+    setting, schedule, split, seed = job
+    scenario, batches = setting.scenario(schedule, split).with_seed(seed), Batches()
     result = simulate(scenario, schedule, record=batches.feed)
     if not result.is_complete:
         raise RuntimeError(f"{job} did not come to its end: {result.reason}")

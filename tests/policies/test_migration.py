@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from policies.fleets import instance, view
+from policies.fleets import begun, instance, view
 from tailrace.core.policy import InstanceView
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
+from tailrace.policies.routing.waterfall import Waterfall
 
 POLICY = Rebalance()
 
@@ -44,3 +45,10 @@ def test_an_instance_that_gave_work_away_is_left_alone_for_a_while() -> None:
 def test_the_fastest_that_has_somebody_to_give_to_gives() -> None:
     found = moves(instance(0, version=3, responses=90), instance(1, version=1, responses=60), instance(2, version=2))
     assert found == [(1, 30)]
+
+
+def test_what_an_instance_that_is_behind_gives_away_does_not_go_back_to_it() -> None:
+    assert moves(instance(0, version=2, responses=60), instance(1, version=3)) == [(0, 30)]
+    given = [begun(i, version=1, needs=2) for i in range(30)]
+    routes = Waterfall().route(view([instance(0, version=2, responses=30), instance(1, version=3)], given))
+    assert {number for route in routes for number in route.instances} == {1}

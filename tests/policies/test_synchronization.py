@@ -35,6 +35,12 @@ def test_an_instance_pulls_if_a_newer_one_is_so_much_faster_that_work_should_mov
     assert POLICY.choose(same) == [], "work may move from there as it is"
 
 
+def test_an_instance_that_holds_more_than_it_can_run_pulls_so_that_the_rest_may_go_elsewhere() -> None:
+    full, busy = instance(0, version=2, responses=9, num_waiting=1), instance(1, version=2, responses=9)
+    assert POLICY.choose(view([full, busy], [], published=3)) == [0]
+    assert POLICY.choose(view([full, busy], [], published=2)) == [], "it has the newest version"
+
+
 def test_an_instance_that_may_take_what_waits_does_not_pull() -> None:
     fleet = view([instance(0, version=1, responses=90)], [begun(0, version=1)], published=3)
     assert POLICY.choose(fleet) == []
@@ -66,7 +72,7 @@ def test_a_few_waiting_responses_do_not_make_everyone_pull() -> None:
     busy = [instance(i, version=0, responses=1) for i in range(5)]
     running = {i: [begun(90 + i, version=0)] for i in range(5)}
     fleet = view(busy, [new(0), new(1), new(2)], published=3, current=3, running=running)
-    assert narrow.choose(fleet) == [0, 1]
+    assert narrow.choose(fleet) == [0, 1, 2], "each has room for one beside its own, which goes back to it"
 
 
 def test_no_more_than_so_many_are_judged_in_one_plan() -> None:

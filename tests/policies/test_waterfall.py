@@ -35,6 +35,20 @@ def test_the_oldest_version_comes_first_as_long_as_its_gain_is_enough() -> None:
     assert routed(crowded) == [(0, 1)]
 
 
+def test_what_was_begun_goes_where_it_gains_most_of_all_versions() -> None:
+    """Else what is taken from a loaded instance that is behind would go back to it, beside idle ones that are newer."""
+    fleet = view([instance(0, version=1, responses=4, kv=8000.0), instance(1, version=2)], [begun(0, version=1)])
+    assert routed(fleet) == [(0, 1)]
+    alike = view([instance(0, version=1), instance(1, version=2)], [begun(0, version=1)])
+    assert routed(alike) == [(0, 0)], "of two that gain the same the older, which has fewer uses"
+
+
+def test_a_version_with_more_gain_but_no_room_is_passed_over() -> None:
+    full = instance(1, version=2, responses=2, kv=9_900.0)
+    fleet = view([instance(0, version=1, responses=9), full], [begun(0, version=1, length=600)])
+    assert routed(fleet) == [(0, 0)]
+
+
 def test_what_gains_too_little_everywhere_waits() -> None:
     fleet = view([instance(0, responses=80), instance(1, responses=90)], [new(0)])
     assert routed(fleet) == []

@@ -1,11 +1,13 @@
 """Give each response to where it adds most to the tokens per second, the stalest first, or let it wait.
 
 What waits has levels: the oldest version first, what is new last. For a response, the instances that may take it fall
-into tiers of one version each. The oldest tier is tried first, for it has the fewest uses; within a tier the instance
-wins that gains most. A tier is passed over if its best gain is below ``min_gain`` of the ideal, that of an idle
-instance. If every tier is, the response waits, and so does everything behind it that could take its place: the
-instances that may generate it are closed for the rest. Others are not, so nobody idles for the sake of a response that
-it could not help.
+into tiers of one version each, and within a tier the instance wins that gains most. What is new tries the oldest tier
+first, for it has the fewest uses. What was begun tries the tier first that gains most: were it the oldest, whatever
+migration takes from a loaded instance that is behind would go straight back to it, for ever, while newer ones idle.
+
+A tier is passed over if its best gain is below ``min_gain`` of the ideal, that of an idle instance. If every tier is,
+the response waits, and so does everything behind it that could take its place: the instances that may generate it are
+closed for the rest. Others are not, so nobody idles for the sake of a response that it could not help.
 
 An idle instance always gains the ideal: whatever may run somewhere does not wait for ever.
 """
@@ -93,7 +95,7 @@ class _Tiers:
             if oldest != able_from:
                 able, able_from = self._able(oldest, group.is_exact), oldest
             enough = self._enough(length) if able else math.inf
-            for tier in able:
+            for tier in _most_gain_first(able, length):
                 if (number := tier.take(length, enough)) is not None:
                     going.append(trajectory)
                     chosen.append(number)
@@ -142,6 +144,12 @@ class _Tier:
         self._heap = [(-gain(load, length), load.num_running, load.instance, load) for load in loads]
         heapify(self._heap)
 
+    def best_gain(self, length: int) -> float:
+        """Of the first instance of the heap; below 0 if the tier takes no such response."""
+        if not self._heap or length in self._refused:
+            return -1.0
+        return self._gain(self._heap[0][3], length)
+
     def take(self, length: int, enough: float) -> InstanceId | None:
         """The instance that takes the response and has it from now on; None: none gains ``enough``."""
         if not self._heap or length in self._refused:
@@ -189,3 +197,8 @@ class _Tier:
         if kv_tokens > self._budget and num_running:
             return 0.0
         return (num_running + 1) / step_s(self._costs, kv_tokens, num_running + 1) - load.speed
+
+
+def _most_gain_first(tiers: list[_Tier], length: int) -> list[_Tier]:
+    """Of two that gain the same, the older one."""
+    return tiers if len(tiers) < 2 else sorted(tiers, key=lambda tier: -tier.best_gain(length))

@@ -2,7 +2,8 @@
 
 A pull stops everything an instance generates, and every token of it is prefilled again. Little is lost by an instance
 that is idle, or that a newer one is more than ``max_gap`` times as fast as: only once it has pulled may work move to it
-from there. Any other is called only
+from there. Much is gained by one that holds more than it can run: what waits inside it may then go elsewhere. Any other
+is called only
 
 1. if nothing that waits may go to it as it is, and
 2. if something would once it has pulled: with its own work back in the queue, at its old place, and the rest routed as
@@ -42,8 +43,8 @@ class WhenUseful:
         claims = view.claims()
         if claims.most_needed is not None and claims.most_needed > view.newest:
             return [behind[0].instance]
-        if spare := self._with_little_to_lose(behind, view):
-            return spare
+        if ready := self._better_off(behind, view):
+            return ready
         candidates = behind if claims.exact else [i for i in behind if not _may_any_go(view, claims, i.version)]
         if not candidates or not _may_any_go(view, claims, view.published):
             return []
@@ -53,7 +54,7 @@ class WhenUseful:
         may_go = _may_any_go(outlook.view(), left, view.published)
         return self._useful(candidates[: self.max_trials], outlook) if may_go else []
 
-    def _with_little_to_lose(self, behind: Iterable[InstanceView], view: FleetView) -> list[InstanceId]:
+    def _better_off(self, behind: Iterable[InstanceView], view: FleetView) -> list[InstanceId]:
         fastest: dict[Version, float] = {}
         for each in view.instances:
             fastest[each.version] = max(view.speed(each), fastest.get(each.version, 0.0))
@@ -61,6 +62,7 @@ class WhenUseful:
             i.instance
             for i in behind
             if not i.num_responses
+            or i.num_waiting
             or max((fastest[v] for v in fastest if v > i.version), default=0.0) > self.max_gap * view.speed(i)
         ]
 
