@@ -160,7 +160,9 @@ def main() -> int:
         print(f"async-cap is faster than a strict schedule could be: {', '.join(grid_orderings.out_of_reach(found))}")
     if options.json:
         result = _result(plan, found, checked) | {"seconds": round(time.monotonic() - began, 1)}
-        options.json.write_text(json.dumps(result | {"seeds": options.seeds, "workers": options.workers}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(result | {"seeds": options.seeds, "workers": options.workers}, indent=1) + "\n"
+        )
     return 0 if all(each.holds for each in checked) else 1
 
 
