@@ -15,7 +15,7 @@ from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.checkpoint import CheckpointTensors
 from tailrace.engines.native.model import Model, Past, Span, SpanInputs, Write
-from tailrace.engines.native.parameters import allocate, fill
+from tailrace.engines.native.parameters import Filling, allocate
 
 LENGTH = 40
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ CONFIGS = {
 def load_model(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Model:
     shape = read_architecture(checkpoint)
     parameters = allocate(shape, device=CPU, dtype=dtype)
-    fill(parameters, shape, CheckpointTensors(checkpoint))
+    Filling(parameters, shape).fill(CheckpointTensors(checkpoint))
     return Model(shape, parameters, max_length=LENGTH)
 
 
@@ -152,7 +152,7 @@ def test_weights_that_do_not_fit_are_named_and_none_is_written(tmp_path: Path) -
         (weights | {"model.extra": torch.zeros(3)}, r"unknown.*model\.extra"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            fill(model.parameters, model.shape, broken)
+            Filling(model.parameters, model.shape).fill(broken)
     assert torch.equal(model.parameters.embedding, before)
 
 
@@ -160,6 +160,6 @@ def test_pulled_weights_are_written_in_place(tmp_path: Path) -> None:
     save_random_model(tmp_path, CONFIGS["llama"])
     model = load_model(tmp_path)
     address = model.parameters.layers[0].qkv.data_ptr()
-    fill(model.parameters, model.shape, {n: torch.ones_like(t) for n, t in CheckpointTensors(tmp_path).items()})
+    Filling(model.parameters, model.shape).fill({n: torch.ones_like(t) for n, t in CheckpointTensors(tmp_path).items()})
     assert model.parameters.layers[0].qkv.data_ptr() == address
     assert (model.parameters.layers[0].qkv == 1).all()

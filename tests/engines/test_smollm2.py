@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from engines.test_logits import native_logits
 from tailrace.engines.native.architecture import parse_architecture
 from tailrace.engines.native.model import Model
-from tailrace.engines.native.parameters import allocate, fill
+from tailrace.engines.native.parameters import Filling, allocate
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -31,6 +31,6 @@ def test_logits_of_smollm2_equal_those_of_transformers() -> None:
     expected = reference(tokens[None]).logits[0]
     shape = parse_architecture(reference.config.to_dict() | {"quantization_config": None})
     parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)
-    fill(parameters, shape, reference.state_dict())
+    Filling(parameters, shape).fill(reference.state_dict())
     found = native_logits(Model(shape, parameters, max_length=40), tokens, num_prefilled=12, chunk=7)
     torch.testing.assert_close(found, expected[12:], atol=1e-4, rtol=0)

@@ -29,7 +29,6 @@ from tailrace.observe.display import Display, open_display
 from tailrace.observe.prediction import Prediction
 from tailrace.observe.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
-from tailrace.rewards.outcome import ScoreResult
 from tailrace.runtime.checkpointing import Checkpointing
 from tailrace.runtime.checkpoints import Checkpoints
 from tailrace.runtime.driver import Driver
@@ -38,13 +37,13 @@ from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
 from tailrace.runtime.rollouts import Rollouts
 from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.score_news import ScoreNews
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training import Training
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import RolloutInit, TrainingInit
 
 _WAITS_SHOWN_EVERY_S = 1.0
-_SCORES_TOLD_EVERY_S = 0.005
 REWARD_START_LIMIT_S = 600.0
 Say = Callable[[str], None]
 
@@ -79,8 +78,6 @@ class LocalRun:
             keeps_payload=settings.keep_rollouts,
         )
         self._has_rewards = False
-        self._scored: list[ev.Scored] = []
-        """Rewards the core was not told of yet."""
         self._make_workers()
 
     def _open_display(self, say: Say) -> Display:
@@ -104,10 +101,11 @@ class LocalRun:
         self._rollouts = Rollouts(
             init, request=self._catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
         )
+        self._scores = ScoreNews(post)
         self._rewards = RewardPool(
             settings.reward,
             log_dir=logs,
-            on_result=self._on_score,
+            on_result=self._scores.add,
             uses=self._sources.rewards.uses,
             start_limit_s=REWARD_START_LIMIT_S,
         )
@@ -194,6 +192,7 @@ class LocalRun:
             case do.PullWeights():
                 self._rollouts.pull(command)
             case do.Score(trajectories=trajectories):
+                self._scores.expect(len(trajectories))
                 for trajectory in trajectories:
                     self._rewards.submit(self._catalogue.task(trajectory))
             case do.CancelScores(trajectories=trajectories):
@@ -214,24 +213,6 @@ class LocalRun:
             self._driver.post(ev.CheckpointFailed(version=command.version, reason=str(error)))
         else:
             self._training.save(command.version, directory)
-
-    def _on_score(self, result: ScoreResult) -> None:
-        scored = ev.Scored(
-            trajectory=result.trajectory,
-            outcome=result.outcome,
-            score=result.score,
-            seconds=result.seconds,
-            extras=tuple(result.extras.items()),
-            detail=result.detail,
-        )
-        if not self._scored:
-            asyncio.get_running_loop().call_later(_SCORES_TOLD_EVERY_S, self._tell_scores)
-        self._scored.append(scored)
-
-    def _tell_scores(self) -> None:
-        """Rewards of small models come by the hundred: one entry of the journal each would be most of its work."""
-        scores, self._scored = tuple(self._scored), []
-        self._driver.post(ev.ResponsesScored(scores=scores))
 
     def ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -145,7 +146,13 @@ async def _drive(
     run = LocalRun(settings, directory, sources, store, say)
     loop = asyncio.get_running_loop()
     stop.connect(lambda: loop.call_soon_threadsafe(run.ask_to_stop))
-    finish = await run.run()
+    # What is loaded by now stays to the end. A search of all of it for garbage stops the controller for a tenth of a
+    # second, in the middle of whatever it is to decide.
+    gc.freeze()
+    try:
+        finish = await run.run()
+    finally:
+        gc.unfreeze()
     return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 

@@ -98,21 +98,29 @@ def _allocate_layer(shape: Architecture, *, device: torch.device, dtype: torch.d
     )
 
 
-def fill(parameters: Parameters, shape: Architecture, weights: Mapping[str, torch.Tensor]) -> None:
-    """Copy ``weights`` (Hugging Face names) into ``parameters``: all of them, or, if one does not fit, none."""
-    wanted = weight_shapes(shape)
-    missing = [name for name in wanted if name not in weights]
-    if missing:
-        raise ValueError(f"{len(missing)} weights are missing, the first one is {missing[0]}")
-    unknown = [name for name in weights if name not in wanted and not _is_derived(name, shape)]
-    if unknown:
-        raise ValueError(f"{len(unknown)} weights are unknown to this architecture, the first one is {unknown[0]}")
-    for name, sizes in wanted.items():
-        if (given := tuple(weights[name].shape)) != sizes:
-            raise ValueError(f"{name} has shape {given}, expected {sizes}")
-    destinations = list_destinations(parameters, shape)
-    for piece in engine_layout(shape, str(parameters.norm.dtype).removeprefix("torch.")).pieces:
-        destinations[piece.tensor].write(piece.offset, weights[piece.parameter])
+class Filling:
+    """Copies weights (Hugging Face names) into an engine's parameters. What goes where is worked out once."""
+
+    def __init__(self, parameters: Parameters, shape: Architecture) -> None:
+        self._shape, self._wanted = shape, weight_shapes(shape)
+        destinations = list_destinations(parameters, shape)
+        pieces = engine_layout(shape, str(parameters.norm.dtype).removeprefix("torch.")).pieces
+        self._places = [(destinations[piece.tensor], piece.offset, piece.parameter) for piece in pieces]
+
+    def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """All of them, or, if one does not fit, none."""
+        wanted = self._wanted
+        missing = [name for name in wanted if name not in weights]
+        if missing:
+            raise ValueError(f"{len(missing)} weights are missing, the first one is {missing[0]}")
+        unknown = [name for name in weights if name not in wanted and not _is_derived(name, self._shape)]
+        if unknown:
+            raise ValueError(f"{len(unknown)} weights are unknown to this architecture, the first one is {unknown[0]}")
+        for name, sizes in wanted.items():
+            if (given := tuple(weights[name].shape)) != sizes:
+                raise ValueError(f"{name} has shape {given}, expected {sizes}")
+        for destination, offset, parameter in self._places:
+            destination.write(offset, weights[parameter])
 
 
 def _is_derived(name: str, shape: Architecture) -> bool:

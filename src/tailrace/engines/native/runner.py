@@ -17,7 +17,7 @@ from tailrace.engines.native.batcher import Batcher, Plan
 from tailrace.engines.native.cache import KvCache
 from tailrace.engines.native.decode_batch import DecodeBatch
 from tailrace.engines.native.model import Model
-from tailrace.engines.native.parameters import allocate, fill
+from tailrace.engines.native.parameters import Filling, allocate
 from tailrace.engines.native.prefill import Prefiller, PrefillMeter
 from tailrace.engines.native.randomness import uniforms
 from tailrace.engines.native.sampler import sample
@@ -36,9 +36,10 @@ class Runner:
         dtype: torch.dtype,
     ) -> None:
         limits = batcher.limits
-        self._architecture, self._batcher, self._table = architecture, batcher, table
+        self._batcher, self._table = batcher, table
         self._device, self._dtype = device, dtype
         parameters = allocate(architecture, device=device, dtype=dtype)
+        self._filling = Filling(parameters, architecture)
         self._model = Model(architecture, parameters, max_length=limits.max_length)
         self._cache = KvCache(
             architecture,
@@ -52,7 +53,7 @@ class Runner:
         self._batch: DecodeBatch | None = None
 
     def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
-        fill(self._model.parameters, self._architecture, weights)
+        self._filling.fill(weights)
 
     def carry_out(self, plan: Plan) -> None:
         """Move, prefill and copy."""
