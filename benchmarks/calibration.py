@@ -50,7 +50,7 @@ def look_at(comparison: Comparison) -> dict[str, Any]:
         simulated, num_drawn = calibrate.simulate(fitted, calibration, calibrate.schedule_of(real))
         row = {"schedule": name, "is_fitted": name in FITTED, **_compared(real, simulated), "drawn": num_drawn}
         rows.append({**row, "trainer_token_s": _trainer_token_s(real)})
-    return {"seed": comparison.seed, "costs": asdict(calibration.costs), "rows": rows}
+    return {"seed": comparison.seed, "stretch": calibration.stretch, "costs": asdict(calibration.costs), "rows": rows}
 
 
 def _compared(real: list[Entry], simulated: list[Entry]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Run:
     cap: int = 0
     scale: int = 1
     """Times the batch and every device."""
+    seed: int | None = None
+    """Of the lengths, if not the scenario's."""
 
     def work(self) -> int:
         """Roughly what it costs to simulate."""
@@ -50,6 +52,8 @@ def simulated(run: Run) -> Figures:
     if run.lengths:
         entry = next(entry for entry in (*grid().long_tailed, *grid().not_long_tailed) if entry.name == run.lengths)
         scenario = scenario.with_lengths(entry, run.cap)
+    if run.seed is not None:
+        scenario = scenario.with_seed(run.seed)
     result = simulate(scenario.scaled(run.scale), run.schedule)
     if not result.is_complete:
         raise RuntimeError(f"{run} did not come to its end: {result.reason}")

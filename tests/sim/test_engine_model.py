@@ -173,3 +173,15 @@ def test_in_rows_who_waits_for_the_prefill_is_computed_for_nothing(classes: tupl
     while naive.running:
         naive.step()
     assert [at for at, _, _ in naive.ended] == list(ends.values())
+
+
+@pytest.mark.parametrize("prompt_s", [None, 2**-3])
+def test_costs_times_two_take_twice_as_long_for_everything(prompt_s: float | None) -> None:
+    classes = {"prefill_chunk": 64, "length_classes": (32, 64, 128), "class_s": 2**-7, "prefill_batch_s": 2**-6}
+    costs = replace(COSTS, prompt_s=prompt_s, **classes)
+    ends = []
+    for chosen in (costs, costs.times(2.0)):
+        engine = EngineModel[int](chosen)
+        engine.submit([Request(n, prompt=4, length=10 * n, target=10 * n + 30, group=n // 2) for n in range(6)], 0.0)
+        ends.append(drain(engine))
+    assert ends[1] == [(2 * at, name, length) for at, name, length in ends[0]]

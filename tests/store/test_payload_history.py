@@ -60,7 +60,7 @@ def assert_equal(ours: Response, expected: Response) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([1, 300, 10_000]), st.sampled_from([0, 500, 10_000]))
+@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([1, 300, 10_000]), st.sampled_from([0, 3_000, 100_000]))
 def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_keeps_what_is_needed(
     operations: list[tuple], file_bytes: int, recent_bytes: int
 ) -> None:

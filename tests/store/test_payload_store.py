@@ -189,8 +189,8 @@ def test_damage_in_an_earlier_file_is_an_error_that_names_file_and_offset(tmp_pa
 
 
 def test_what_was_appended_last_is_answered_without_a_read(tmp_path: Path) -> None:
-    record_bytes = len(encode(segment(1, 0, 4)))
-    with PayloadStore.open(tmp_path, recent_bytes=2 * record_bytes) as store:
+    held_bytes = len(encode(segment(1, 0, 4))) + 1024
+    with PayloadStore.open(tmp_path, recent_bytes=2 * held_bytes) as store:
         for number in (1, 2, 3):
             store.append([segment(number, 0, 4)])
         (tmp_path / FILE_1).write_bytes(b"")

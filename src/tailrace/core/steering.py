@@ -51,7 +51,8 @@ def _wait_s(state: State, schedule: Schedule) -> float:
     if (given_s := schedule.coordination.plan_interval_s) is not None:
         return given_s
     paid_s = state.num_planned * _RESPONSE_S / _MAX_SHARE
-    return paid_s if _is_plan_awaited(state, schedule) else max(paid_s, _CALM_S)
+    # Whether somebody waits is asked at every event, and looks at all that waits: not where it would change nothing.
+    return paid_s if paid_s >= _CALM_S or _is_plan_awaited(state, schedule) else _CALM_S
 
 
 def _is_plan_awaited(state: State, schedule: Schedule) -> bool:

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import json
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,14 +147,24 @@ async def _drive(
     run = LocalRun(settings, directory, sources, store, say)
     loop = asyncio.get_running_loop()
     stop.connect(lambda: loop.call_soon_threadsafe(run.ask_to_stop))
-    # What is loaded by now stays to the end. A search of all of it for garbage stops the controller for a tenth of a
-    # second, in the middle of whatever it is to decide.
+    with _nothing_old_searched():
+        finish = await run.run()
+    return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
+
+
+@contextmanager
+def _nothing_old_searched() -> Iterator[None]:
+    """What is loaded by now stays to the end: searching all of it for garbage would stop the controller for a tenth of a
+    second, in the middle of whatever it is to decide."""
+    if gc.get_freeze_count():  # our caller has done so
+        yield
+        return
+    gc.collect()
     gc.freeze()
     try:
-        finish = await run.run()
+        yield
     finally:
         gc.unfreeze()
-    return {"is_complete": finish.is_complete, "reason": finish.reason, "metrics": run.recorder.summary}
 
 
 class StopButton:

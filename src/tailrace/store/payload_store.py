@@ -30,7 +30,7 @@ from tailrace.store.record import encode
 from tailrace.store.segment import Segment
 
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
-DEFAULT_RECENT_BYTES = 64 * 1024 * 1024
+DEFAULT_RECENT_BYTES = 32 * 1024 * 1024
 LOCK_NAME = "payload.lock"
 
 

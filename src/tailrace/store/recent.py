@@ -9,6 +9,8 @@ from collections import deque
 
 from tailrace.store.segment import Segment
 
+_OBJECTS_BYTES = 1024
+"""Of a segment beside its data: the arrays and ids that it is made of."""
 Where = tuple[int, int]
 """File and offset of a record."""
 
@@ -20,10 +22,10 @@ class RecentSegments:
         self._order: deque[tuple[Where, int]] = deque()
 
     def add(self, where: Where, segment: Segment, num_bytes: int) -> None:
-        """``num_bytes``: those of its record, which its arrays are most of."""
+        """``num_bytes``: those of its record."""
         self._segments[where] = segment
-        self._order.append((where, num_bytes))
-        self._num_bytes += num_bytes
+        self._order.append((where, num_bytes + _OBJECTS_BYTES))
+        self._num_bytes += num_bytes + _OBJECTS_BYTES
         while self._num_bytes > self._max_bytes:
             oldest, size = self._order.popleft()
             del self._segments[oldest]
