@@ -154,8 +154,8 @@ async def _drive(
 
 @contextmanager
 def _nothing_old_searched() -> Iterator[None]:
-    """What is loaded by now stays to the end: searching all of it for garbage would stop the controller for a tenth of a
-    second, in the middle of whatever it is to decide."""
+    """What is loaded by now stays to the end: searching all of it for garbage would stop the controller for a tenth of
+    a second, in the middle of whatever it is to decide."""
     if gc.get_freeze_count():  # our caller has done so
         yield
         return
