@@ -115,8 +115,8 @@ def close_plan(state: State, schedule: Schedule, policies: Policies, now: float)
     if not schedule.coordination.plans:
         return
     if state.plan_at is not None and now < state.plan_at:
-        has_work = state.pending or schedule.coordination.migration is Strategy.THROUGHPUT
-        state.plan_at = state.plan_at if has_work else None
+        if not state.pending and schedule.coordination.migration is not Strategy.THROUGHPUT:
+            state.plan_at = None  # nothing to plan for
     elif is_planning(state, schedule, Strategy.THROUGHPUT, now):
         state.planned_at, state.plan_at = now, None
         state.num_planned = sum(state.pending.values()) + sum(len(i.running) for i in state.instances.values())
