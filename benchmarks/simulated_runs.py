@@ -9,7 +9,9 @@ from typing import Any
 
 from tailrace.observe.schedule_account import ScheduleFigures
 from tailrace.sim.result import simulate
-from tailrace.sim.scenario import LengthGrid, Scenario, load_length_grid, load_scenario
+from tailrace.sim.scenario import Scenario
+from tailrace.sim.scenario_file import load_length_grid, load_scenario
+from tailrace.sim.scenario_sections import LengthGrid
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 Figures = ScheduleFigures

@@ -19,7 +19,7 @@ from tailrace.core.commands import TrainStep
 from tailrace.core.journal import Entry
 from tailrace.observe.timeline import GENERATING, LOADING, PUBLISHING, TRAINER, TRAINING, Lane, Span, Timeline
 from tailrace.sim.result import simulate
-from tailrace.sim.scenario import load_scenario
+from tailrace.sim.scenario_file import load_scenario
 
 ROOT = Path(__file__).parents[1]
 VERSION_COLOURS = ("#3f6fa3", "#1f7d30", "#a53373", "#a85400", "#237380", "#7457a3", "#7d6200")

@@ -18,7 +18,7 @@ from tailrace.core.ledger import BatchState, Ledger
 from tailrace.core.schedule import Schedule
 from tailrace.core.state import State
 from tailrace.sim.result import simulate
-from tailrace.sim.scenario import load_scenario
+from tailrace.sim.scenario_file import load_scenario
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "staleness.md").read_text()

@@ -16,7 +16,9 @@ from tailrace.core.journal import decode
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
-from tailrace.sim.scenario import GridEntry, ScenarioError, load_length_grid, load_scenario
+from tailrace.sim.scenario import ScenarioError
+from tailrace.sim.scenario_file import load_length_grid, load_scenario
+from tailrace.sim.scenario_sections import GridEntry
 from tailrace.sim.schedules import schedule_of
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

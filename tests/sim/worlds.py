@@ -16,7 +16,8 @@ from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.faults import Fault
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.reward_model import RewardCosts, RewardKind
-from tailrace.sim.scenario import Scenario, check
+from tailrace.sim.scenario import Scenario
+from tailrace.sim.scenario_file import check
 from tailrace.sim.trainer_model import TrainerCosts
 from tailrace.sim.world import World, WorldCosts
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from tailrace.core.journal import encode
 from tailrace.observe import schedule_table
 from tailrace.sim.result import Result, simulate
-from tailrace.sim.scenario import Scenario, load_scenario
+from tailrace.sim.scenario import Scenario
+from tailrace.sim.scenario_file import load_scenario
 from tailrace.sim.schedules import schedule_of
 
 

@@ -9,7 +9,8 @@ from tailrace.config import presets
 from tailrace.core.coordination import Coordination
 from tailrace.core.costs import CostModel
 from tailrace.core.schedule import EvalSet, Limits, OnStuck, Schedule
-from tailrace.sim.scenario import Scenario, ScenarioError, VariantSection
+from tailrace.sim.scenario import Scenario, ScenarioError
+from tailrace.sim.scenario_sections import VariantSection
 
 TRAIN_SOURCE = "train"
 

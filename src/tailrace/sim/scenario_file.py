@@ -1,0 +1,75 @@
+"""Reading a scenario file, or a grid of lengths: TOML, checked like a recipe before anything is simulated.
+
+An unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from tailrace.config import presets
+from tailrace.config.complaints import read_table, sentences
+from tailrace.config.load import leaves
+from tailrace.sim.scenario import Scenario, ScenarioError
+from tailrace.sim.scenario_sections import LengthGrid, ScheduleSection, Section
+
+Checked = TypeVar("Checked", bound=Section)
+
+
+def load_scenario(path: Path) -> Scenario:
+    return check(read_table(path, "scenario"), path)
+
+
+def load_length_grid(path: Path) -> LengthGrid:
+    return _validated(LengthGrid, read_table(path, "length grid"), path)
+
+
+def check(data: dict[str, Any], path: Path) -> Scenario:
+    """``path``: the file it comes from; a trace is looked for beside it."""
+    scenario = _validated(Scenario, data, path)
+    for key, name, known in _names(scenario.schedule):
+        try:
+            presets.check_trains(name, more=known)
+        except ValueError as error:
+            raise ScenarioError(f"{path}: {key}: {error}") from None
+    if (trace := scenario.lengths.trace) is not None:
+        if not (path.parent / trace).is_file():
+            raise ScenarioError(f"{path}: lengths.trace: there is no file {path.parent / trace}")
+        lengths = scenario.lengths.model_copy(update={"trace": path.parent / trace})
+        scenario = scenario.model_copy(update={"lengths": lengths})
+    longest = scenario.engine.prompt_length + scenario.lengths.max_response_length
+    if longest > (held := scenario.engine.kv_capacity):
+        raise ScenarioError(
+            f"{path}: engine.kv_capacity: a response of {longest} tokens with its prompt never fits into {held}"
+        )
+    return scenario
+
+
+def _names(chosen: ScheduleSection) -> Iterator[tuple[str, str, Collection[str]]]:
+    """(key, schedule it names, variants it may name) of every name in the file."""
+    for variant, section in chosen.variants.items():
+        yield f"schedule.variants.{variant}.preset", section.preset, ()
+    for name in chosen.compare:
+        yield "schedule.compare", name, chosen.variants
+
+
+def _validated(kind: type[Checked], data: dict[str, Any], path: Path) -> Checked:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        found = sentences(error, data, lambda name: f"unknown key {name}{_nearest(name)}")
+        raise ScenarioError("\n".join(f"{path}: {sentence}" for sentence in found)) from None
+
+
+def _nearest(name: str) -> str:
+    known = [leaf for leaf, _ in leaves(Scenario)]
+    by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [
+        by_key[key] for key in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_key, n=1, cutoff=0.6)
+    ]
+    return f"; did you mean {close[0]}?" if close else ""
