@@ -15,7 +15,8 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.core.trajectory import Finish
-from tailrace.observe.metrics import Metrics, Row, percentile
+from tailrace.observe.metrics import Metrics, Row
+from tailrace.observe.response_metrics import percentile
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=1)
 INSTANCE = InstanceId(0)

@@ -11,7 +11,8 @@ from tailrace.core.ids import GroupId, InstanceId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.trajectory import Finish
-from tailrace.observe.metrics import Row, percentile
+from tailrace.observe.metrics import Row
+from tailrace.observe.response_metrics import percentile
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 

@@ -1,0 +1,80 @@
+"""What metrics remember of a run between two entries of its journal, and when they forget it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.observe.response_metrics import Done
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """When things happened in the current step."""
+
+    step_began: float = 0.0
+    first_submit: float | None = None
+    last_finish: float = 0.0
+    train_began: float = 0.0
+    publish_s: float = 0.0
+    pull_s: float = 0.0
+    save_s: float = 0.0
+    busy_s: dict[InstanceId, float] = field(default_factory=dict)
+    """Seconds each instance had work."""
+    num_tokens: int = 0
+    """Generated since the step before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """All the fold remembers between entries."""
+
+    responses: dict[TrajectoryId, Done] = field(default_factory=dict)
+    first_version: dict[TrajectoryId, int] = field(default_factory=dict)
+    """Of unfinished responses that have tokens."""
+    running: dict[InstanceId, dict[TrajectoryId, None]] = field(default_factory=dict)
+    busy_since: dict[InstanceId, float] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    lengths: dict[TrajectoryId, int] = field(default_factory=dict)
+    """Tokens of unfinished responses."""
+    left_out: dict[TrajectoryId, Done] = field(default_factory=dict)
+    """Responses of groups that were filtered or dropped since the step before."""
+    training: tuple[TrajectoryId, ...] = ()
+    max_staleness: int | None = 0
+    max_steps: int = 0
+    train_source: str = ""
+    num_instances_lost: int = 0
+    num_preemptions: dict[InstanceId, int] = field(default_factory=dict)
+    tokens_total: int = 0
+
+    def grow(self, trajectory: TrajectoryId, length: int) -> None:
+        new = length - self.lengths.get(trajectory, 0)
+        self.lengths[trajectory] = length
+        self.tokens_total += new
+        self.clock.num_tokens += new
+
+    def leave(self, instance: InstanceId, trajectories: Sequence[TrajectoryId], now: float) -> None:
+        """These do not run on the instance any more."""
+        running = self.running.setdefault(instance, {})
+        for trajectory in trajectories:
+            running.pop(trajectory, None)
+        if not running and (since := self.busy_since.pop(instance, None)) is not None:
+            self.count_busy(instance, since, now)
+
+    def count_busy(self, instance: InstanceId, since: float, now: float) -> None:
+        clock = self.clock
+        clock.busy_s[instance] = clock.busy_s.get(instance, 0.0) + now - max(since, clock.step_began)
+
+    def forget(self, trajectory: TrajectoryId) -> None:
+        for known in (self.responses, self.first_version, self.lengths):
+            known.pop(trajectory, None)
+
+    def forget_groups(self, groups: set[GroupId]) -> None:
+        """What still runs for them is counted on until its end is reported."""
+        running = {trajectory for each in self.running.values() for trajectory in each}
+        for trajectory in [t for t in (*self.responses, *self.first_version, *self.lengths) if t.group in groups]:
+            self.responses.pop(trajectory, None)
+            self.first_version.pop(trajectory, None)
+            if trajectory not in running:
+                self.lengths.pop(trajectory, None)
