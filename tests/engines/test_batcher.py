@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.engines.native.batcher import DETERMINISTIC_CHUNK, Batcher, Plan, Ticket
+from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.plan import DETERMINISTIC_CHUNK, Plan, Ticket
 
 
 def make_ticket(group: int, member: int = 0, *, prompt_length: int = 10, prefix_length: int = 0) -> Ticket:

@@ -18,10 +18,11 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats
 from tailrace.engines.native.architecture import read_architecture
-from tailrace.engines.native.batcher import Batcher, Plan, Ticket
+from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.checkpoint import CheckpointTensors
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.plan import Plan, Ticket
 from tailrace.engines.native.prefill import PrefillMeter
 from tailrace.engines.native.randomness import stream_key
 from tailrace.engines.native.runner import Runner

@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from tailrace.core.costs import PrefillWork
-from tailrace.engines.native.batcher import DETERMINISTIC_CHUNK, Batcher, Chunk
+from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Model, Past, Write
+from tailrace.engines.native.plan import DETERMINISTIC_CHUNK, Chunk
 from tailrace.store.segment import Tokens
 
 

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from tailrace.engines.native.architecture import Architecture
-from tailrace.engines.native.batcher import Batcher, Plan
+from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache
 from tailrace.engines.native.decode_batch import DecodeBatch
 from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import Filling, allocate
+from tailrace.engines.native.plan import Plan
 from tailrace.engines.native.prefill import Prefiller, PrefillMeter
 from tailrace.engines.native.randomness import uniforms
 from tailrace.engines.native.sampler import sample

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tailrace.core.ids import Version
 from tailrace.core.trajectory import Finish
 from tailrace.engines.contract import Output, Request
-from tailrace.engines.native.batcher import Ticket
+from tailrace.engines.native.plan import Ticket
 from tailrace.engines.native.sampler import SamplingColumns
 from tailrace.store.segment import Logprobs, Segment, Tokens
 
