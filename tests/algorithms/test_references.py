@@ -15,7 +15,7 @@ from algorithms.references import REFERENCES, Kind, Reference
 from tailrace.algorithms import aggregation, corrections, kl, values
 from tailrace.algorithms.aggregation import LossAggMode
 from tailrace.algorithms.overlong import soft_penalty
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.trainer import dispatch
 from tailrace.trainer.dispatch import Judged, PolicyTerms
 

@@ -13,7 +13,7 @@ from core.histories import NUM_PROMPTS, Case, History, active_partial, cases, ch
 from core.token_world import BUDGET, TokenWorld, next_logprob, whole
 from core.world import Sender, World
 from tailrace.algorithms.aggregation import loss_sum
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
 
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tailrace.config.settings import AlgorithmSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 

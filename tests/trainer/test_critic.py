@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.config.settings import AlgorithmSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import collate

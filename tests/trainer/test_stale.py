@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample

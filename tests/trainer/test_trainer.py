@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.config.settings import AlgorithmSettings, ImportanceSamplingSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer

@@ -25,7 +25,8 @@ from transformers import (
 )
 
 from tailrace.algorithms.prefix_tree import plant
-from tailrace.config.settings import AlgorithmSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import TrainerSettings
 from tailrace.trainer import tree_attention
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.network import load_model

@@ -12,12 +12,8 @@ import pytest
 import torch
 
 from tailrace.config import variants
-from tailrace.config.settings import (
-    AlgorithmSettings,
-    ImportanceSamplingSettings,
-    OverlongSettings,
-    TrainerSettings,
-)
+from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings, OverlongSettings
+from tailrace.config.settings import TrainerSettings
 from tailrace.config.variants import CorrectionName, EstimatorName, LossName
 from tailrace.trainer import dispatch
 from tailrace.trainer.batch import Sample

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.models import resolve_model
 from tailrace.store.segment import Response

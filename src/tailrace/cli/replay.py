@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tailrace.config import presets
-from tailrace.config.settings import ScheduleSettings
+from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import ReplayMismatch
 from tailrace.core.journal import Entry, replay_all

@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
 from tailrace.trainer.critic import Critic

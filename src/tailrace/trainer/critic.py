@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 
 from tailrace.algorithms import aggregation
 from tailrace.algorithms.values import clipped_value_loss, gae
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.trainer import lora, optimizer, tree_attention
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import load_model

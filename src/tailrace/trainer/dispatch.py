@@ -14,7 +14,7 @@ from torch import Tensor
 from tailrace.algorithms import advantages, corrections, losses
 from tailrace.algorithms.corrections import Correction, Ratios
 from tailrace.algorithms.losses import PolicyLoss
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.variants import CorrectionName, EstimatorName, LossName
 
 

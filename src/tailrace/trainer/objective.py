@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tailrace.algorithms import aggregation, corrections, kl
 from tailrace.algorithms.corrections import Correction
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.trainer import dispatch
 from tailrace.trainer.dispatch import PolicyTerms
 from tailrace.trainer.microbatch import MicroBatch

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tailrace.algorithms.overlong import soft_penalty
-from tailrace.config.settings import OverlongSettings
+from tailrace.config.algorithm_settings import OverlongSettings
 from tailrace.trainer.batch import Sample
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.config.settings import AlgorithmSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 

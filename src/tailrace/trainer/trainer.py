@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.trainer import blame, checkpoint, dispatch, lora, optimizer, tree_attention

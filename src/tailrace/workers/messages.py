@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.config.settings import AlgorithmSettings, ModelSettings, RolloutSettings, TrainerSettings
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSettings
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
