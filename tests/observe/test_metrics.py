@@ -20,6 +20,7 @@ from tailrace.observe.response_metrics import percentile
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=1)
 INSTANCE = InstanceId(0)
+UNFINISHED, ENDED = (TrajectoryId(GroupId("train", 0, 9), member) for member in (0, 1))
 
 
 def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
@@ -137,6 +138,40 @@ def test_a_snapshot_at_any_entry_changes_no_row() -> None:
         rows += copied.feed(item)
     assert rows == expected
     assert len(rows) == 3 + 4
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ev.InstanceLost(instance=INSTANCE, reason="it was killed"),
+        ev.RunResumed(limits=SCHEDULE.limits, checkpoint=None),
+        ev.ResponsesAborted(
+            instance=INSTANCE, aborted=tuple(ev.Aborted(trajectory=t, length=0) for t in (UNFINISHED, ENDED))
+        ),
+    ],
+    ids=lambda end: type(end).__name__,
+)
+def test_what_was_given_up_is_forgotten_when_its_instance_has_had_its_last_word(end: ev.Event) -> None:
+    metrics = Metrics()
+    dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in (UNFINISHED, ENDED))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), do.Submit(instance=INSTANCE, dispatches=dispatches)))
+    given_up = (
+        do.Abort(instance=INSTANCE, trajectories=(UNFINISHED, ENDED)),
+        do.CloseRound(round=1, is_long=False, accepted=(), dropped=(UNFINISHED.group,)),
+    )
+    metrics.feed(entry(1.0, ev.TimerFired(), *given_up))
+    crossing = ev.RolloutReported(
+        instance=INSTANCE,
+        version=Version(0),
+        progressed=(ev.Progressed(trajectory=UNFINISHED, length=5),),
+        finished=(ev.Finished(trajectory=ENDED, length=3, finish=Finish.STOP),),
+    )
+    metrics.feed(entry(2.0, crossing))
+    metrics.feed(entry(3.0, end))
+    memory = metrics._memory
+    assert memory.tokens_total == 8
+    assert (memory.lengths, memory.first_version, memory.responses) == ({}, {}, {})
+    assert not any(memory.aborting.values())
 
 
 def test_percentiles_are_members_of_the_sample() -> None:

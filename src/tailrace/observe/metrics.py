@@ -57,11 +57,14 @@ class Metrics:
             case ev.RunResumed():
                 memory.running.clear()
                 memory.busy_since.clear()
+                for instance in [*memory.aborting]:
+                    memory.forget_aborting(instance)
             case ev.InstanceStarted() if clock.first_submit is None:
                 clock.step_began = now  # the start of processes is not part of a step
             case ev.InstanceLost(instance=instance):
                 memory.num_instances_lost += 1
                 memory.leave(instance, tuple(memory.running.get(instance, ())), now)
+                memory.forget_aborting(instance)
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesScored(scores=scores):
@@ -73,6 +76,7 @@ class Metrics:
                 for part in aborted:
                     memory.grow(part.trajectory, max(part.length, memory.lengths.get(part.trajectory, 0)))
                     memory.forget(part.trajectory)
+                    memory.aborting.get(instance, {}).pop(part.trajectory, None)
                 memory.leave(instance, [part.trajectory for part in aborted], now)
             case ev.WeightsPublished(seconds=seconds):
                 clock.publish_s += seconds
@@ -92,6 +96,8 @@ class Metrics:
                     memory.clock.first_submit = now
                 memory.running.setdefault(instance, {}).update(dict.fromkeys(d.trajectory for d in dispatches))
                 memory.busy_since.setdefault(instance, now)
+            case do.Abort(instance=instance, trajectories=trajectories):
+                memory.aborting.setdefault(instance, {}).update(dict.fromkeys(trajectories))
             case do.TrainStep(trajectories=trajectories):
                 memory.training, memory.clock.train_began = trajectories, now
             case do.LeaveOut(filtered=filtered, dropped=dropped):

@@ -34,6 +34,8 @@ class Memory:
     first_version: dict[TrajectoryId, int] = field(default_factory=dict)
     """Of unfinished responses that have tokens."""
     running: dict[InstanceId, dict[TrajectoryId, None]] = field(default_factory=dict)
+    aborting: dict[InstanceId, dict[TrajectoryId, None]] = field(default_factory=dict)
+    """Given up, but the instance has not said so yet and may still report tokens of them."""
     busy_since: dict[InstanceId, float] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     lengths: dict[TrajectoryId, int] = field(default_factory=dict)
@@ -69,6 +71,11 @@ class Memory:
     def forget(self, trajectory: TrajectoryId) -> None:
         for known in (self.responses, self.first_version, self.lengths):
             known.pop(trajectory, None)
+
+    def forget_aborting(self, instance: InstanceId) -> None:
+        """The instance is gone: it will not say any more that it has given them up."""
+        for trajectory in self.aborting.pop(instance, ()):
+            self.forget(trajectory)
 
     def forget_groups(self, groups: set[GroupId]) -> None:
         """What still runs for them is counted on until its end is reported."""
