@@ -13,7 +13,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import EvalSet, Schedule
+from tailrace.core.schedule import EvalSet, Leftovers, Schedule
 from tailrace.core.trajectory import Finish
 from tailrace.observe.metrics import Metrics, Row
 from tailrace.observe.response_metrics import percentile
@@ -172,6 +172,30 @@ def test_what_was_given_up_is_forgotten_when_its_instance_has_had_its_last_word(
     assert memory.tokens_total == 8
     assert (memory.lengths, memory.first_version, memory.responses) == ({}, {}, {})
     assert not any(memory.aborting.values())
+
+
+def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
+    schedule = Schedule(
+        train_source="train",
+        batch_size=2,
+        group_size=2,
+        max_steps=12,
+        launch_prompts=4,
+        launch_responses=3,
+        leftovers=Leftovers.DEFER,
+        keeps_deferred_tokens=True,
+        max_staleness=2,
+    )
+    world = World(schedule, random.Random(3), num_prompts=29)
+    assert world.run().is_complete
+    metrics = Metrics()
+    rows = [row for item in world.entries for row in metrics.feed(item)]
+    steps = [command for item in world.entries for command in item.commands if isinstance(command, do.TrainStep)]
+    assert [row["staleness/max"] for row in rows] == [step.version - min(step.oldest) for step in steps]
+    assert max(row["staleness/max"] for row in rows) > 0, "no deferred response was resumed"
+    reports = [item.event for item in world.entries if isinstance(item.event, ev.RolloutReported)]
+    lengths = {news.trajectory: news.length for event in reports for news in (*event.progressed, *event.finished)}
+    assert metrics._memory.tokens_total == sum(lengths.values())
 
 
 def test_percentiles_are_members_of_the_sample() -> None:

@@ -54,6 +54,7 @@ class Metrics:
             case ev.RunStarted(schedule=schedule):
                 memory.max_steps, memory.train_source = schedule.max_steps, schedule.train_source
                 memory.max_staleness = schedule.max_staleness
+                memory.keeps_deferred_tokens = schedule.keeps_deferred_tokens
             case ev.RunResumed():
                 memory.running.clear()
                 memory.busy_since.clear()
@@ -104,8 +105,10 @@ class Metrics:
                 gone = {*filtered, *dropped}
                 memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
                 memory.forget_groups(gone)
+            case do.OpenRound(restarted=restarted):
+                memory.forget_groups({*restarted})
             case do.CloseRound(deferred=deferred, dropped=dropped):
-                memory.forget_groups({*deferred, *dropped})
+                memory.forget_groups({*dropped} if memory.keeps_deferred_tokens else {*deferred, *dropped})
             case do.CancelScores(trajectories=trajectories):
                 for trajectory in trajectories:
                     memory.forget(trajectory)

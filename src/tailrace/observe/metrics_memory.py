@@ -44,6 +44,7 @@ class Memory:
     """Responses of groups that were filtered or dropped since the step before."""
     training: tuple[TrajectoryId, ...] = ()
     max_staleness: int | None = 0
+    keeps_deferred_tokens: bool = False
     max_steps: int = 0
     train_source: str = ""
     num_instances_lost: int = 0
