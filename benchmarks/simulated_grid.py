@@ -1,17 +1,16 @@
-"""Every schedule on every length distribution of `scenarios/length_grid.toml`, and the orderings asked of them.
+"""Every schedule on every length distribution of `scenarios/length_grid.toml`: what is run and how it compares.
 
 Speculation is compared by rollout seconds, averaged over whole periods of short rounds and a long one, as the paper
-does (RollPacker, figure 12); gains are in optimizer steps per second. Speculation is looked at in the mean over two
+does (RollPacker, figure 12); gains are in optimizer steps per second. Speculation is looked at in the mean over some
 sets of lengths: the longest few responses decide, and one set alone moves a gain by up to 40 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from simulated_runs import Figures, Run, grid, rollout_s
 
@@ -19,14 +18,25 @@ TAIL_BASE, PARTIAL_BASE = "rollpacker_14b_16k", "april_8b_grpo"
 STEPS = {"prompts-only-1.5": 6}
 """Whole periods: 1.5 has a long round after every two short ones, 1.25 after every four."""
 PERIOD = 5
-SEEDS = {TAIL_BASE: 2}
-"""Sets of lengths, where more than one: what is left of a tail that speculation cuts is up to few responses."""
+SETS = 2
+"""Of lengths, for speculation: what is left of a tail that it cuts is up to few responses."""
 JOINT = "tail-batching"
 ALONE = ("prompts-only-1.25", "prompts-only-1.5", "responses-only-1.25", "responses-only-1.5")
 TAIL, PARTIAL = ("sync", JOINT, *ALONE), ("sync", "active-partial")
-TIE = 0.01
-"""Gains closer than this are equal: at the longer cap hardly any response is longer."""
-MOST_LOST = 0.03
+
+
+class Compared(Protocol):
+    """How schedules compare with `sync` under one cap."""
+
+    @property
+    def lengths(self) -> str: ...
+    @property
+    def cap(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    def gain(self, schedule: str) -> float: ...
+    def rollout(self, schedule: str) -> float: ...
+    def throughput(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +79,25 @@ def _tokens_per_s(figures: Figures) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ordering:
-    name: str
-    num_checks: int
-    failures: tuple[str, ...]
+class Mean:
+    """Of the long-tailed distributions under one cap, each of the same weight."""
+
+    cap: int
+    cells: Sequence[Cell]
+    lengths: str = "mean"
 
     @property
-    def holds(self) -> bool:
-        return self.num_checks > 0 and not self.failures
+    def name(self) -> str:
+        return f"{self.cap // 1024}k"
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"holds": self.holds}
+    def gain(self, schedule: str) -> float:
+        return fmean(cell.gain(schedule) for cell in self.cells)
 
-    def line(self) -> str:
-        failures = f"; not so: {', '.join(self.failures)}" if self.failures else ""
-        return f"{'holds' if self.holds else 'FAILS'}  {self.name} ({self.num_checks} checks{failures})"
+    def rollout(self, schedule: str) -> float:
+        return fmean(cell.rollout(schedule) for cell in self.cells)
+
+    def throughput(self) -> float:
+        return fmean(cell.throughput() for cell in self.cells)
 
 
 def _places() -> Iterator[tuple[str, int, bool]]:
@@ -93,35 +107,40 @@ def _places() -> Iterator[tuple[str, int, bool]]:
     yield from ((entry.name, caps[0], False) for entry in grid().not_long_tailed)
 
 
-def runs() -> list[Run]:
-    bases = ((TAIL_BASE, TAIL), (PARTIAL_BASE, PARTIAL))
+def runs(sets: int) -> list[Run]:
     return [
         run
         for lengths, cap, _ in _places()
-        for base, schedules in bases
+        for base, schedules in ((TAIL_BASE, TAIL), (PARTIAL_BASE, PARTIAL))
         for schedule in schedules
-        for run in _of(base, schedule, lengths, cap)
+        for run in _of(base, schedule, lengths, cap, sets)
     ]
 
 
-def _of(base: str, schedule: str, lengths: str, cap: int) -> list[Run]:
+def _of(base: str, schedule: str, lengths: str, cap: int, sets: int) -> list[Run]:
     steps = STEPS.get(schedule, PERIOD)
     return [
         Run(scenario=base, schedule=schedule, steps=steps, lengths=lengths, cap=cap, seed=seed)
-        for seed in range(SEEDS.get(base, 1))
+        for seed in range(sets if base == TAIL_BASE else 1)
     ]
 
 
-def cells(found: Mapping[Run, Figures]) -> list[Cell]:
+def cells(found: Mapping[Run, Figures], sets: int) -> list[Cell]:
     made = []
     for lengths, cap, is_long_tailed in _places():
-        tail = {name: [found[run] for run in _of(TAIL_BASE, name, lengths, cap)] for name in TAIL}
-        partial = {name: [found[run] for run in _of(PARTIAL_BASE, name, lengths, cap)] for name in PARTIAL}
+        tail = {name: [found[run] for run in _of(TAIL_BASE, name, lengths, cap, sets)] for name in TAIL}
+        partial = {name: [found[run] for run in _of(PARTIAL_BASE, name, lengths, cap, sets)] for name in PARTIAL}
         made.append(Cell(lengths=lengths, cap=cap, is_long_tailed=is_long_tailed, tail=tail, partial=partial))
     return made
 
 
-def table(found: Mapping[Run, Figures]) -> list[dict[str, Any]]:
+def over_grid(made: Sequence[Cell]) -> list[Mean]:
+    """Of the long-tailed ones, cap by cap."""
+    tailed = [cell for cell in made if cell.is_long_tailed]
+    return [Mean(cap=cap, cells=[cell for cell in tailed if cell.cap == cap]) for cap in grid().caps]
+
+
+def table(made: Sequence[Cell]) -> list[dict[str, Any]]:
     return [
         {
             "lengths": cell.lengths,
@@ -130,7 +149,7 @@ def table(found: Mapping[Run, Figures]) -> list[dict[str, Any]]:
             "gain": {name: round(cell.gain(name), 3) for name in (JOINT, *ALONE, "active-partial")},
             "throughput of active-partial": round(cell.throughput(), 3),
         }
-        for cell in cells(found)
+        for cell in (*made, *over_grid(made))
     ]
 
 
@@ -149,62 +168,3 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
             f"{row['lengths']:10} {row['cap']:>6}  {rollouts}{gains}  {row['throughput of active-partial']:5.2f}"
         )
     return found
-
-
-def orderings(found: Mapping[Run, Figures]) -> list[Ordering]:
-    made = cells(found)
-    tailed = [cell for cell in made if cell.is_long_tailed]
-    longest = [cell for cell in tailed if cell.cap == max(grid().caps)]
-    return [
-        ordering("four short rounds to a long one", ((c.name, all(map(_is_four_to_one, c.tail[JOINT]))) for c in made)),
-        ordering("the gain grows with the cap", _grows(tailed)),
-        ordering(
-            "joint 1.25 beats prompts alone and responses alone",
-            ((f"{c.name} {n}", c.rollout(JOINT) < c.rollout(n)) for c in tailed for n in ALONE),
-        ),
-        ordering(
-            "prompts alone: 1.5 is worse than 1.25 at the longest cap",
-            ((c.name, c.rollout("prompts-only-1.5") > c.rollout("prompts-only-1.25")) for c in longest),
-        ),
-        ordering(
-            "responses alone: 1.25 saves less than 1.5, and less than half of what joint 1.25 saves",
-            ((c.name, _does_little(c)) for c in tailed),
-        ),
-        ordering(
-            "active partial gains, in steps and in tokens per second",
-            ((c.name, c.gain("active-partial") > 1 and c.throughput() > 1) for c in tailed),
-        ),
-        ordering(
-            f"without a long tail nothing loses more than {MOST_LOST:.0%}",
-            (
-                (f"{c.name} {n} {c.gain(n):.3f}", c.gain(n) >= 1 - MOST_LOST)
-                for c in made
-                if not c.is_long_tailed
-                for n in (JOINT, *ALONE, "active-partial")
-            ),
-        ),
-    ]
-
-
-def ordering(name: str, checks: Iterator[tuple[str, bool]]) -> Ordering:
-    done = list(checks)
-    return Ordering(name=name, num_checks=len(done), failures=tuple(where for where, holds in done if not holds))
-
-
-def _is_four_to_one(figures: Figures) -> bool:
-    return figures.rounds_short == 4 * figures.rounds_long
-
-
-def _grows(tailed: list[Cell]) -> Iterator[tuple[str, bool]]:
-    """From each cap to the next; ties count as growth."""
-    for name in dict.fromkeys(cell.lengths for cell in tailed):
-        by_cap = sorted((cell for cell in tailed if cell.lengths == name), key=lambda cell: cell.cap)
-        for shorter, longer in pairwise(by_cap):
-            gains = shorter.gain(JOINT), longer.gain(JOINT)
-            yield f"{longer.name} {gains[0]:.2f} -> {gains[1]:.2f}", gains[1] > gains[0] * (1 - TIE)
-
-
-def _does_little(cell: Cell) -> bool:
-    saved = {name: 1 - cell.rollout(name) for name in (JOINT, "responses-only-1.25", "responses-only-1.5")}
-    little = saved["responses-only-1.25"]
-    return little < saved["responses-only-1.5"] and little < saved[JOINT] / 2

@@ -15,6 +15,7 @@ from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.journal import Entry
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
+from tailrace.sim.scenario_sections import EngineSection
 
 SCENARIO = "staleflow_30b_a3b"
 CAP = 20480
@@ -34,6 +35,9 @@ class Setting:
     """Times an eighth of the paper's batch and devices."""
     batch: int = 0
     """Prompts per step, if not those of the scenario."""
+    is_ideal: bool = False
+    """Instances pull, prefill and report in no time, hold any number of responses, and generate each as fast as one
+    alone: what is left are the trainer and the longest responses."""
 
     @property
     def name(self) -> str:
@@ -52,7 +56,12 @@ class Setting:
         if self.batch:
             chosen = scenario.schedule.model_copy(update={"rollout_batch_size": self.batch})
             scenario = scenario.model_copy(update={"schedule": chosen})
-        return scenario
+        return scenario.model_copy(update={"engine": _ideal(scenario.engine)}) if self.is_ideal else scenario
+
+
+def _ideal(engine: EngineSection) -> EngineSection:
+    free = dict.fromkeys(("k1", "k3", "prefill_s", "pull_s", "report_s", "plan_interval_s"), 0.0)
+    return engine.model_copy(update=free | {"kv_capacity": 10**9, "max_running": 10**6})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +73,6 @@ class Speed:
     step_s: float
     split: float
     mean_length: float
-    longest_alone_s: float
-    """Mean over batches: what their longest response takes on an instance that generates nothing else."""
     staleness: dict[int, int]
     """Groups by staleness."""
     trainer_idle: float
@@ -73,7 +80,7 @@ class Speed:
     @classmethod
     def mean(cls, speeds: Sequence[Speed]) -> Speed:
         """Of simulations that differ in their lengths alone; groups are added up."""
-        names = ("tokens_per_s", "step_s", "mean_length", "longest_alone_s", "trainer_idle")
+        names = ("tokens_per_s", "step_s", "mean_length", "trainer_idle")
         return cls(
             **{name: fmean(getattr(speed, name) for speed in speeds) for name in names},
             split=speeds[0].split,
@@ -110,18 +117,16 @@ class Batches:
                 self.steps.append(command)
                 self.begun.append(entry.now)
 
-    def speed(self, split: float, scenario: Scenario) -> Speed:
+    def speed(self, split: float) -> Speed:
         window = range(FIRST, len(self.steps) - LAST)
         since, until = self.ended[FIRST - 1], self.ended[window[-1]]
-        lengths = [[self.lengths[t] for t in self.steps[n].trajectories] for n in window]
-        engine, tokens = scenario.engine, sum(map(sum, lengths))
-        longest = sum(map(max, lengths)) / len(lengths)
+        lengths = [self.lengths[t] for n in window for t in self.steps[n].trajectories]
+        tokens = sum(lengths)
         return Speed(
             tokens_per_s=tokens / (until - since),
             step_s=(until - since) / len(window),
             split=split,
-            mean_length=tokens / sum(map(len, lengths)),
-            longest_alone_s=longest * (engine.k1 * longest / 2 + max(engine.k2, engine.k3) + engine.k4),
+            mean_length=tokens / len(lengths),
             staleness=dict(sum((_staleness(self.steps[n]) for n in window), Counter[int]())),
             trainer_idle=sum(self.begun[n] - self.ended[n - 1] for n in window) / (until - since),
         )
@@ -145,4 +150,4 @@ def measured(job: Job) -> Speed:
     result = simulate(scenario, schedule, record=batches.feed)
     if not result.is_complete:
         raise RuntimeError(f"{job} did not come to its end: {result.reason}")
-    return batches.speed(split, scenario)
+    return batches.speed(split)

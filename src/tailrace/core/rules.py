@@ -54,7 +54,8 @@ def start_trainer(state: State, schedule: Schedule, policies: Policies, now: flo
 
 def start_instances(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
     """One that is lost again and again is left alone until the next step, while there are others."""
-    absent = [each for each in state.instances.values() if each.phase is InstancePhase.ABSENT]
+    gone = InstancePhase.ABSENT  # looked up once: every event asks this of every instance
+    absent = [each for each in state.instances.values() if each.phase is gone]
     startable = [each for each in absent if each.num_restarts <= state.limits.max_restarts]
     if len(absent) == len(state.instances) and not startable:
         last = max(absent, key=lambda each: each.heard_at)
