@@ -119,11 +119,13 @@ class CountsQuestions:
         return []
 
 
-def test_routing_is_asked_only_while_an_instance_may_take_more() -> None:
+def test_routing_is_asked_only_while_something_waits_and_an_instance_may_take_more() -> None:
     schedule = replace(SCHEDULE, num_instances=1, group_size=2, max_in_flight=1)
     state, routing = State.initial(schedule), CountsQuestions()
     policies = replace(policies_of(schedule), routing=routing)
     state.instances[I0].phase = InstancePhase.READY
+    list(dispatch(state, schedule, policies, 0.0))
+    assert routing.num_asked == 0, "nothing waits"
     begin(state, schedule, GROUP, "")
     list(dispatch(state, schedule, policies, 0.0))
     assert routing.num_asked == 1
