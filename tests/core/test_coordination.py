@@ -20,9 +20,12 @@ from tailrace.core import events as ev
 from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
+from tailrace.core.fleet import InstancePhase
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import decode, encode, replay_all
 from tailrace.core.schedule import Leftovers, Schedule
+from tailrace.core.state import State
+from tailrace.core.steering import open_plan
 from tailrace.core.trajectory import Finish
 from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
@@ -139,6 +142,22 @@ def test_what_the_bound_keeps_back_hurries_no_plan() -> None:
     assert state.planned_at == planned_at
 
 
+@pytest.mark.parametrize("versions", [(0, 1), (1, 0)])
+def test_one_idle_instance_that_is_behind_is_enough_to_hurry_a_plan(versions: tuple[int, int]) -> None:
+    schedule = world_that_begins(1).schedule
+    state = State.initial(schedule)
+    state.version = state.published = Version(1)
+    state.planned_at, state.num_planned = 10.0, 3
+    for instance, version in zip(state.instances.values(), versions, strict=True):
+        instance.phase, instance.version = InstancePhase.READY, Version(version)
+    list(open_plan(state, schedule, policies_of(schedule), 10.0))
+    assert state.plan_at == pytest.approx(10.0 + 3 * 50e-6)
+    for instance in state.instances.values():
+        instance.version = Version(1)
+    list(open_plan(state, schedule, policies_of(schedule), 10.0))
+    assert state.plan_at == pytest.approx(10.1), "nothing is to be pulled, and nothing waits"
+
+
 @pytest.mark.parametrize(("batch_size", "wait_s"), [(2, 0.0003), (500, 0.075), (1000, 0.15)])
 def test_the_wait_grows_with_what_a_plan_costs(batch_size: int, wait_s: float) -> None:
     """The second instance is ready right after the plan that gave the first its share."""
@@ -175,9 +194,9 @@ def test_a_view_counts_a_command_before_it_is_answered() -> None:
     assert (loaded.num_responses, loaded.kv_tokens, loaded.num_waiting) == (2, 9, 0)
 
 
-def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
-    """The responses that were to be moved ended by themselves: the answer says so, and the next plan goes on."""
-    world = quiet_world(max_waiting=0, plan_interval_s=0.0)
+def crowded_world(**numbers: object) -> tuple[World, TrajectoryId]:
+    """The responses of the first instance have grown: it was told to give this one back."""
+    world = quiet_world(max_waiting=0, plan_interval_s=0.0, **numbers)
     while world.open:
         world.answer(world.take_one())
     first = list(world.running[InstanceId(0)])
@@ -185,9 +204,24 @@ def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
     [interrupt] = [command for command in world.open if isinstance(command, do.Interrupt)]
     assert interrupt.trajectories == (first[2],)
-    ended = (ev.Finished(trajectory=first[2], length=16, finish=Finish.LENGTH),)
+    return world, first[2]
+
+
+def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
+    """The responses that were to be moved ended by themselves: the answer says so, and the next plan goes on."""
+    world, moved = crowded_world()
+    ended = (ev.Finished(trajectory=moved, length=16, finish=Finish.LENGTH),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
     assert world.coordinator._state.instances[InstanceId(0)].owes_nothing
+
+
+def test_an_instance_that_gave_work_away_is_left_alone_for_a_while() -> None:
+    world, moved = crowded_world(pause_s=4.0)
+    ended = (ev.Finished(trajectory=moved, length=16, finish=Finish.INTERRUPTED),)
+    world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
+    for waited_s, is_rested in ((0.0, [False, True]), (3.5, [False, True]), (4.0, [True, True])):
+        view = fleet_view(world.coordinator._state, world.schedule, world.now + waited_s)
+        assert [instance.is_rested for instance in view.instances] == is_rested
 
 
 COMPUTING = CostModel(k1=0.0, k2=0.0, k3=1.0, k4=1.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.histories import held_to
 from policies.fleets import begun, instance, view
-from tailrace.core.costs import CostModel
+from tailrace.core.costs import CostModel, PrefillChunk
 from tailrace.policies.routing.waterfall import Waterfall
 
 MODEL = CostModel(k1=0.001, k2=0.5, k3=0.25, k4=0.1)
@@ -52,6 +52,24 @@ def test_a_block_wise_cache_is_full_earlier() -> None:
 def test_coefficients_that_no_engine_has_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="not CostModel"):
         CostModel(**({"k1": 0.0, "k2": 1.0, "k3": 1.0, "k4": 1.0} | wrong))
+
+
+def test_what_is_prefilled_together_is_padded_to_the_longest_of_it() -> None:
+    chunk = PrefillChunk(12)
+    assert chunk.take(3)
+    assert chunk.take(4)
+    assert chunk.num_tokens == 2 * 4
+    assert not chunk.take(5), "three of five are more than twelve"
+    assert chunk.take(0), "nothing takes no room"
+    assert chunk.take(4)
+    assert chunk.num_tokens == 12
+    assert PrefillChunk(12).take(99), "the first is prefilled however long it is"
+
+
+def test_without_a_limit_all_of_it_is_prefilled_together_and_nothing_is_padded() -> None:
+    chunk = PrefillChunk(None)
+    assert all(chunk.take(tokens) for tokens in (3, 99, 1))
+    assert chunk.num_tokens == 103
 
 
 COSTS = st.builds(

@@ -11,23 +11,25 @@ import pytest
 from core.histories import I0
 from core.world import World
 from tailrace.core import commands as do
+from tailrace.core.admission import Admission
 from tailrace.core.coordination import Coordination
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.dispatching import give
+from tailrace.core.dispatching import dispatch, give
 from tailrace.core.errors import CoreError
 from tailrace.core.fleet import Instance, InstancePhase
 from tailrace.core.groups import Group
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.moves import begin
-from tailrace.core.policy import FleetView, Route, WaitingGroup
+from tailrace.core.policy import Claims, FleetView, Route, WaitingGroup
+from tailrace.core.rounds import next_round
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.core.state import State
-from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.trajectory import TrajectoryPhase
 from tailrace.core.views import fleet_view
 from tailrace.policies.strategies import policies_of
 
 I1 = InstanceId(1)
-GROUP = GroupId("train", 0, 0)
+GROUP, HELDOUT = GroupId("train", 0, 0), GroupId("heldout", 1, 0)
 RESPONSE = TrajectoryId(GROUP, 0)
 SCHEDULE = Schedule(
     train_source="train",
@@ -41,17 +43,23 @@ SCHEDULE = Schedule(
 )
 
 
-def two_versions() -> State:
+def two_versions(schedule: Schedule = SCHEDULE) -> State:
     """Version 1 is published, the second instance still has version 0; one response has five tokens of version 1."""
-    state = State.initial(SCHEDULE)
+    state = State.initial(schedule)
     state.version = state.published = Version(1)
     for number, version in ((I0, 1), (I1, 0)):
         state.instances[number].phase, state.instances[number].version = InstancePhase.READY, Version(version)
-    response = Trajectory(id=RESPONSE)
-    response.grow(5, Version(1))
-    state.groups[GROUP] = Group(id=GROUP, num_needed=1, version=Version(0), members={RESPONSE: response})
-    state.groups[GROUP].num_unsettled = state.pending[GROUP] = 1
+    state.groups[GROUP] = begun(GROUP, version=0)
+    state.groups[GROUP].members[RESPONSE].grow(5, Version(1))
+    state.pending[GROUP] = 1
     return state
+
+
+def begun(number: GroupId, *, version: int, size: int = 1) -> Group:
+    """A group whose members have no tokens yet."""
+    group = Group(id=number, num_needed=size, version=Version(version))
+    group.begin(size)
+    return group
 
 
 def test_an_instance_whose_end_was_asked_for_takes_no_work_and_is_not_counted_on() -> None:
@@ -101,6 +109,43 @@ def test_an_instance_that_accepts_no_work_is_given_none() -> None:
         list(give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0))
 
 
+class CountsQuestions:
+    """A routing that gives nothing to anybody."""
+
+    num_asked = 0
+
+    def route(self, view: FleetView) -> Iterable[Route]:
+        self.num_asked += 1
+        return []
+
+
+def test_routing_is_asked_only_while_something_waits_and_an_instance_may_take_more() -> None:
+    schedule = replace(SCHEDULE, num_instances=1, group_size=2, max_in_flight=1)
+    state, routing = State.initial(schedule), CountsQuestions()
+    policies = replace(policies_of(schedule), routing=routing)
+    state.instances[I0].phase = InstancePhase.READY
+    list(dispatch(state, schedule, policies, 0.0))
+    assert routing.num_asked == 0, "nothing waits"
+    begin(state, schedule, GROUP, "")
+    list(dispatch(state, schedule, policies, 0.0))
+    assert routing.num_asked == 1
+    list(give(state, schedule, [Route(GROUP, [RESPONSE], [I0])], 0.0))
+    list(dispatch(state, schedule, policies, 0.0))
+    assert routing.num_asked == 1, "it has as many as it may"
+
+
+def test_a_round_begins_when_its_first_response_does_whatever_is_evaluated_before() -> None:
+    schedule = replace(SCHEDULE, leftovers=Leftovers.WAIT)
+    state = two_versions(schedule)
+    state.round = next_round(state, schedule)
+    assert state.round is not None
+    state.groups[HELDOUT] = begun(HELDOUT, version=1)
+    list(give(state, schedule, [Route(HELDOUT, [TrajectoryId(HELDOUT, 0)], [I0])], 1.0))
+    assert state.round.began_at is None
+    list(give(state, schedule, [Route(GROUP, [RESPONSE], [I0])], 2.0))
+    assert state.round.began_at == 2.0
+
+
 def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None:
     trajectories = tuple(TrajectoryId(GROUP, member) for member in range(3))
     group = WaitingGroup(GROUP, None, trajectories, (7, 8, 9), (Version(0),) * 3)
@@ -115,6 +160,33 @@ def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
     assert not view.claims().has_new, "the only group was begun before"
     [group] = view.queue
     assert [(length, needs) for _, length, needs in group.members] == [(7, 1)]
+    assert view.claims() == Claims.of([group])
+
+
+def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_last() -> None:
+    state = two_versions()
+    new, late, later, quick, old = (GroupId("train", 0, prompt) for prompt in range(1, 6))
+    begin(state, SCHEDULE, new, "")
+    for number, version, size in ((later, 1, 2), (late, 1, 2), (quick, 1, 1), (old, 0, 3), (HELDOUT, 1, 1)):
+        state.groups[number], state.pending[number] = begun(number, version=version, size=size), size
+    view = fleet_view(state, SCHEDULE, 0.0)
+    queue = list(view.queue)
+    assert [group.group for group in queue] == [HELDOUT, GROUP, old, quick, late, later, new]
+    assert view.claims() == Claims.of(queue)
+
+
+@pytest.mark.parametrize(("admission", "oldest"), [(Admission.DEADLINE, 0), (Admission.COUNT, 1)])
+def test_without_deadlines_only_the_newest_version_may_begin_something(admission: Admission, oldest: int) -> None:
+    schedule = replace(SCHEDULE, admission=admission)
+    assert fleet_view(two_versions(schedule), schedule, 0.0).oldest_for_new == oldest
+
+
+def test_what_waits_lets_in_who_may_take_some_of_it() -> None:
+    claims = Claims(exact=frozenset({Version(2)}), least_needed=Version(4))
+    assert [version for version in range(6) if claims.lets_in(Version(version), may_begin=True)] == [2, 4, 5]
+    new = Claims(has_new=True)
+    assert new.lets_in(Version(0), may_begin=True)
+    assert not new.lets_in(Version(0), may_begin=False)
 
 
 def test_a_view_has_what_an_instance_generates() -> None:

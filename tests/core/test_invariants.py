@@ -144,10 +144,17 @@ def swap_finished(state: State) -> None:
     state.ledger.__post_init__()
 
 
+def lengthen(trajectory: Trajectory, *versions: int) -> None:
+    """A response gets one token of each version."""
+    trajectory.segments.extend((Version(version), 1) for version in versions)
+    trajectory.length += len(versions)
+
+
 def stale_tokens(state: State) -> None:
     """A response has tokens of a version before its group's."""
     taken = [g for g in groups(state, GroupPhase.TAKEN) if g.version]
-    next(t for g in taken for t in g.members.values() if t.segments).segments[0] = (Version(0), 1)
+    segments = next(t.segments for g in taken for t in g.members.values() if t.segments)
+    segments[0] = (Version(0), segments[0][1])
 
 
 def skip_batch(state: State) -> None:
@@ -179,8 +186,8 @@ CHANGES: dict[str, Change] = {
     "a member has another name": misname,
     "a member belongs to another group": adopt,
     "a waiting response has an instance": lambda s: put(members(s, TrajectoryPhase.PENDING)[0], instance=InstanceId(0)),
-    "versions of a response fall": lambda s: members(s, TrajectoryPhase.SCORED)[0].segments.extend([(5, 1), (3, 1)]),
-    "a version comes twice": lambda s: members(s, TrajectoryPhase.SCORED)[0].segments.extend([(9, 1), (9, 1)]),
+    "versions of a response fall": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 5, 3),
+    "a version comes twice": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 9, 9),
     "a response has tokens nobody counted": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], length=10**6),
     "a new group has tokens": begin_unseen,
     "a running response has ended": lambda s: put(first_running(s), finish=Finish.STOP),

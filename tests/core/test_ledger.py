@@ -13,7 +13,7 @@ import pytest
 from core.ledger_oracle import Counts, History, check_histories
 from core.ledger_worlds import explore
 from tailrace.core import codec
-from tailrace.core.admission import Admission, LedgerRules
+from tailrace.core.admission import Admission, LedgerEntry, LedgerRules
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
 from tailrace.core.ledger import BatchState, Ledger
@@ -59,6 +59,15 @@ def test_an_instance_below_the_bound_is_refused_and_a_version_to_come_is_an_erro
     assert ledger.can_reserve(2)
     with pytest.raises(CoreError, match="version 4 cannot exist"):
         ledger.can_reserve(4)
+
+
+@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER])
+def test_there_is_room_for_one_batch_more_than_the_bound(admission: Admission) -> None:
+    ledger = Ledger(rules(2, 2, admission=admission), current=5)
+    assert ledger.overlay().free == [2, 2, 2]
+    for prompt in range(6):
+        ledger.reserve(g(prompt), 5)
+    assert ledger.overlay().free == [0, 0, 0]
 
 
 def test_a_finished_group_takes_the_earliest_free_slot() -> None:
@@ -348,6 +357,24 @@ def test_a_stored_ledger_that_breaks_the_bound_is_refused() -> None:
     data["current"] = 2
     with pytest.raises(CoreError, match="cannot sit in buffer 1"):
         codec.decode(Ledger, data)
+
+
+@pytest.mark.parametrize(("max_staleness", "current"), [(0, 0), (1, 1)])
+def test_a_group_that_finishes_in_an_overfull_buffer_is_not_put_anywhere(max_staleness: int, current: int) -> None:
+    """Two groups share the only place: the next free one is beyond the bound, or there is none."""
+    shared = {g(prompt): LedgerEntry(version=0, slot=current) for prompt in range(2)}
+    ledger = Ledger(rules(1, max_staleness), current=current, entries=shared)
+    with pytest.raises(CoreError, match="no slot for the finished group train:0:0 of version 0"):
+        ledger.occupy(g(0))
+
+
+def test_check_finds_a_group_of_a_version_to_come() -> None:
+    ledger = Ledger(rules(1, 0, admission=Admission.UNBOUNDED))
+    ledger.reserve(g(0), 0)
+    ledger.check()
+    ledger.entries[g(0)].version = 1
+    with pytest.raises(CoreError, match="version 1 cannot exist while batch 0 is collected"):
+        ledger.check()
 
 
 def test_check_finds_a_finished_group_that_is_not_counted() -> None:

@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
-from core.histories import History, history, tail_batching
+from core.histories import I0, History, history, started, tail_batching
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId
+from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.rounds import shares
+from tailrace.core.schedule import Leftovers
+from tailrace.core.trajectory import Finish
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,23 @@ def test_a_long_round_takes_what_the_queue_holds(histories: list[History]) -> No
             assert not closed.is_long or sorted(opened.restarted) == sorted(closed.accepted)
     assert num_long > 10
     assert any(isinstance(command, do.CloseRound) for command in histories[0].commands)
+
+
+def test_what_a_quota_left_over_still_counts_in_the_proportion() -> None:
+    """Of four groups of each domain two are trained; if a group that is given up did not count, the others would get
+    its share."""
+    world = started(batch_size=6, group_size=1, launch_prompts=12, leftovers=Leftovers.DROP, has_quotas=True)
+    prompts = tuple((0, prompt) for prompt in range(12))
+    offer = ev.PromptsOffered(
+        source="train", prompts=prompts, next_epoch=0, next_offset=12, domains=tuple("aaaabbbbcccc")
+    )
+    world.tell(offer)
+    world.tell(ev.InstanceStarted(instance=I0, version=Version(0)))
+    for prompt in (4, 5, 6, 0, 1, 2):
+        response = TrajectoryId(GroupId("train", 0, prompt), 0)
+        ended = ev.Finished(trajectory=response, length=1, finish=Finish.STOP)
+        world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=(ended,)))
+        world.tell(ev.ResponsesScored(scores=(world.score(response),)))
+    round = world.coordinator._state.round
+    assert round is not None
+    assert {group.prompt: domain for group, domain in round.given_up.items()} == {6: "b", 2: "a"}

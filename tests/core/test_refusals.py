@@ -81,6 +81,15 @@ def test_a_group_is_not_trained_before_it_is_taken() -> None:
     assert group.phase is GroupPhase.OPEN
 
 
+def test_a_group_that_is_refused_a_move_tells_where_it_was() -> None:
+    group = Group(id=NOBODY.group, num_needed=1)
+    group.move(GroupPhase.DEFERRED, now=1.5)
+    group.move(GroupPhase.OPEN, now=2.0)
+    with pytest.raises(InvalidTransition) as error:
+        group.move(GroupPhase.TRAINED, now=3.0)
+    assert error.value.story == ("1.500  open -> deferred", "2.000  deferred -> open")
+
+
 def test_an_error_keeps_the_story_as_it_was() -> None:
     story = ["0.000  open -> complete"]
     error = InvalidTransition("group train:0:99", "complete", "trained", story)

@@ -1,4 +1,4 @@
-"""What a resumed run forgives, writes again and leaves."""
+"""What a resumed run forgives, writes again and leaves; and when a checkpoint is written at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from core.histories import I0, running, started, until
 from core.world import World
 from tailrace.core import commands as do
-from tailrace.core.schedule import Limits
+from tailrace.core.ids import Version
+from tailrace.core.schedule import Leftovers, Limits
 
 
 def saves(world: World) -> list[do.SaveCheckpoint]:
@@ -47,3 +48,17 @@ def test_a_checkpoint_is_not_written_of_a_version_the_trainer_has_left() -> None
     world.crash_and_resume()
     until(world, lambda: world.verdict is not None)
     assert world.saved == [4]
+
+
+def test_a_checkpoint_is_asked_for_between_two_steps() -> None:
+    """While a step is taken the trainer leaves the version that is to be kept."""
+    world = started(batch_size=1, group_size=1, max_steps=9, leftovers=Leftovers.KEEP, max_staleness=2, save_interval=1)
+    state = world.coordinator._state
+    until(world, lambda: any(isinstance(command, do.SaveCheckpoint) for command in world.open))
+    [late] = saves(world)
+    world.open.remove(late)  # it takes longer than the next step
+    until(world, lambda: state.save_due == 2 and state.training is not None)
+    world.answer(late)
+    assert saves(world) == [late]
+    until(world, lambda: state.version == 3)
+    assert saves(world) == [late, do.SaveCheckpoint(version=Version(3))]

@@ -45,6 +45,7 @@ def schedule(**changes: Any) -> Schedule:
         ({**FLUSH, "epoch_size": 9, "filters_equal_scores": True}, "carry the queue on"),
         ({**FLUSH, "epoch_size": 5}, "a round launches 6 prompts, more than the 5 of an epoch"),
         ({**DEFER, "epoch_size": 13}, "'defer' needs at least 14"),
+        ({**DEFER, "epoch_size": 1}, "the 1 prompts may all be waiting: 'defer' needs at least 14"),
         ({"has_quotas": True}, "need 'defer' or 'drop'"),
         ({"max_versions_per_sample": 2}, "it needs 'resume'"),
         ({**KEEP, "rounds_ahead": 1, "max_staleness": 1}, "'keep' has no rounds"),

@@ -58,7 +58,7 @@ def _give_members(state: State, schedule: Schedule, route: Route, given: _Given,
         trajectory = members[trajectory_id]
         newest = trajectory.segments[-1][0] if trajectory.segments else oldest
         version = instances[number].version
-        if version < newest or version < oldest:
+        if version < newest:
             raise CoreError(f"{trajectory_id} with tokens of version {newest} cannot go to {instances[number]}")
         trajectory.move(_RUNNING, now=now)
         trajectory.instance = number

@@ -135,7 +135,7 @@ def _discard(state: State, schedule: Schedule, group: Group, now: float) -> Iter
 
 def _interrupt_members(state: State, group: Group) -> Iterator[do.Command]:
     for instance in state.instances.values():
-        running = [t for t in group.members if t in instance.running and t not in instance.stopping]
+        running = [t for t in group.members if t in instance.running]
         if running:
             instance.stopping.update(dict.fromkeys(running))
             yield do.Interrupt(instance=instance.id, trajectories=tuple(running))
@@ -183,16 +183,18 @@ def request_prompts(state: State, schedule: Schedule, policies: Policies, now: f
     source = schedule.train_source
     if source in state.prompts:
         return
-    count = num_missing(state, schedule)
     is_long = state.round is not None and state.round.is_long
-    while count > 0 and is_long and state.queue:  # a group of a long round was filtered
+    while is_long and state.queue and num_missing(state, schedule) > 0:  # a group of a long round was filtered
         yield from _take_from_queue(state, schedule, state.groups[next(iter(state.queue))], now)
-        count = num_missing(state, schedule)
-    visited = unfinished_visits(state, schedule) if count > 0 and state.held else set()
-    for group_id in [group for group in state.held if group.prompt not in visited][: max(count, 0)]:
-        begin(state, schedule, group_id, state.held.pop(group_id))
-        count -= 1
-    if count > 0:
+    _begin_held(state, schedule)
+    if (count := num_missing(state, schedule)) > 0:
         state.prompts[source] = Pending(since=now, version=state.version)
         epoch, offset = state.cursor
         yield do.RequestPrompts(source=source, epoch=epoch, offset=offset, count=count)
+
+
+def _begin_held(state: State, schedule: Schedule) -> None:
+    """Prompts that were held back come before others, each when its earlier visit is over."""
+    for group_id in list(state.held):
+        if num_missing(state, schedule) > 0 and group_id.prompt not in unfinished_visits(state, schedule):
+            begin(state, schedule, group_id, state.held.pop(group_id))
