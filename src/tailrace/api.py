@@ -123,9 +123,10 @@ def _json_line(row: Any, index: int) -> str:
 
 def _pickled(reward: Callable[..., Any], name: str) -> bytes:
     try:
-        return cloudpickle.dumps(reward)  # type: ignore[no-any-return]
+        pickled: bytes = cloudpickle.dumps(reward)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise SettingsError(
             f"reward function '{name}' cannot be sent to the reward processes ({error}); make what it holds (a lock, a"
             " connection, a file) inside the function, or put it into a file and give reward='path/to/file.py:function'"
         ) from None
+    return pickled

@@ -7,10 +7,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from tailrace.cli import compare, doctor, export, profile, replay, report, rollout, simulate, train, version
 
-_VERBS = {
+
+class Verb(Protocol):
+    """What the module of a verb has."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, options: argparse.Namespace, rest: Sequence[str]) -> int: ...
+
+
+_VERBS: dict[str, Verb] = {
     "train": train,
     "rollout": rollout,
     "compare": compare,
@@ -27,9 +37,9 @@ _VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tailrace", description="RL post-training that never waits for the tail.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, module in _VERBS.items():
-        doc = (module.__doc__ or "").splitlines()[0]
-        module.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
+    for name, verb in _VERBS.items():
+        doc = (verb.__doc__ or "").splitlines()[0]
+        verb.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
     options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
     try:
         code = _VERBS[options.verb].run(options, rest)

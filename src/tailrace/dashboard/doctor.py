@@ -113,7 +113,8 @@ def _facts(patient: Patient) -> list[str]:
     idle = "  ".join(
         f"{lane.name} {lane.idle_s:.1f} s ({lane.idle_ratio:.0%})" for lane in patient.account.timeline.lanes()
     )
-    memory = f"{box.memory_available / 1e9:.1f} of {box.memory_total / 1e9:.1f} GB" if _knows_memory(patient) else "?"
+    available, total = box.memory_available, box.memory_total
+    memory = "?" if available is None or total is None else f"{available / 1e9:.1f} of {total / 1e9:.1f} GB"
     versions = "  ".join(f"{name} {number}" for name, number in box.versions.items() if number != "not installed")
     return [
         f"idle      {idle}",
@@ -121,10 +122,6 @@ def _facts(patient: Patient) -> list[str]:
         f"memory    {memory} available",
         f"versions  {versions}",
     ]
-
-
-def _knows_memory(patient: Patient) -> bool:
-    return patient.machine.memory_available is not None and patient.machine.memory_total is not None
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:

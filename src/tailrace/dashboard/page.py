@@ -14,7 +14,7 @@ from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.resources import Resources
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from tailrace.dashboard import charts, tables
@@ -87,7 +87,7 @@ def bokeh_script() -> str:
     return script
 
 
-def template(name: str) -> Any:
+def template(name: str) -> Template:
     return Environment(autoescape=True, trim_blocks=True).from_string(asset("drawing.html") + asset(name))
 
 

@@ -95,7 +95,8 @@ def _cut(text: str) -> str:
 
 def read_tokens(folder: Path, wanted: set[TrajectoryId]) -> dict[TrajectoryId, list[int]]:
     """The tokens held of each; those whose beginning is gone are left out."""
-    names, size = [], 0
+    names: list[Path] = []
+    size = 0
     for path in sorted(folder.glob("payload-*.bin"), reverse=True):
         size += path.stat().st_size
         if names and size > MAX_BYTES:

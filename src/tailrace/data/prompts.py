@@ -214,5 +214,4 @@ def _named_rewards(row: Row) -> tuple[str, ...]:
     named = row.get("reward")
     if isinstance(named, str):
         return (named,)
-    is_list = isinstance(named, list) and all(isinstance(name, str) for name in named)
-    return tuple(named) if is_list and named else ()
+    return tuple(named) if isinstance(named, list) and all(isinstance(name, str) for name in named) else ()

@@ -21,8 +21,8 @@ class TrainingPrompts:
         """Read `data.sources`, or `data.train` where there are none; `name` is the set's in the run."""
         if not settings.sources:
             prompts = PromptSet.load(name, settings.train, tokenizer, settings)
-            order = PromptOrder(prompts.indices, source=name, seed=seed, shuffle=settings.shuffle)
-            return cls(prompts=prompts, order=order)
+            plain_order = PromptOrder(prompts.indices, source=name, seed=seed, shuffle=settings.shuffle)
+            return cls(prompts=prompts, order=plain_order)
         parts = [
             PromptSet.load(
                 source.name,

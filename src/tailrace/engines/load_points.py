@@ -55,7 +55,7 @@ class LoadBench:
     ) -> list[Measurement]:
         """In the order of the points, less those that the engine cannot hold."""
         say(f"warming up: {len(points)} load points")
-        visits = {point: [] for point in points if self._visit(point) is not None}
+        visits: dict[LoadPoint, list[_Visit]] = {point: [] for point in points if self._visit(point) is not None}
         for number in range(repeats):
             for point in self._random.sample(list(visits), len(visits)):
                 if (visit := self._visit(point)) is not None:

@@ -183,9 +183,9 @@ class Fates:
                     if end.trajectory.group.source == self.train_source:
                         self._ended.append(end.length)
             case ev.ResponsesAborted(aborted=aborted):
-                for part in aborted:
-                    note = self._note(part.trajectory)
-                    note.length, note.is_given_up = max(note.length, part.length), True
+                for lost in aborted:
+                    note = self._note(lost.trajectory)
+                    note.length, note.is_given_up = max(note.length, lost.length), True
             case ev.ResponsesScored(scores=scores):
                 for scored in scores:
                     self._score(scored)

@@ -23,7 +23,8 @@ class Progress:
         step_s: float = row["timing_s/step"]
         # Recent steps count more: lengths change while a model learns.
         self._mean_step_s = step_s if self._mean_step_s is None else 0.8 * self._mean_step_s + 0.2 * step_s
-        return self._mean_step_s * (self._max_steps - row["step"])
+        num_left: int = self._max_steps - row["step"]
+        return self._mean_step_s * num_left
 
     def _step_line(self, row: Row) -> str:
         step_s, left = row["timing_s/step"], self.left_s(row)

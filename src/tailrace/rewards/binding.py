@@ -119,7 +119,7 @@ def _find(spec: str) -> Callable[..., object]:
 
 def _load_pickle(spec: str) -> Callable[..., object]:
     try:
-        found = pickle.loads(Path(spec.removeprefix(PICKLE_PREFIX)).read_bytes())
+        found: object = pickle.loads(Path(spec.removeprefix(PICKLE_PREFIX)).read_bytes())
     except Exception as error:  # what it needs may be missing here, and importing that may raise anything
         raise ValueError(f"reward function {spec!r}: loading it raised {type(error).__name__}: {error}") from error
     if not callable(found):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from tailrace.config.settings import Settings
+from tailrace.config.settings import DataSourceSettings, EvalSetSettings, Settings
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.rewards.outcome import RewardUse
 from tailrace.rewards.scoring import labels
@@ -35,7 +35,8 @@ class RewardPlan:
     def make(cls, settings: Settings, sets: Sequence[PromptSet]) -> Self:
         """For the prompts of a run; `ValueError` where a row names a function that it may not."""
         weights = {entry.function: entry.weight for entry in settings.reward.functions or ()}
-        of_sources = [name for source in (*settings.data.sources, *settings.eval) for name in source.reward]
+        sources: tuple[DataSourceSettings | EvalSetSettings, ...] = (*settings.data.sources, *settings.eval)
+        of_sources = [name for source in sources for name in source.reward]
         short = labels(list(weights))
         known = list(dict.fromkeys([*weights, *(name for name in of_sources if name not in short), *BUILT_IN]))
         specs = dict(zip(labels(known), known, strict=True)) | {spec: spec for spec in known}

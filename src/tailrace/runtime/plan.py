@@ -35,15 +35,16 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_lengt
 def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
     rollout, limits, asked = settings.rollout, settings.limits, settings.schedule
     preset = presets.resolved(asked)
-    sizes = {"batch_size": asked.rollout_batch_size, "group_size": rollout.n_samples_per_prompt}
-    launch_prompts, launch_responses = presets.launch_sizes(preset, **sizes)
+    batch_size, group_size = asked.rollout_batch_size, rollout.n_samples_per_prompt
+    launch_prompts, launch_responses = presets.launch_sizes(preset, batch_size=batch_size, group_size=group_size)
     return Schedule(
         train_source=TRAIN_SOURCE,
-        **sizes,
+        batch_size=batch_size,
+        group_size=group_size,
         max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
         launch_prompts=launch_prompts,
         launch_responses=launch_responses,
-        trials=presets.trials(preset, asked.over_provision_trials, **sizes),
+        trials=presets.trials(preset, asked.over_provision_trials, batch_size=batch_size, group_size=group_size),
         leftovers=preset.leftovers,
         max_staleness=preset.max_staleness,
         admission=preset.admission,

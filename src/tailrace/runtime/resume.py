@@ -99,4 +99,5 @@ def absorb(coordinator: Coordinator, entries: Iterable[Entry]) -> None:
 def _has_payload(event: ev.Event, store: PayloadStore) -> bool:
     if not isinstance(event, ev.RolloutReported):
         return True
-    return all(store.length(part.trajectory) >= part.length for part in (*event.progressed, *event.finished))
+    parts: tuple[ev.Progressed | ev.Finished, ...] = (*event.progressed, *event.finished)
+    return all(store.length(part.trajectory) >= part.length for part in parts)

@@ -8,7 +8,6 @@ made once and used for every version.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
@@ -67,7 +66,7 @@ def plan(
         for cell in _cells(parameter, [boxes.get(parameter.name, []) for boxes in boxes_of.values()]):
             needed_by = [r.worker for r in receivers if _has(boxes_of[r.worker], parameter.name, cell)]
             wanted += [(parameter.num_bytes(cell), Slice(parameter.name, cell), receiver) for receiver in needed_by]
-    loads: Counter[str] = Counter()
+    loads = dict.fromkeys((sender.worker for sender in senders), 0.0)
     transfers = []
     for num_bytes, slice, receiver in sorted(wanted, key=lambda item: -item[0]):
         able = [s.worker for s in senders if _has(boxes_of[s.worker], *slice)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -192,12 +193,10 @@ def make_engine(init: RolloutInit) -> Engine:
 
 def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:
     """Decodes for stop strings; the tokenizer is loaded when the first one is looked for."""
-    tokenizers: list[object] = []
+    tokenizer = cache(lambda: load_tokenizer(checkpoint))
 
     def decode(tokens: Sequence[int]) -> str:
-        if not tokenizers:
-            tokenizers.append(load_tokenizer(checkpoint))
-        return str(tokenizers[0].decode(tokens))  # type: ignore[attr-defined]
+        return str(tokenizer().decode(tokens))
 
     return decode
 
