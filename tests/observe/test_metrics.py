@@ -103,6 +103,20 @@ def test_a_response_is_as_stale_as_its_oldest_token() -> None:
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
 
 
+def test_only_tokens_make_a_response_stale() -> None:
+    metrics = Metrics()
+    late, empty = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    begun = tuple(ev.Progressed(trajectory=t, length=0) for t in (late, empty))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
+    done = tuple(ev.Finished(trajectory=t, length=n, finish=Finish.STOP) for t, n in ((late, 2), (empty, 0)))
+    metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(4), finished=done)))
+    train = do.TrainStep(version=Version(5), trajectories=(late, empty), scores=(0.0, 0.0))
+    metrics.feed(entry(3.0, ev.TimerFired(), train))
+    (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
+    assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (0.5, 1, 1)
+
+
 def test_an_evaluation_by_hand() -> None:
     metrics = Metrics()
     groups = (GroupId("heldout", 3, 0), GroupId("heldout", 3, 1))

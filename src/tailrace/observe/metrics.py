@@ -119,19 +119,17 @@ class Metrics:
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         memory = self._memory
         memory.num_preemptions[event.instance] = event.num_preemptions
-        for progressed in event.progressed:
-            memory.first_version.setdefault(progressed.trajectory, event.version)
-            memory.grow(progressed.trajectory, progressed.length)
+        for part in (*event.progressed, *event.finished):
+            memory.grow(part.trajectory, part.length)
+            if part.length:
+                memory.first_version.setdefault(part.trajectory, event.version)
         for finished in event.finished:
-            memory.grow(finished.trajectory, finished.length)
             if finished.finish is Finish.INTERRUPTED:
-                if finished.length:
-                    memory.first_version.setdefault(finished.trajectory, event.version)
                 continue
             memory.responses[finished.trajectory] = Done(
                 length=finished.length,
                 is_clipped=finished.finish is Finish.LENGTH,
-                oldest_version=memory.first_version.pop(finished.trajectory, event.version),
+                oldest_version=memory.first_version.pop(finished.trajectory, None),
             )
             memory.lengths.pop(finished.trajectory, None)
             if finished.trajectory.group.source == memory.train_source:
@@ -148,9 +146,7 @@ class Metrics:
         row |= length_metrics(everyone)
         row |= group_metrics(trained)
         row["groups/num_left_out"] = len({t.group for t in memory.left_out})
-        row |= staleness_metrics(
-            [event.version - 1 - done.oldest_version for done in trained.values()], memory.max_staleness
-        )
+        row |= staleness_metrics([done.age(event.version - 1) for done in trained.values()], memory.max_staleness)
         row |= dict(event.metrics)
         row |= {"data/epoch": max(t.group.epoch for t in trained)}
         row |= self._timing(event, now, everyone)

@@ -15,12 +15,16 @@ class Done:
 
     length: int
     is_clipped: bool
-    oldest_version: int
-    """The oldest version that produced any of its tokens."""
+    oldest_version: int | None
+    """The oldest version that produced any of its tokens; None: it has none."""
     outcome: Outcome | None = None
     score: float = 0.0
     reward_s: float = 0.0
     extras: tuple[tuple[str, float], ...] = ()
+
+    def age(self, version: int) -> int:
+        """Versions between its oldest token and ``version``; without tokens it is as fresh as can be."""
+        return 0 if self.oldest_version is None else version - self.oldest_version
 
 
 def reward_metrics(responses: list[Done]) -> dict[str, float]:
