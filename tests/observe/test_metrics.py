@@ -212,5 +212,28 @@ def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
     assert metrics._memory.tokens_total == sum(lengths.values())
 
 
+def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() -> None:
+    metrics = Metrics()
+    trained, scored, unscored, begun_again = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in range(4))
+    finished = tuple(
+        ev.Finished(trajectory=t, length=4, finish=Finish.STOP) for t in (trained, scored, unscored, begun_again)
+    )
+    scores = tuple(
+        ev.Scored(trajectory=t, outcome=Outcome.OK, score=s, seconds=0.1)
+        for t, s in ((trained, 1.0), (scored, 0.5), (begun_again, 0.25))
+    )
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), do.LeaveOut(restarted=(begun_again.group,))))
+    assert begun_again not in metrics._memory.responses
+    unbegun = GroupId("train", 0, 4)
+    left_out = do.LeaveOut(filtered=(scored.group,), dropped=(unscored.group, begun_again.group, unbegun))
+    train = do.TrainStep(version=Version(0), trajectories=(trained,), scores=(1.0,))
+    metrics.feed(entry(3.0, ev.TimerFired(), left_out, train))
+    (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (row["groups/num_left_out"], row["groups/num_samples"]) == (4, 1)
+    assert (row["reward/mean"], row["reward/min"]) == (0.75, 0.5)
+
+
 def test_percentiles_are_members_of_the_sample() -> None:
     assert [percentile([1, 2, 3, 4], share) for share in (0.0, 0.5, 0.95, 1.0)] == [1, 3, 4, 4]

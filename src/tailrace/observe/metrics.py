@@ -101,10 +101,9 @@ class Metrics:
                 memory.aborting.setdefault(instance, {}).update(dict.fromkeys(trajectories))
             case do.TrainStep(trajectories=trajectories):
                 memory.training, memory.clock.train_began = trajectories, now
-            case do.LeaveOut(filtered=filtered, dropped=dropped):
-                gone = {*filtered, *dropped}
-                memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
-                memory.forget_groups(gone)
+            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
+                memory.leave_out({*filtered, *dropped})
+                memory.forget_groups({*restarted})
             case do.OpenRound(restarted=restarted):
                 memory.forget_groups({*restarted})
             case do.CloseRound(deferred=deferred, dropped=dropped):
@@ -145,12 +144,12 @@ class Metrics:
         row |= reward_metrics(everyone)
         row |= length_metrics(everyone)
         row |= group_metrics(trained)
-        row["groups/num_left_out"] = len({t.group for t in memory.left_out})
+        row["groups/num_left_out"] = memory.num_left_out
         row |= staleness_metrics([done.age(event.version - 1) for done in trained.values()], memory.max_staleness)
         row |= dict(event.metrics)
         row |= {"data/epoch": max(t.group.epoch for t in trained)}
         row |= self._timing(event, now, everyone)
-        memory.training, memory.left_out = (), {}
+        memory.training, memory.left_out, memory.num_left_out = (), {}, 0
         memory.clock = Clock(step_began=now)
         return row
 
