@@ -103,6 +103,22 @@ def test_a_response_is_as_stale_as_its_oldest_token() -> None:
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
 
 
+def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
+    """Not while the trainer starts, nor if all that it trains was scored before the last step."""
+    metrics = Metrics()
+    first, second = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
+    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (first, second))
+    scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (first, second))
+    steps = [do.TrainStep(version=Version(n), trajectories=(t,), scores=(1.0,)) for n, t in enumerate((first, second))]
+    trained = [ev.StepTrained(version=Version(n), seconds=1.0, metrics=()) for n in (1, 2)]
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(3.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(3.5, ev.ResponsesScored(scores=scores)))
+    metrics.feed(entry(9.0, ev.TrainerReached(version=Version(0)), steps[0]))
+    rows = metrics.feed(entry(10.0, trained[0], steps[1])) + metrics.feed(entry(11.0, trained[1]))
+    assert [row["timing_s/reward"] for row in rows] == [0.5, 0.0]
+
+
 def test_only_tokens_make_a_response_stale() -> None:
     metrics = Metrics()
     late, empty = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))

@@ -69,10 +69,7 @@ class Metrics:
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesScored(scores=scores):
-                for scored in scores:
-                    if (done := memory.responses.get(scored.trajectory)) is not None:  # else it was given up
-                        done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
-                        done.reward_s, done.extras = scored.seconds, scored.extras
+                self._scored(scores, now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
                 for part in aborted:
                     memory.grow(part.trajectory, max(part.length, memory.lengths.get(part.trajectory, 0)))
@@ -100,7 +97,7 @@ class Metrics:
             case do.Abort(instance=instance, trajectories=trajectories):
                 memory.aborting.setdefault(instance, {}).update(dict.fromkeys(trajectories))
             case do.TrainStep(trajectories=trajectories):
-                memory.training, memory.clock.train_began = trajectories, now
+                memory.training = trajectories
             case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
                 memory.leave_out({*filtered, *dropped})
                 memory.forget_groups({*restarted})
@@ -135,6 +132,16 @@ class Metrics:
                 memory.clock.last_finish = now
         memory.leave(event.instance, [part.trajectory for part in event.finished], now)
 
+    def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
+        memory = self._memory
+        for scored in scores:
+            if (done := memory.responses.get(scored.trajectory)) is None:
+                continue  # it was given up
+            done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
+            done.reward_s, done.extras = scored.seconds, scored.extras
+            if scored.trajectory.group.source == memory.train_source and not memory.training:
+                memory.clock.last_score = now
+
     def _step_row(self, event: ev.StepTrained, now: float) -> Row:
         memory = self._memory
         trained = {t: memory.responses[t] for t in memory.training}
@@ -163,7 +170,7 @@ class Metrics:
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),
-            "timing_s/reward": max(clock.train_began - clock.last_finish, 0.0),
+            "timing_s/reward": max(clock.last_score - max(clock.last_finish, clock.step_began), 0.0),
             "timing_s/reward_fn_max": max(done.reward_s for done in responses),
             "timing_s/update_actor": event.seconds,
             "timing_s/update_weights": clock.publish_s + clock.pull_s,

@@ -16,7 +16,8 @@ class Clock:
     step_began: float = 0.0
     first_submit: float | None = None
     last_finish: float = 0.0
-    train_began: float = 0.0
+    last_score: float = 0.0
+    """Of a training response, before the step was asked for."""
     publish_s: float = 0.0
     pull_s: float = 0.0
     save_s: float = 0.0
