@@ -251,5 +251,21 @@ def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() ->
     assert (row["reward/mean"], row["reward/min"]) == (0.75, 0.5)
 
 
+def test_a_failed_reward_is_counted_although_its_response_left_the_group() -> None:
+    metrics = Metrics()
+    kept, failed = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (kept, failed))
+    scores = (
+        ev.Scored(trajectory=kept, outcome=Outcome.OK, score=1.0, seconds=0.1),
+        ev.Scored(trajectory=failed, outcome=Outcome.ERROR, score=0.0, seconds=0.1),
+    )
+    train = do.TrainStep(version=Version(0), trajectories=(kept,), scores=(1.0,))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), train))
+    (row,) = metrics.feed(entry(3.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (row["reward/num_error"], row["reward/mean"], row["groups/num_samples"]) == (1, 1.0, 1)
+
+
 def test_percentiles_are_members_of_the_sample() -> None:
     assert [percentile([1, 2, 3, 4], share) for share in (0.0, 0.5, 0.95, 1.0)] == [1, 3, 4, 4]

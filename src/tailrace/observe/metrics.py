@@ -19,6 +19,7 @@ from tailrace.observe.metrics_memory import Clock, Memory
 from tailrace.observe.response_metrics import (
     Done,
     evaluation_metrics,
+    failure_metrics,
     group_metrics,
     length_metrics,
     reward_metrics,
@@ -145,10 +146,14 @@ class Metrics:
     def _step_row(self, event: ev.StepTrained, now: float) -> Row:
         memory = self._memory
         trained = {t: memory.responses[t] for t in memory.training}
-        memory.forget_groups({t.group for t in trained})
+        groups = {t.group for t in trained}
+        # A response whose reward failed may have been left out of its group: it still failed.
+        beside = [done for t, done in memory.responses.items() if t.group in groups and t not in trained]
+        memory.forget_groups(groups)
         everyone = [*trained.values(), *memory.left_out.values()]
         row: Row = {"step": event.version}
         row |= reward_metrics(everyone)
+        row |= failure_metrics([*everyone, *beside])
         row |= length_metrics(everyone)
         row |= group_metrics(trained)
         row["groups/num_left_out"] = memory.num_left_out
