@@ -18,6 +18,7 @@ from observe.runs import advance_until, write_checkpoint, write_journal
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
+from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.core.trajectory import Finish
@@ -94,6 +95,16 @@ def test_a_reward_that_was_killed_for_its_time_is_called_hanging(tmp_path: Path)
     assert "the reward function hangs: 1 of the last 1 scores passed their time limit of 10 s" in (
         diagnosis.findings[0].what
     )
+
+
+def test_a_reward_that_was_called_off_is_no_failure(tmp_path: Path) -> None:
+    world = started()
+    advance_until(world, lambda w: any(isinstance(c, do.Score) for c in w.open))
+    (ask,) = [c for c in world.open if isinstance(c, do.Score)][:1]
+    called_off = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.CANCELLED, score=0.0, seconds=0.0)
+    entry = Entry(now=world.now, event=ev.ResponsesScored(scores=(called_off,)), commands=())
+    run = write_journal(tmp_path / "run", [*world.entries, entry])
+    assert "reward" not in subjects(examine(run))
 
 
 def test_a_reward_that_does_not_come_back_is_a_wait_with_age_and_limit(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from rich.console import Console
 
 from core.world import World
 from observe.test_progress import ROW
+from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.core.waits import Wait
 from tailrace.observe.display import PlainDisplay, open_display
@@ -18,6 +21,7 @@ from tailrace.observe.live import LiveDisplay, sparkline
 from tailrace.observe.metrics import Metrics
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=4, num_instances=2)
+INSTANCE = InstanceId(0)
 LONG_ROW = ROW | {"response_length/clip_ratio": 0.125}
 
 
@@ -98,6 +102,18 @@ def test_the_load_of_every_instance_follows_the_journal(terminal: Terminal) -> N
             assert (f"{count} responses" if count else "idle") in line
     display.close()
     assert "4/4" in picture(display)
+
+
+def test_a_response_that_was_called_off_is_no_load(terminal: Terminal) -> None:
+    called_off = TrajectoryId(GroupId("train", 0, 0), 0)
+    submit = do.Submit(instance=INSTANCE, dispatches=(do.Dispatch(trajectory=called_off, start=0),))
+    aborted = (ev.Aborted(trajectory=called_off, length=3),)
+    display = live(terminal)
+    display.entry(Entry(now=1.0, event=ev.TimerFired(), commands=(submit,)))
+    assert "1 responses" in picture(display)
+    display.entry(Entry(now=2.0, event=ev.ResponsesAborted(instance=INSTANCE, aborted=aborted), commands=()))
+    display.close()
+    assert "idle" in picture(display)
 
 
 def test_what_is_said_stays_above_the_picture_as_it_was_said(terminal: Terminal) -> None:

@@ -53,6 +53,12 @@ def test_a_group_that_was_trained_says_in_which_step_and_with_how_many_tokens() 
 GROUP = GroupId("train", 0, 7)
 
 
+def test_a_reward_that_was_called_off_is_neither_a_failure_nor_a_score_of_nothing() -> None:
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.CANCELLED, 0.0)])
+    assert (fates.groups[GROUP].mean_score, fates.groups[GROUP].num_failed) == (1.0, 0)
+    assert fates.settled() == [], "its second response has no reward"
+
+
 @pytest.mark.parametrize(
     ("command", "state"),
     [

@@ -103,6 +103,36 @@ def test_a_response_is_as_stale_as_its_oldest_token() -> None:
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
 
 
+def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
+    """Not while the trainer starts, nor if all that it trains was scored before the last step."""
+    metrics = Metrics()
+    first, second = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
+    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (first, second))
+    scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (first, second))
+    steps = [do.TrainStep(version=Version(n), trajectories=(t,), scores=(1.0,)) for n, t in enumerate((first, second))]
+    trained = [ev.StepTrained(version=Version(n), seconds=1.0, metrics=()) for n in (1, 2)]
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(3.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(3.5, ev.ResponsesScored(scores=scores)))
+    metrics.feed(entry(9.0, ev.TrainerReached(version=Version(0)), steps[0]))
+    rows = metrics.feed(entry(10.0, trained[0], steps[1])) + metrics.feed(entry(11.0, trained[1]))
+    assert [row["timing_s/reward"] for row in rows] == [0.5, 0.0]
+
+
+def test_only_tokens_make_a_response_stale() -> None:
+    metrics = Metrics()
+    late, empty = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    begun = tuple(ev.Progressed(trajectory=t, length=0) for t in (late, empty))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
+    done = tuple(ev.Finished(trajectory=t, length=n, finish=Finish.STOP) for t, n in ((late, 2), (empty, 0)))
+    metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(4), finished=done)))
+    train = do.TrainStep(version=Version(5), trajectories=(late, empty), scores=(0.0, 0.0))
+    metrics.feed(entry(3.0, ev.TimerFired(), train))
+    (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
+    assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (0.5, 1, 1)
+
+
 def test_an_evaluation_by_hand() -> None:
     metrics = Metrics()
     groups = (GroupId("heldout", 3, 0), GroupId("heldout", 3, 1))
@@ -196,6 +226,45 @@ def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
     reports = [item.event for item in world.entries if isinstance(item.event, ev.RolloutReported)]
     lengths = {news.trajectory: news.length for event in reports for news in (*event.progressed, *event.finished)}
     assert metrics._memory.tokens_total == sum(lengths.values())
+
+
+def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() -> None:
+    metrics = Metrics()
+    trained, scored, unscored, begun_again = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in range(4))
+    finished = tuple(
+        ev.Finished(trajectory=t, length=4, finish=Finish.STOP) for t in (trained, scored, unscored, begun_again)
+    )
+    scores = tuple(
+        ev.Scored(trajectory=t, outcome=Outcome.OK, score=s, seconds=0.1)
+        for t, s in ((trained, 1.0), (scored, 0.5), (begun_again, 0.25))
+    )
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), do.LeaveOut(restarted=(begun_again.group,))))
+    assert begun_again not in metrics._memory.responses
+    unbegun = GroupId("train", 0, 4)
+    left_out = do.LeaveOut(filtered=(scored.group,), dropped=(unscored.group, begun_again.group, unbegun))
+    train = do.TrainStep(version=Version(0), trajectories=(trained,), scores=(1.0,))
+    metrics.feed(entry(3.0, ev.TimerFired(), left_out, train))
+    (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (row["groups/num_left_out"], row["groups/num_samples"]) == (4, 1)
+    assert (row["reward/mean"], row["reward/min"]) == (0.75, 0.5)
+
+
+def test_a_failed_reward_is_counted_although_its_response_left_the_group() -> None:
+    metrics = Metrics()
+    kept, failed = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (kept, failed))
+    scores = (
+        ev.Scored(trajectory=kept, outcome=Outcome.OK, score=1.0, seconds=0.1),
+        ev.Scored(trajectory=failed, outcome=Outcome.ERROR, score=0.0, seconds=0.1),
+    )
+    train = do.TrainStep(version=Version(0), trajectories=(kept,), scores=(1.0,))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), train))
+    (row,) = metrics.feed(entry(3.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
+    assert (row["reward/num_error"], row["reward/mean"], row["groups/num_samples"]) == (1, 1.0, 1)
 
 
 def test_percentiles_are_members_of_the_sample() -> None:

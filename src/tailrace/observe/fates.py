@@ -199,6 +199,8 @@ class Fates:
         return self.groups[trajectory.group].responses.setdefault(trajectory, ResponseNote())
 
     def _score(self, scored: ev.Scored) -> None:
+        if scored.outcome is Outcome.CANCELLED:
+            return  # nobody wanted to know it: neither a score of 0 nor a failure
         note = self._note(scored.trajectory)
         note.outcome, note.detail = scored.outcome, scored.detail
         note.score = scored.score if scored.outcome is Outcome.OK else 0.0

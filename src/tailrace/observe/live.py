@@ -72,6 +72,8 @@ class LiveDisplay:
                 self._running.pop(instance, None)
             case ev.RolloutReported(instance=instance, finished=finished):
                 self._running.setdefault(instance, set()).difference_update(part.trajectory for part in finished)
+            case ev.ResponsesAborted(instance=instance, aborted=aborted):
+                self._running.setdefault(instance, set()).difference_update(part.trajectory for part in aborted)
         for command in entry.commands:
             if isinstance(command, do.Submit):
                 running = self._running.setdefault(command.instance, set())

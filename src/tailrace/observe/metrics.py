@@ -19,6 +19,7 @@ from tailrace.observe.metrics_memory import Clock, Memory
 from tailrace.observe.response_metrics import (
     Done,
     evaluation_metrics,
+    failure_metrics,
     group_metrics,
     length_metrics,
     reward_metrics,
@@ -69,10 +70,7 @@ class Metrics:
             case ev.RolloutReported():
                 self._reported(event, now)
             case ev.ResponsesScored(scores=scores):
-                for scored in scores:
-                    if (done := memory.responses.get(scored.trajectory)) is not None:  # else it was given up
-                        done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
-                        done.reward_s, done.extras = scored.seconds, scored.extras
+                self._scored(scores, now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
                 for part in aborted:
                     memory.grow(part.trajectory, max(part.length, memory.lengths.get(part.trajectory, 0)))
@@ -100,11 +98,10 @@ class Metrics:
             case do.Abort(instance=instance, trajectories=trajectories):
                 memory.aborting.setdefault(instance, {}).update(dict.fromkeys(trajectories))
             case do.TrainStep(trajectories=trajectories):
-                memory.training, memory.clock.train_began = trajectories, now
-            case do.LeaveOut(filtered=filtered, dropped=dropped):
-                gone = {*filtered, *dropped}
-                memory.left_out |= {t: done for t, done in memory.responses.items() if t.group in gone}
-                memory.forget_groups(gone)
+                memory.training = trajectories
+            case do.LeaveOut(filtered=filtered, dropped=dropped, restarted=restarted):
+                memory.leave_out({*filtered, *dropped})
+                memory.forget_groups({*restarted})
             case do.OpenRound(restarted=restarted):
                 memory.forget_groups({*restarted})
             case do.CloseRound(deferred=deferred, dropped=dropped):
@@ -119,42 +116,52 @@ class Metrics:
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         memory = self._memory
         memory.num_preemptions[event.instance] = event.num_preemptions
-        for progressed in event.progressed:
-            memory.first_version.setdefault(progressed.trajectory, event.version)
-            memory.grow(progressed.trajectory, progressed.length)
+        for part in (*event.progressed, *event.finished):
+            memory.grow(part.trajectory, part.length)
+            if part.length:
+                memory.first_version.setdefault(part.trajectory, event.version)
         for finished in event.finished:
-            memory.grow(finished.trajectory, finished.length)
             if finished.finish is Finish.INTERRUPTED:
-                if finished.length:
-                    memory.first_version.setdefault(finished.trajectory, event.version)
                 continue
             memory.responses[finished.trajectory] = Done(
                 length=finished.length,
                 is_clipped=finished.finish is Finish.LENGTH,
-                oldest_version=memory.first_version.pop(finished.trajectory, event.version),
+                oldest_version=memory.first_version.pop(finished.trajectory, None),
             )
             memory.lengths.pop(finished.trajectory, None)
             if finished.trajectory.group.source == memory.train_source:
                 memory.clock.last_finish = now
         memory.leave(event.instance, [part.trajectory for part in event.finished], now)
 
+    def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
+        memory = self._memory
+        for scored in scores:
+            if (done := memory.responses.get(scored.trajectory)) is None:
+                continue  # it was given up
+            done.outcome, done.score = scored.outcome, scored.score if scored.outcome is Outcome.OK else 0.0
+            done.reward_s, done.extras = scored.seconds, scored.extras
+            if scored.trajectory.group.source == memory.train_source and not memory.training:
+                memory.clock.last_score = now
+
     def _step_row(self, event: ev.StepTrained, now: float) -> Row:
         memory = self._memory
         trained = {t: memory.responses[t] for t in memory.training}
-        memory.forget_groups({t.group for t in trained})
+        groups = {t.group for t in trained}
+        # A response whose reward failed may have been left out of its group: it still failed.
+        beside = [done for t, done in memory.responses.items() if t.group in groups and t not in trained]
+        memory.forget_groups(groups)
         everyone = [*trained.values(), *memory.left_out.values()]
         row: Row = {"step": event.version}
         row |= reward_metrics(everyone)
+        row |= failure_metrics([*everyone, *beside])
         row |= length_metrics(everyone)
         row |= group_metrics(trained)
-        row["groups/num_left_out"] = len({t.group for t in memory.left_out})
-        row |= staleness_metrics(
-            [event.version - 1 - done.oldest_version for done in trained.values()], memory.max_staleness
-        )
+        row["groups/num_left_out"] = memory.num_left_out
+        row |= staleness_metrics([done.age(event.version - 1) for done in trained.values()], memory.max_staleness)
         row |= dict(event.metrics)
         row |= {"data/epoch": max(t.group.epoch for t in trained)}
         row |= self._timing(event, now, everyone)
-        memory.training, memory.left_out = (), {}
+        memory.training, memory.left_out, memory.num_left_out = (), {}, 0
         memory.clock = Clock(step_began=now)
         return row
 
@@ -168,7 +175,7 @@ class Metrics:
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),
-            "timing_s/reward": max(clock.train_began - clock.last_finish, 0.0),
+            "timing_s/reward": max(clock.last_score - max(clock.last_finish, clock.step_began), 0.0),
             "timing_s/reward_fn_max": max(done.reward_s for done in responses),
             "timing_s/update_actor": event.seconds,
             "timing_s/update_weights": clock.publish_s + clock.pull_s,

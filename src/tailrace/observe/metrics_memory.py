@@ -16,7 +16,8 @@ class Clock:
     step_began: float = 0.0
     first_submit: float | None = None
     last_finish: float = 0.0
-    train_began: float = 0.0
+    last_score: float = 0.0
+    """Of a training response, before the step was asked for."""
     publish_s: float = 0.0
     pull_s: float = 0.0
     save_s: float = 0.0
@@ -41,7 +42,9 @@ class Memory:
     lengths: dict[TrajectoryId, int] = field(default_factory=dict)
     """Tokens of unfinished responses."""
     left_out: dict[TrajectoryId, Done] = field(default_factory=dict)
-    """Responses of groups that were filtered or dropped since the step before."""
+    """Scored responses of groups that were filtered or dropped since the step before."""
+    num_left_out: int = 0
+    """Those groups, also where none of their responses was scored."""
     training: tuple[TrajectoryId, ...] = ()
     max_staleness: int | None = 0
     keeps_deferred_tokens: bool = False
@@ -68,6 +71,12 @@ class Memory:
     def count_busy(self, instance: InstanceId, since: float, now: float) -> None:
         clock = self.clock
         clock.busy_s[instance] = clock.busy_s.get(instance, 0.0) + now - max(since, clock.step_began)
+
+    def leave_out(self, groups: set[GroupId]) -> None:
+        self.num_left_out += len(groups)
+        scored = {t: done for t, done in self.responses.items() if t.group in groups and done.outcome is not None}
+        self.left_out |= scored
+        self.forget_groups(groups)
 
     def forget(self, trajectory: TrajectoryId) -> None:
         for known in (self.responses, self.first_version, self.lengths):

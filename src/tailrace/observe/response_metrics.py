@@ -15,12 +15,16 @@ class Done:
 
     length: int
     is_clipped: bool
-    oldest_version: int
-    """The oldest version that produced any of its tokens."""
+    oldest_version: int | None
+    """The oldest version that produced any of its tokens; None: it has none."""
     outcome: Outcome | None = None
     score: float = 0.0
     reward_s: float = 0.0
     extras: tuple[tuple[str, float], ...] = ()
+
+    def age(self, version: int) -> int:
+        """Versions between its oldest token and ``version``; without tokens it is as fresh as can be."""
+        return 0 if self.oldest_version is None else version - self.oldest_version
 
 
 def reward_metrics(responses: list[Done]) -> dict[str, float]:
@@ -31,13 +35,16 @@ def reward_metrics(responses: list[Done]) -> dict[str, float]:
         "reward/max": max(scores),
         "reward/min": min(scores),
     }
-    for outcome in Outcome:
-        if outcome is not Outcome.OK:
-            row[f"reward/num_{outcome.value}"] = sum(done.outcome is outcome for done in responses)
     names = sorted({name for done in responses for name, _ in done.extras})
     for name in names:
         row[f"reward/{name}/mean"] = fmean(value for done in responses for key, value in done.extras if key == name)
     return row
+
+
+def failure_metrics(responses: list[Done]) -> dict[str, float]:
+    """How many rewards failed, by how."""
+    failures = [outcome for outcome in Outcome if outcome is not Outcome.OK]
+    return {f"reward/num_{kind.value}": sum(done.outcome is kind for done in responses) for kind in failures}
 
 
 def length_metrics(responses: list[Done]) -> dict[str, float]:

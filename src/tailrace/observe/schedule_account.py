@@ -4,8 +4,8 @@
 
 Tokens are those of training responses, as far as reported. Wasted are those of responses that were called off or begun
 again, of groups that were deferred without their tokens, dropped or filtered, and of members one too many for their
-group: from the moment they are given up, though they may still run. What the fold remembers depends on what is live,
-not on how long the run lasted.
+group: from the moment they are given up, though they may still run; of a member that had nothing left to be called off,
+from the step that trains its group. What the fold remembers depends on what is live, not on how long the run lasted.
 """
 
 from __future__ import annotations

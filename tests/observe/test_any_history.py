@@ -1,0 +1,188 @@
+"""Every observer can follow any history of any sound schedule; what they say agrees with the messages, and with each
+other.
+
+The histories are those of ``tests/core``: lost instances, failing rewards, late and lost answers, crashes and resumes.
+"""
+
+from __future__ import annotations
+
+import random
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.histories import (
+    Case,
+    History,
+    active_partial,
+    cases,
+    coordinated,
+    held_to,
+    lagging_cases,
+    one_schedule,
+    tail_batching,
+)
+from observe.observers import Observers
+from tailrace.core import commands as do
+from tailrace.core.schedule import EvalSet, Schedule
+from tailrace.observe import fairness
+from tailrace.observe.comparison import Compared
+from tailrace.observe.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, OFFERED, TRAINED
+from tailrace.observe.timeline import DOWN
+
+
+def keeping(rng: random.Random, **changes: object) -> Schedule:
+    """Deferred prompts go on where they were."""
+    return tail_batching(rng, **{"keeps_deferred_tokens": True, "max_staleness": rng.randint(1, 3), **changes})
+
+
+def rollout_only(rng: random.Random, **changes: object) -> Schedule:
+    sets = (EvalSet(name="heldout", num_prompts=rng.randint(1, 7), group_size=2),)
+    wanted = {"max_steps": 0, "group_size": 2, "launch_responses": 0, "train_source": "", "eval_sets": sets}
+    return one_schedule(rng, **{**wanted, "eval_interval": 1, **changes})
+
+
+MAKERS = (one_schedule, tail_batching, keeping, active_partial, coordinated)
+
+
+@held_to(30)
+@given(st.one_of(*(cases(make, 0.0, 0.03, 0.1) for make in MAKERS)))
+def test_every_observer_follows_any_history_and_their_accounts_agree(case: Case) -> None:
+    check(case.run())
+
+
+@held_to(20)
+@given(st.one_of(*(lagging_cases(make) for make in MAKERS)))
+def test_every_observer_follows_histories_with_late_and_lost_answers(case: Case) -> None:
+    check(case.run_lagging())
+
+
+@held_to(10)
+@given(cases(rollout_only, 0.0, 0.1))
+def test_a_run_that_only_generates_is_followed_to_its_last_prompt(case: Case) -> None:
+    found = case.run()
+    observers = Observers(found.schedule)
+    observers.follow(found.world.entries)
+    (eval_set,), totals = found.schedule.eval_sets, observers.account.fates.totals(is_training=False)
+    assert found.verdict.is_complete
+    assert observers.tally.num_prompts_done == totals[EVALUATED].num_groups == eval_set.num_prompts
+    row, told = observers.tally.row(), observers.told
+    assert row["perf/tokens_total"] == sum(told.ended) == totals[OFFERED].num_tokens
+    assert row["reward/mean"] == pytest.approx(fmean(told.scores.values()))
+    check_instances(found, observers)
+
+
+def check(found: History) -> None:
+    observers = Observers(found.schedule)
+    observers.follow(found.world.entries)
+    check_rows(observers)
+    check_tokens(found, observers)
+    check_prompts(found, observers)
+    check_instances(found, observers)
+    check_times(found, observers)
+    check_memory(found, observers)
+
+
+def check_rows(observers: Observers) -> None:
+    """One for each step, and what it says of the step is what the step was asked for."""
+    told, rows = observers.told, observers.account.steps
+    assert [row for row in observers.rows if "reward/mean" in row] == rows
+    assert [row for row in observers.rows if "reward/mean" not in row] == observers.account.evaluations
+    assert [row["step"] for row in rows] == [step.version + 1 for step in told.steps]
+    for row, step, total, left_out in zip(rows, told.steps, told.totals, told.left_out, strict=False):
+        ages = [step.version - oldest for oldest in step.oldest]
+        assert (row["staleness/max"], row["staleness/mean"]) == (max(ages), pytest.approx(fmean(ages)))
+        assert row["groups/num_samples"] == len(step.trajectories)
+        assert row["groups/num_left_out"] == len(left_out)
+        assert row["perf/tokens_total"] == total
+        assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in ("gen", "reward"))
+        if not left_out:
+            assert row["reward/mean"] == pytest.approx(fmean(step.scores))
+            lengths = [told.lengths[trajectory] for trajectory in step.trajectories]
+            assert row["response_length/mean"] == pytest.approx(fmean(lengths))
+    assert [sum(step.trained) for step in observers.account.fates.lengths] == told.trained
+
+
+def check_tokens(found: History, observers: Observers) -> None:
+    told, figures, rows = observers.told, observers.costs.figures(), observers.account.steps
+    totals = observers.account.fates.totals(is_training=True)[OFFERED]
+    generated = sum(length for t, length in told.lengths.items() if t.group.source == found.schedule.train_source)
+    assert figures.tokens_generated == totals.num_tokens == generated
+    assert figures.tokens_trained == sum(told.trained)
+    assert figures.tokens_wasted == totals.num_wasted
+    assert generated == figures.tokens_trained + figures.tokens_wasted + observers.costs.tokens_held
+    assert figures.num_steps == len(observers.observations.training) == len(told.steps)
+    assert figures.staleness_max == max((row["staleness/max"] for row in rows), default=0)
+    assert figures.staleness_violations == sum(row["staleness/violations"] for row in rows)
+    if found.schedule.is_strict:
+        assert figures.staleness_violations == 0
+
+
+def check_prompts(found: History, observers: Observers) -> None:
+    """What became of every prompt, as the fates have it and as the coordinator does."""
+    assert sum(fate.num_failed for fate in observers.account.fates.groups.values()) == observers.told.num_failed
+    totals = observers.account.fates.totals(is_training=True)
+    offered = totals.pop(OFFERED)
+    assert offered.num_groups == sum(total.num_groups for total in totals.values())
+    fairness.alarms(observers.account.fates, found.schedule)
+    if not observers.account.steps:
+        return
+    compared = Compared.of("any", found.world.entries)
+    counts = compared.prompts
+    assert compared.figures == observers.costs.figures()
+    assert (counts["adds_up"], counts["trained_twice"]) == (1, 0), counts
+    assert counts["issued"] == offered.num_groups
+    for name in (TRAINED, FILTERED, DROPPED):
+        assert counts[name] == totals[name].num_groups
+    assert counts["queued"] - len(found.world.coordinator._state.held) == totals[DEFERRED].num_groups
+
+
+def check_instances(found: History, observers: Observers) -> None:
+    """Whoever says which responses an instance holds says the same as the core.
+
+    Of those that were called off it may have said meanwhile that they had ended.
+    """
+    state = found.world.coordinator._state
+    for number, instance in state.instances.items():
+        for told in (
+            observers.account._metrics._memory.running,
+            observers.account.timeline._running,
+            observers.costs.devices._running,
+            observers.live._running,
+        ):
+            assert {*instance.running} <= {*told.get(number, ())} <= {*instance.running, *instance.aborting}
+    assert observers.account.timeline._scoring == {*state.scoring, *state.cancelled}
+    asked = [do.TrainStep] * (state.training is not None) + [do.SaveCheckpoint] * (state.saving is not None)
+    assert sorted(map(str, observers.costs.devices._orders)) == sorted(map(str, asked))
+    assert len(observers.account.timeline._orders) == len(asked)
+
+
+def check_times(found: History, observers: Observers) -> None:
+    account, figures = observers.account, observers.costs.figures()
+    for lane in account.timeline.lanes():
+        ends = [lane.start, *(edge for span in lane.spans for edge in (span.start, span.end)), lane.end]
+        assert ends == sorted(ends), f"{lane.name} did two things at once"
+    shares = (figures.bubble_share, figures.rollout_idle_share, figures.trainer_idle_share)
+    assert all(-1e-9 <= share <= 1 for share in shares)
+    assert -1e-9 <= figures.wall_s <= account.now - account.began + 1e-9
+    assert account.finish == found.verdict
+    assert account.num_entries == len(found.world.entries)
+    assert all(DOWN not in lane.seconds() for lane in account.timeline.lanes()) or account.resumed_at
+
+
+def check_memory(found: History, observers: Observers) -> None:
+    """Nothing is remembered of responses that are over: their group is, or begins again, and no instance will speak of
+    them any more."""
+    state = found.world.coordinator._state
+    metrics, costs = observers.account._metrics._memory, observers.costs
+    spoken_of = {t for instance in state.instances.values() for t in (*instance.running, *instance.aborting)}
+    going_on = {number for number, group in state.groups.items() if group.members}
+
+    for known in (metrics.responses, metrics.first_version, metrics.lengths, costs._given_up):
+        assert not [t for t in known if t.group not in going_on and t not in spoken_of]
+    assert {t for each in metrics.aborting.values() for t in each} <= spoken_of
+    assert set(costs._groups) <= set(state.groups)
+    assert all(costs._groups.values())
+    assert set(observers.observations._ordered) <= {*state.scoring, *state.cancelled}
