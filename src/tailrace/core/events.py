@@ -107,6 +107,11 @@ class RolloutReported(Event):
     prefill: PrefillWork | None = None
     """Since the instance started; None: it does not measure that."""
 
+    @property
+    def parts(self) -> tuple[Progressed | Finished, ...]:
+        """Every response it tells of, with the tokens that has by now."""
+        return (*self.progressed, *self.finished)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostsMeasured(Event):

@@ -116,7 +116,7 @@ class Metrics:
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         memory = self._memory
         memory.num_preemptions[event.instance] = event.num_preemptions
-        for part in (*event.progressed, *event.finished):
+        for part in event.parts:
             memory.grow(part.trajectory, part.length)
             if part.length:
                 memory.first_version.setdefault(part.trajectory, event.version)

@@ -99,5 +99,4 @@ def absorb(coordinator: Coordinator, entries: Iterable[Entry]) -> None:
 def _has_payload(event: ev.Event, store: PayloadStore) -> bool:
     if not isinstance(event, ev.RolloutReported):
         return True
-    parts: tuple[ev.Progressed | ev.Finished, ...] = (*event.progressed, *event.finished)
-    return all(store.length(part.trajectory) >= part.length for part in parts)
+    return all(store.length(part.trajectory) >= part.length for part in event.parts)
