@@ -29,6 +29,14 @@ def test_a_step_line_says_what_matters() -> None:
     )
 
 
+def test_the_first_step_holds_the_start_and_does_not_count_once_there_is_another() -> None:
+    progress, rows = (
+        Progress(max_steps=10),
+        [ROW | {"step": n, "timing_s/step": s} for n, s in ((1, 30), (2, 2), (3, 3))],
+    )
+    assert [round(progress.left_s(row), 6) for row in rows] == [270.0, 16.0, 15.4]
+
+
 def test_an_evaluation_line_names_its_sets() -> None:
     row = {"step": 0, "eval/heldout/avg@1": 0.5, "eval/heldout/pass@1": 0.5, "eval/heldout/clip_ratio": 0.0}
     assert Progress(max_steps=60).line(row) == "eval at step 0: heldout/avg@1 0.500  heldout/pass@1 0.500"

@@ -13,7 +13,8 @@ class Progress:
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = max_steps
-        self._mean_step_s: float | None = None
+        self._mean_step_s = 0.0
+        self._num_steps = 0
 
     def line(self, row: Row) -> str:
         return self._step_line(row) if "reward/mean" in row else _eval_line(row)
@@ -21,8 +22,11 @@ class Progress:
     def left_s(self, row: Row) -> float:
         """Seconds until the end, from the steps so far and this one."""
         step_s: float = row["timing_s/step"]
-        # Recent steps count more: lengths change while a model learns.
-        self._mean_step_s = step_s if self._mean_step_s is None else 0.8 * self._mean_step_s + 0.2 * step_s
+        self._num_steps += 1
+        # Recent steps count more: lengths change while a model learns. The first one, which contains the start of the
+        # trainer, counts only while there is no other.
+        share = 0.2 if self._num_steps > 2 else 1.0
+        self._mean_step_s += share * (step_s - self._mean_step_s)
         num_left: int = self._max_steps - row["step"]
         return self._mean_step_s * num_left
 
