@@ -195,6 +195,8 @@ def request_prompts(state: State, schedule: Schedule, policies: Policies, now: f
 
 def _begin_held(state: State, schedule: Schedule) -> None:
     """Prompts that were held back come before others, each when its earlier visit is over."""
+    visited = unfinished_visits(state, schedule) if state.held else set[int]()
     for group_id in list(state.held):
-        if num_missing(state, schedule) > 0 and group_id.prompt not in unfinished_visits(state, schedule):
+        if num_missing(state, schedule) > 0 and group_id.prompt not in visited:
             begin(state, schedule, group_id, state.held.pop(group_id))
+            visited.add(group_id.prompt)
