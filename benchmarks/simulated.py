@@ -39,11 +39,8 @@ def run_all(runs: list[Run], workers: int) -> dict[Run, Figures]:
 
 def report(found: dict[Run, Figures], sets: int) -> tuple[dict[str, Any], bool]:
     cells = simulated_grid.cells(found, sets)
-    papers, grid, orderings = (
-        simulated_papers.table(found),
-        simulated_grid.table(cells),
-        grid_orderings.orderings(cells),
-    )
+    papers, grid = simulated_papers.table(found), simulated_grid.table(cells)
+    orderings = grid_orderings.orderings(cells)
     print("\n".join([*simulated_papers.lines(papers), "", *simulated_grid.lines(grid), ""]))
     for ordering in orderings:
         print(ordering.line())

@@ -53,7 +53,7 @@ class Metrics:
         memory, clock = self._memory, self._memory.clock
         match event:
             case ev.RunStarted(schedule=schedule):
-                memory.max_steps, memory.train_source = schedule.max_steps, schedule.train_source
+                memory.train_source = schedule.train_source
                 memory.max_staleness = schedule.max_staleness
                 memory.keeps_deferred_tokens = schedule.keeps_deferred_tokens
             case ev.RunResumed():

@@ -48,7 +48,6 @@ class Memory:
     training: tuple[TrajectoryId, ...] = ()
     max_staleness: int | None = 0
     keeps_deferred_tokens: bool = False
-    max_steps: int = 0
     train_source: str = ""
     num_instances_lost: int = 0
     num_preemptions: dict[InstanceId, int] = field(default_factory=dict)
