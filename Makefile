@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-sim-staleflow bench-planning bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -61,11 +61,8 @@ bench-staleflow: $(STAMP)  ## staleflow at three bounds beside sync: accuracy, v
 bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
 
-bench-sim: $(STAMP)  ## schedules in virtual time beside the papers' figures; orderings on the grid (under 3 minutes)
-	@$(BIN)/python benchmarks/simulated.py --json benchmarks/results/simulated.json
-
-bench-sim-staleflow: $(STAMP)  ## the same for StaleFlow's setting, with its sweeps and the grid (8 minutes on 16 cores, an hour on two)
-	@$(BIN)/python benchmarks/simulated_staleflow.py --grid --seeds 3 --json benchmarks/results/simulated_staleflow.json
+bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 10 minutes on 16 cores, more than an hour on two)
+	@$(BIN)/python benchmarks/simulate_all.py --jobs $(or $(JOBS),$(shell nproc))
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
@@ -83,8 +80,8 @@ histories: $(DEV)  ## forty thousand random histories of the schedules (about ha
 	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
 		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
 
-mutants: $(DEV)  ## change the core in 120 small ways, drawn at random, and see whether its tests notice
-	@$(BIN)/python scripts/mutants.py --sample 120
+mutants: $(DEV)  ## change the core in 200 small ways, drawn at random, and see whether its tests notice
+	@$(BIN)/python scripts/mutants.py --sample 200 --seed 1
 
 bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 25 minutes)
 	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --json benchmarks/results/trl_tiny_arith.json

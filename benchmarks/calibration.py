@@ -23,14 +23,14 @@ exit status is 1.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Any
 
 from compared_runs import Comparison, compared, parse, write
+from simulated_runs import Range
 
 from tailrace.core.events import StepTrained
 from tailrace.core.journal import Entry
-from tailrace.observe.comparison import figures_of
+from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim import calibrate
 
 FITTED = ("sync", "one-step")
@@ -50,7 +50,7 @@ def look_at(comparison: Comparison) -> dict[str, Any]:
         simulated, num_drawn = calibrate.simulate(fitted, calibration, calibrate.schedule_of(real))
         row = {"schedule": name, "is_fitted": name in FITTED, **_compared(real, simulated), "drawn": num_drawn}
         rows.append({**row, "trainer_token_s": _trainer_token_s(real)})
-    return {"seed": comparison.seed, "stretch": calibration.stretch, "costs": asdict(calibration.costs), "rows": rows}
+    return {"seed": comparison.seed, "stretch": calibration.stretch, "rows": rows}
 
 
 def _compared(real: list[Entry], simulated: list[Entry]) -> dict[str, Any]:
@@ -72,6 +72,25 @@ def _steps_s(entries: list[Entry]) -> float:
 def _trainer_token_s(entries: list[Entry]) -> float:
     trained = [entry.event for entry in entries if isinstance(entry.event, StepTrained)]
     return sum(event.seconds for event in trained) / figures_of(entries).tokens_trained
+
+
+def summary(repeats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return each schedule's figures over the seeds."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for repeat in repeats:
+        for row in repeat["rows"]:
+            rows.setdefault(row["schedule"], []).append(row)
+    schedules = {
+        name: {
+            "is_fitted": name in FITTED,
+            "wall_s": Range.over([row["wall_s"]["measured"] for row in found]).to_dict(),
+            "wall_error": Range.over([row["wall_s"]["error"] for row in found]).to_dict(),
+            "steps_error": Range.over([row["steps_s"]["error"] for row in found]).to_dict(),
+        }
+        for name, found in rows.items()
+    }
+    stretch = Range.over([repeat["stretch"] for repeat in repeats]).to_dict()
+    return {"seeds": [repeat["seed"] for repeat in repeats], "stretch": stretch, "schedules": schedules}
 
 
 def show(repeats: list[dict[str, Any]]) -> None:
@@ -98,7 +117,7 @@ def main() -> int:
     show(repeats)
     has_passed = max(errors) <= MOST_ERROR
     print(f"{'pass' if has_passed else 'FAIL'}  largest error of wall s: {max(errors):.1%} (at most {MOST_ERROR:.0%})")
-    write(options, "calibration", {"has_passed": has_passed, "largest_error": max(errors), "repeats": repeats})
+    write(options, "calibration", {"has_passed": has_passed, "largest_error": max(errors), **summary(repeats)})
     return 0 if has_passed else 1
 
 

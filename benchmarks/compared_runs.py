@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.core.journal import Entry
-from tailrace.observe import journal_file
+from tailrace.observe.journal import journal_file
 
 RECIPE = "long-tail"
 

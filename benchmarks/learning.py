@@ -102,7 +102,7 @@ def _read(run: Path) -> dict[str, Any]:
         "reward_last": steps[-1]["reward/mean"],
         "steps": len(steps),
         "samples_trained": sum(row["groups/num_samples"] for row in steps),
-        "groups_left_out": sum(row["groups/num_left_out"] for row in steps),
+        "groups_left_out": sum(row["groups/num_dropped"] for row in steps),
     }
 
 

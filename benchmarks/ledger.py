@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tailrace.core.admission import Admission, LedgerRules
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger import Ledger
+from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.ledger import Ledger
 
 MAX_STALENESS = 8
 IN_FLIGHT = 10_000

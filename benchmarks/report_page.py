@@ -28,8 +28,8 @@ from typing import Any
 
 from browser import Browser, Tab, find_chromium
 
-from tailrace.observe import journal_file
-from tailrace.observe.timeline import Timeline
+from tailrace.observe.journal import journal_file
+from tailrace.observe.time_use.timeline import Timeline
 
 SIZES = ((1440, 900), (1280, 720))
 MAX_BYTES, MAX_MS = 5_000_000, 2000

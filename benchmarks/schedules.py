@@ -79,7 +79,11 @@ def main() -> int:
     summaries = {name: summarize(name, rows) for name in SCHEDULES}
     verdicts = judge(summaries)
     show(summaries, verdicts)
-    write(options, "schedules", {"verdicts": verdicts, "summary": summaries, "runs": rows})
+    write(
+        options,
+        "schedules",
+        {"verdicts": verdicts, "summary": summaries, "seeds": sorted({row["seed"] for row in rows})},
+    )
     return 0 if all(verdicts.values()) else 1
 
 

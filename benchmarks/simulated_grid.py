@@ -18,8 +18,6 @@ TAIL_BASE, PARTIAL_BASE = "rollpacker_14b_16k", "april_8b_grpo"
 STEPS = {"prompts-only-1.5": 6}
 """Whole periods: 1.5 has a long round after every two short ones, 1.25 after every four."""
 PERIOD = 5
-SETS = 2
-"""Of lengths, for speculation: what is left of a tail that it cuts is up to few responses."""
 JOINT = "tail-batching"
 ALONE = ("prompts-only-1.25", "prompts-only-1.5", "responses-only-1.25", "responses-only-1.5")
 TAIL, PARTIAL = ("sync", JOINT, *ALONE), ("sync", "active-partial")
@@ -120,8 +118,7 @@ def runs(sets: int) -> list[Run]:
 def _of(base: str, schedule: str, lengths: str, cap: int, sets: int) -> list[Run]:
     steps = STEPS.get(schedule, PERIOD)
     return [
-        Run(scenario=base, schedule=schedule, steps=steps, lengths=lengths, cap=cap, seed=seed)
-        for seed in range(sets if base == TAIL_BASE else 1)
+        Run(scenario=base, schedule=schedule, steps=steps, lengths=lengths, cap=cap, seed=seed) for seed in range(sets)
     ]
 
 
@@ -140,17 +137,23 @@ def over_grid(made: Sequence[Cell]) -> list[Mean]:
     return [Mean(cap=cap, cells=[cell for cell in tailed if cell.cap == cap]) for cap in grid().caps]
 
 
-def table(made: Sequence[Cell]) -> list[dict[str, Any]]:
+def table(made: Sequence[Compared]) -> list[dict[str, Any]]:
     return [
         {
-            "lengths": cell.lengths,
-            "cap": cell.cap,
-            "rollout": {name: round(cell.rollout(name), 3) for name in (JOINT, *ALONE)},
-            "gain": {name: round(cell.gain(name), 3) for name in (JOINT, *ALONE, "active-partial")},
-            "throughput of active-partial": round(cell.throughput(), 3),
+            "lengths": each.lengths,
+            "cap": each.cap,
+            "rollout": {name: round(each.rollout(name), 3) for name in (JOINT, *ALONE)},
+            "gain": {name: round(each.gain(name), 3) for name in (JOINT, *ALONE, "active-partial")},
+            "throughput of active-partial": round(each.throughput(), 3),
         }
-        for cell in (*made, *over_grid(made))
+        for each in made
     ]
+
+
+def compact(made: Sequence[Cell]) -> dict[str, str]:
+    """One line per cell: gains in steps per second over `sync`."""
+    names = (JOINT, *ALONE, "active-partial")
+    return {cell.name: ", ".join(f"{name} {cell.gain(name):.2f}" for name in names) for cell in made}
 
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-from tailrace.observe.schedule_account import ScheduleFigures
+from tailrace.observe.schedules.schedule_account import ScheduleFigures
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_length_grid, load_scenario
@@ -15,6 +16,23 @@ from tailrace.sim.scenario_sections import LengthGrid
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 Figures = ScheduleFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """One figure over several seeds."""
+
+    mean: float
+    least: float
+    most: float
+
+    @classmethod
+    def over(cls, figures: Sequence[float]) -> Range:
+        return cls(mean=fmean(figures), least=min(figures), most=max(figures))
+
+    def to_dict(self) -> dict[str, float]:
+        digits = 3 if self.most < 100 else 0
+        return {"mean": round(self.mean, digits), "min": round(self.least, digits), "max": round(self.most, digits)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +52,6 @@ class Run:
         """Roughly what it costs to simulate."""
         chosen = load(self.scenario).schedule
         return self.steps * self.scale * chosen.rollout_batch_size * chosen.n_samples_per_prompt
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @cache

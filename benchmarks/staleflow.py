@@ -35,7 +35,7 @@ from planning_share import planning_s
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
-from tailrace.observe.timeline import Lane, Timeline
+from tailrace.observe.time_use.timeline import Lane, Timeline
 
 BOUNDS = (0, 1, 3)
 SETTINGS = {
@@ -160,7 +160,16 @@ def main() -> int:
     summaries = {name: summarize(name, rows) for name in SCHEDULES}
     verdicts = judge(summaries)
     show(summaries, verdicts)
-    write(options, "staleflow", {"settings": SETTINGS, "verdicts": verdicts, "summary": summaries, "runs": rows})
+    write(
+        options,
+        "staleflow",
+        {
+            "settings": SETTINGS,
+            "verdicts": verdicts,
+            "summary": summaries,
+            "seeds": sorted({row["seed"] for row in rows}),
+        },
+    )
     return 0 if all(verdicts.values()) else 1
 
 

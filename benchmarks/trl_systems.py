@@ -15,6 +15,10 @@ from typing import Any
 
 from trl_plan import Plan
 
+from tailrace.core.commands import Accumulate
+from tailrace.core.events import ResponsesScored
+from tailrace.observe.journal.journal_file import read
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -64,16 +68,17 @@ def run_tailrace(plan: Plan, folder: Path) -> Report:
     recipe = folder / "recipe.yaml"
     recipe.write_text(json.dumps(_recipe(plan, folder)), encoding="utf-8")
     wall_s = _time([sys.executable, "-m", "tailrace", "train", str(recipe)], plan, folder)
-    rows, journal = _read_lines(folder / "run" / "metrics.jsonl"), _read_lines(folder / "run" / "journal.jsonl")
-    scored = [score for entry in journal for score in entry["event"].get("scores", ())]
-    steps = [command for entry in journal for command in entry["commands"] if command["type"] == "TrainStep"]
+    rows = _read_lines(folder / "run" / "metrics.jsonl")
+    journal = [entry for _, entry in read(folder / "run" / "journal.jsonl")]
+    scored = [score for entry in journal if isinstance(entry.event, ResponsesScored) for score in entry.event.scores]
+    steps = [command for entry in journal for command in entry.commands if isinstance(command, Accumulate)]
     return Report(
         wall_s=wall_s,
         optimizer_steps=len(rows),
         samples_generated=len(scored),
         tokens_generated=rows[-1]["perf/tokens_total"],
         # Each response by its name, so that one trained twice would count once.
-        samples_trained=len({name for step in steps for name in step["trajectories"]}),
+        samples_trained=len({name for step in steps for name in step.trajectories}),
         tokens_trained=round(sum(row["response_length/mean"] * row["groups/num_samples"] for row in rows)),
         samples_without_advantage=round(sum(row["groups/frac_zero_std"] * row["groups/num_samples"] for row in rows)),
         step_ends_s=[row["timing_s/since_start"] for row in rows],

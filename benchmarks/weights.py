@@ -1,15 +1,15 @@
-"""Does a pull ever return a torn version, and does a push wait for pulls? One million parameters, real processes.
+"""Looks for torn versions, and measures whether a push waits for pulls. One million parameters, real processes.
 
     python benchmarks/weights.py --json benchmarks/results/weights.json
 
 * pushes, alone:    one process pushes version after version, nobody pulls
-* pushes, busy:     the same beside processes that copy memory of their own as fast as they can
-* pushes, pulled:   the same beside as many processes that pull as fast as they can
-* pusher killed:    SIGKILL at a random moment, again and again; another one goes on in the same channel
-* puller killed:    the same with a puller, while versions are pushed
+* pushes, busy:     one process pushes, and others copy their own memory as fast as they can
+* pushes, pulled:   one process pushes, and as many others pull as fast as they can
+* pusher killed:    the pusher gets SIGKILL at a random moment, again and again; a new one continues in the same channel
+* puller killed:    a puller gets SIGKILL at a random moment, again and again, while versions are pushed
 
-Every element of a version is known from the version, and each pull is compared element by element: a mixture of two
-versions, or a byte of neither, counts as torn. Latencies are those of whole pushes, from the call to its return.
+The version determines every element, and each pull is compared element by element: a mixture of two versions, or a
+wrong byte, counts as torn. Latencies are of whole pushes, from the call to its return.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from torch import Tensor
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished
+from tailrace.weights.channel_files import MEMORY_DIRECTORY
 from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import MEMORY_DIRECTORY, WeightReader, WeightWriter, layout_of
+from tailrace.weights.shared_memory import WeightReader, WeightWriter, layout_of
 
 SHAPES = {"embedding": (500, 512), "norm": (512,), **{f"layer.{i}": (181, 512) for i in range(8)}, "scale": (2112,)}
 NUM_PARAMETERS = sum(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -74,7 +75,7 @@ def pull(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -
     reader, found, newest = WeightReader.open(path), {"pulls": 0, "torn": 0, "refused": 0, "went_back": 0}, -1
     while not stop.is_set():
         try:
-            version, weights = reader.pull(Version(0))
+            version, weights = reader.fetch_whole(Version(0))
         except VersionNotPublished:
             continue
         except CorruptWeights:
@@ -97,7 +98,7 @@ def copy(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -
 
 
 class Stage:
-    """A channel and the processes around it."""
+    """A channel and the processes that use it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.context = path, mp.get_context("forkserver")
@@ -120,7 +121,7 @@ class Stage:
         self.processes.remove(process)
 
     def finish(self) -> dict[str, Any]:
-        """Let everybody come to an end and add up what they found."""
+        """End all processes and add up what they found."""
         self.stop.set()
         total: dict[str, Any] = {}
         for _ in self.processes:
@@ -173,7 +174,7 @@ def pusher_killed(times: int, pullers: int, rng: random.Random) -> dict[str, Any
             on.kill(process)
             newest = file.latest()
             num_half_way += newest is None or file.begun > newest.generation
-            version, weights = reader.pull(Version(0))
+            version, weights = reader.fetch_whole(Version(0))
             num_unreadable += newest is None or version != newest.version or not is_whole(version, weights)
         return {"kills": times, "half_way": num_half_way, "old_version_not_readable": num_unreadable, **on.finish()}
 

@@ -2,7 +2,7 @@
 
 ``Mutations(tree)`` lists them in the order of the source; ``apply`` puts one into the tree. Not changed, and counted in
 ``skipped``: docstrings, annotations and type aliases, imports, decorators, texts (of errors, in f-strings, or with a
-space in them), ``__slots__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
+space in them), ``__slots__``, ``__all__``, ``if TYPE_CHECKING`` and the patterns of ``case``.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def _skip(owner: ast.AST, field: str, node: ast.AST, *, is_module: bool) -> str 
             return "docstrings"
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return "TYPE_CHECKING"
-        case ast.Assign(targets=[ast.Name(id="__slots__")]):
-            return "__slots__"
+        case ast.Assign(targets=[ast.Name(id="__slots__" | "__all__" as name)]):
+            return name
         case ast.Assign(value=ast.Subscript() | ast.Call(func=ast.Name(id="NewType"))) if is_module:
             return "annotations"
         case ast.Constant(value=str(text)) if isinstance(owner, ast.JoinedStr) or " " in text:

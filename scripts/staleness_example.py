@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tailrace.core.admission import Admission, LedgerRules
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger import Consumption, Ledger
+from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.ledger import Consumption, Ledger
 
 BATCH_SIZE, MAX_STALENESS = 2, 1
 STEPS = (

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from staleness_example import BATCH_SIZE, Place, Scene, scenes
 
-from tailrace.core.commands import TrainStep
+from tailrace.core.commands import Accumulate
 from tailrace.core.journal import Entry
-from tailrace.observe.timeline import GENERATING, LOADING, PUBLISHING, TRAINER, TRAINING, Lane, Span, Timeline
+from tailrace.observe.time_use.timeline import GENERATING, LOADING, PUBLISHING, TRAINER, TRAINING, Lane, Span, Timeline
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario_file import load_scenario
 
@@ -120,7 +120,7 @@ def timeline_picture() -> str:
     def record(entry: Entry) -> None:
         timeline.feed(entry)
         for command in entry.commands:
-            if isinstance(command, TrainStep):
+            if isinstance(command, Accumulate):
                 steps[command.version] = sorted({command.version - oldest for oldest in command.oldest})
 
     simulate(load_scenario(ROOT / "scenarios" / "two_instances.toml"), "staleflow-2", record=record)

@@ -93,11 +93,11 @@ LIGHT = {
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "controller": (
-        "import tailrace.runtime.train; from tailrace.data.models import resolve_model;"
+        "import tailrace.runtime.train_command; from tailrace.data.models import resolve_model;"
         " from tailrace.data.tokenizer import load_tokenizer; load_tokenizer(resolve_model('tiny-arith'))('1+2=')",
         {"torch"},
     ),
-    "rollout": ("import tailrace.workers.rollout", {"transformers"}),
+    "rollout": ("import tailrace.workers.rollout_worker", {"transformers"}),
 }
 """How a process starts, and the heavy packages that it must not wait for. Rewards: ``tests/workers``."""
 

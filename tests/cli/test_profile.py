@@ -55,7 +55,7 @@ def test_a_model_stands_in_for_a_recipe(capsys: pytest.CaptureFixture[str]) -> N
         (["quickstart", "--repeats", "0"], "--repeats must be at least 1"),
         (["quickstart", "--max_prompt_length", "8", "--max_response_length", "8"], "give them more than"),
         (["quickstart", "--max_running", "1", "--max_prompt_length", "8", "--max_response_length", "32"], "too few"),
-        (["tiny-arith", "--from_run", "x"], "there is no engine to measure"),
+        (["tiny-arith", "--from_run", "x"], "the replay engine has no decode steps to measure"),
         (["quickstart", "--no-such-setting", "1"], "unknown setting --no-such-setting"),
     ],
 )

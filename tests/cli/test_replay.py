@@ -13,7 +13,7 @@ from sim.worlds import small_scenario
 from tailrace.cli.main import main
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
-from tailrace.observe.comparison import figures_of
+from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.result import simulate
 
 CONFIG = {
@@ -103,4 +103,4 @@ def test_what_is_no_journal_is_a_sentence(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"tailrace: there is no run directory {tmp_path / 'absent'}"
     assert "config.json" in lines[1]
-    assert lines[2].startswith("tailrace: a journal begins with RunStarted, not ")
+    assert "the journal has no format number" in lines[2]

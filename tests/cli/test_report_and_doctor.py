@@ -48,6 +48,19 @@ def test_a_directory_without_a_run_is_exit_2_with_a_sentence(
     assert capsys.readouterr().err == f"tailrace: {tmp_path} holds no run: there is nothing in its journal.jsonl\n"
 
 
+@pytest.mark.parametrize("verb", ["report", "doctor", "replay"])
+def test_a_journal_of_another_format_is_exit_2_with_a_sentence(
+    tmp_path: Path, entries: list, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = write_journal(tmp_path / "run", entries) / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"format":2,', b"", 1))
+    assert main([verb, str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == (
+        f"tailrace: {journal}: the journal has no format number, and this version of tailrace reads format 2:"
+        " use the version that wrote it, or start in another output_dir\n"
+    )
+
+
 @pytest.mark.parametrize("verb", ["report", "doctor"])
 def test_an_argument_nobody_knows_is_refused(
     tmp_path: Path, entries: list, verb: str, capsys: pytest.CaptureFixture[str]
@@ -76,14 +89,14 @@ def test_a_report_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path, ent
 def without_orders_to_train(entries: list) -> list:
     """Steps that nobody asked for: no response belongs to them."""
     return [
-        replace(entry, commands=tuple(c for c in entry.commands if not isinstance(c, do.TrainStep)))
+        replace(entry, commands=tuple(c for c in entry.commands if not isinstance(c, do.Accumulate)))
         for entry in entries
     ]
 
 
 def without_its_beginning(entries: list) -> list:
     first = next(n for n, entry in enumerate(entries) if isinstance(entry.event, ev.ResponsesScored))
-    return entries[first:]
+    return [entries[0], *entries[first:]]
 
 
 @pytest.mark.parametrize(

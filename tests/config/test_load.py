@@ -161,11 +161,6 @@ def test_a_run_that_only_generates_may_be_greedy_and_training_settings_do_not_bi
     assert "read by `tailrace rollout` only" in refusal({"schedule": {"num_prompts": 3}})
 
 
-def test_saved_responses_evaluate_nothing() -> None:
-    data = {"rollout": {"from_run": "runs/a"}, "eval": [{"name": "a", "path": "a.jsonl"}], "eval_interval": 1}
-    assert "say nothing about the weights being trained" in refusal(data)
-
-
 def test_rollouts_get_a_directory_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollout", "quickstart", "--dry-run", "--num-prompts", "3"]) == 0
     shown = json.loads(capsys.readouterr().out)

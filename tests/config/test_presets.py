@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tailrace.config.load import assemble
 from tailrace.config.presets import STRATEGIES, resolved
-from tailrace.core.admission import Admission
-from tailrace.core.coordination import Strategy
-from tailrace.core.schedule import Leftovers
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.schedule import Leftovers, Strategy
 
 
 def preset(**schedule: object) -> dict[str, object]:
@@ -28,7 +27,7 @@ def test_each_strategy_can_be_switched_to_its_vanilla_twin_or_on_elsewhere() -> 
         found = preset(preset="staleflow", **{name: "vanilla"})
         assert [found[other] is Strategy.VANILLA for other in STRATEGIES] == [other == name for other in STRATEGIES]
     assert preset(preset="sync", migration="throughput")["migration"] is Strategy.THROUGHPUT
-    assert preset(preset="async-cap")["routing"] is Strategy.VANILLA
+    assert preset(preset="async-cap")["routing"] is Strategy.FIXED
 
 
 def test_how_the_bound_is_kept_can_be_chosen_where_there_is_one() -> None:

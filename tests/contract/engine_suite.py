@@ -1,7 +1,10 @@
-"""What every rollout engine must do. An adapter's test file imports these tests and provides three fixtures:
+"""What every rollout engine must do, and what it must do if it declares a capability.
 
-* ``make_engine(**limits)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
-  ``seed``, ``decode_text``; all optional);
+A test of a capability has two sides: an engine that declares it behaves as the contract says, and any other engine
+refuses with ``Unsupported``. An engine's test file imports these tests and provides three fixtures:
+
+* ``make_engine(**options)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
+  ``seed``, ``decode_text``, ``deterministic``; all optional);
 * ``reference_model`` is the Transformers model of that checkpoint;
 * ``weights`` is a mapping from parameter name to tensor with other values for the same model.
 """
@@ -25,8 +28,8 @@ from engines.rollouts import (
     responses,
 )
 from tailrace.core.ids import Version
-from tailrace.core.trajectory import Finish
-from tailrace.engines.contract import Engine, Request
+from tailrace.core.responses.trajectory import Finish
+from tailrace.engines.contract import Engine, Output, Request, Unsupported
 
 MakeEngine = Callable[..., Engine]
 EVERY_TOKEN = tuple(range(VOCAB_SIZE))
@@ -36,6 +39,18 @@ def decode_letters(tokens: Sequence[int]) -> str:
     return "".join(chr(ord("a") + token) for token in tokens)
 
 
+def progress(engine: Engine) -> list[Output]:
+    """News of unfinished requests, from an engine that has such news."""
+    return engine.progress() if engine.capabilities.streams_progress else []
+
+
+def test_an_engine_declares_only_what_this_suite_tests(make_engine: MakeEngine) -> None:
+    capabilities = make_engine().capabilities
+    assert capabilities.name
+    assert not capabilities.serves_adapters, "add tests of adapters to this suite first"
+    assert capabilities.max_parallel_size == 1, "add tests of several devices to this suite first"
+
+
 def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_ended(make_engine: MakeEngine) -> None:
     engine = make_engine()
     request = make_request(prefix=[1, 2, 3], budget=15)
@@ -43,7 +58,7 @@ def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_en
     outputs = []
     for _ in range(100):
         outputs += engine.step()
-        outputs += engine.progress()
+        outputs += progress(engine)
     assert outputs[0].segment.start == 3
     assert [output.segment.start for output in outputs[1:]] == [output.segment.end for output in outputs[:-1]]
     assert outputs[-1].segment.end == 15
@@ -52,6 +67,10 @@ def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_en
 
 def test_progress_drains_and_says_nothing_twice(make_engine: MakeEngine) -> None:
     engine = make_engine()
+    if not engine.capabilities.streams_progress:
+        with pytest.raises(Unsupported, match=engine.capabilities.name):
+            engine.progress()
+        return
     engine.submit([make_request(budget=50)])
     while not (first := engine.progress()):
         assert not engine.step()
@@ -100,11 +119,11 @@ def test_a_stop_token_at_the_end_of_the_budget_is_a_stop(make_engine: MakeEngine
 
 def test_a_stop_string_may_span_tokens_and_the_token_that_completes_it_is_kept(make_engine: MakeEngine) -> None:
     engine = make_engine(decode_text=decode_letters)
-    free = generate(engine, [make_request(budget=60)])
+    free = generate(engine, [make_request(budget=60, temperature=0.0)])  # greedy: the second time is like the first
     [response] = free.values()
     text = decode_letters(response.tokens.tolist())
     stop = text[10:13]
-    engine.submit([make_request(budget=60, stop_strings=("?", stop))])
+    engine.submit([make_request(budget=60, temperature=0.0, stop_strings=("?", stop))])
     [output] = finish_all(engine)
     assert output.finish is Finish.STOP
     assert decode_letters(output.segment.tokens.tolist()) == text[: text.index(stop) + 3]
@@ -135,16 +154,39 @@ def test_a_forced_length_ignores_stops(make_engine: MakeEngine) -> None:
     assert {output.finish for output in outputs.values()} == {Finish.LENGTH}
 
 
-def test_an_interrupt_returns_the_exact_rest_and_resuming_changes_nothing(make_engine: MakeEngine) -> None:
-    whole = generate(make_engine(), [make_request(index, budget=40) for index in range(3)])
-    engine = make_engine()
-    requests = [make_request(index, budget=40) for index in range(3)]
-    engine.submit(requests)
-    parts = [output for _ in range(15) for output in (*engine.step(), *engine.progress())]
-    parts += [output for _ in range(4) for output in engine.step()]
-    rest = engine.interrupt([request.trajectory for request in requests])
+def test_an_interrupt_returns_tokens_that_follow_those_returned_before(make_engine: MakeEngine) -> None:
+    engine, requests = make_engine(), [make_request(index, budget=40) for index in range(3)]
+    parts, rest = _interrupted(engine, requests)
     assert [output.finish for output in rest] == [Finish.INTERRUPTED] * 3
     assert engine.stats().num_running == engine.stats().num_waiting == 0
+    for request in requests:
+        own = [output.segment for output in (*parts, *rest) if output.segment.trajectory == request.trajectory]
+        assert [segment.start for segment in own] == [0, *(segment.end for segment in own[:-1])]
+        assert own[-1].end < 40
+
+
+def test_an_exact_interrupt_loses_no_token(make_engine: MakeEngine) -> None:
+    requests = [make_request(index, budget=40) for index in range(3)]
+    watched, engine = make_engine(), make_engine()
+    if not engine.capabilities.has_exact_interrupt:
+        return
+    _, rest = _interrupted(engine, requests)
+    ends = {output.segment.trajectory: output.segment.end for output in rest}
+    assert all(end > 0 for end in ends.values())
+    if engine.capabilities.streams_progress:
+        watched.submit(requests)
+        for _ in range(19):
+            watched.step()
+        assert ends == {output.segment.trajectory: output.segment.end for output in watched.progress()}
+
+
+def test_resuming_with_keyed_randomness_continues_as_if_nothing_had_happened(make_engine: MakeEngine) -> None:
+    requests = [make_request(index, budget=40) for index in range(3)]
+    engine = make_engine()
+    if not engine.capabilities.has_keyed_randomness:
+        return
+    whole = generate(make_engine(), requests)
+    parts, rest = _interrupted(engine, requests)
     partial = {request.trajectory: _tokens_so_far([*parts, *rest], request) for request in requests}
     assert all(0 < len(tokens) < 40 for tokens in partial.values())
     resumed = [
@@ -153,6 +195,14 @@ def test_an_interrupt_returns_the_exact_rest_and_resuming_changes_nothing(make_e
     ]
     for trajectory, response in generate(make_engine(), resumed).items():
         np.testing.assert_array_equal(response.tokens, whole[trajectory].tokens)
+
+
+def _interrupted(engine: Engine, requests: Sequence[Request]) -> tuple[list[Output], list[Output]]:
+    """What 19 steps return, some of it as progress, and what an interrupt returns then."""
+    engine.submit(requests)
+    parts = [output for _ in range(15) for output in (*engine.step(), *progress(engine))]
+    parts += [output for _ in range(4) for output in engine.step()]
+    return parts, engine.interrupt([request.trajectory for request in requests])
 
 
 def _tokens_so_far(outputs: Sequence, request: Request) -> list[int]:
@@ -180,7 +230,7 @@ def test_an_abort_gives_no_answer_and_frees_everything(make_engine: MakeEngine) 
     engine.abort([request.trajectory for request in requests])
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.kv_tokens_used) == (0, 0, 0)
-    assert engine.step() == engine.progress() == []
+    assert engine.step() == progress(engine) == []
     engine.abort([requests[0].trajectory])
 
 
@@ -192,7 +242,8 @@ def test_stats_count_what_runs_and_what_waits(make_engine: MakeEngine) -> None:
         engine.step()
     stats = engine.stats()
     assert stats.num_waiting == 3
-    assert 0 < stats.kv_tokens_used <= stats.kv_tokens_budget
+    assert (stats.kv_tokens_used > 0) == engine.capabilities.has_kv_cache
+    assert stats.kv_tokens_used <= stats.kv_tokens_budget
 
 
 def test_a_live_trajectory_is_not_accepted_again(make_engine: MakeEngine) -> None:
@@ -202,12 +253,28 @@ def test_a_live_trajectory_is_not_accepted_again(make_engine: MakeEngine) -> Non
         engine.submit([make_request()])
 
 
-def test_what_others_do_does_not_change_what_is_sampled(make_engine: MakeEngine) -> None:
+def test_with_keyed_randomness_other_requests_do_not_change_what_is_sampled(make_engine: MakeEngine) -> None:
+    if not make_engine().capabilities.has_keyed_randomness:
+        return
     alone = generate(make_engine(max_running=1), [make_request(2, budget=30)])
     crowd = [make_request(index, member, budget=30) for member in (1, 0) for index in (3, 2, 1)]
     together = generate(make_engine(max_running=4), crowd)
     for trajectory, response in alone.items():
         np.testing.assert_array_equal(response.tokens, together[trajectory].tokens)
+
+
+def test_in_deterministic_mode_other_requests_do_not_change_a_bit(make_engine: MakeEngine) -> None:
+    capabilities = make_engine().capabilities
+    if not capabilities.has_deterministic_mode:
+        with pytest.raises(Unsupported, match=capabilities.name):
+            make_engine(deterministic=True)
+        return
+    alone = generate(make_engine(deterministic=True), [make_request(2, budget=30)])
+    crowd = [make_request(index, member, budget=30) for member in (1, 0) for index in (3, 2, 1)]
+    together = generate(make_engine(deterministic=True), crowd)
+    for trajectory, response in alone.items():
+        np.testing.assert_array_equal(response.tokens, together[trajectory].tokens)
+        np.testing.assert_array_equal(response.logprobs, together[trajectory].logprobs)
 
 
 def test_members_positions_and_seeds_draw_different_numbers(make_engine: MakeEngine) -> None:
@@ -261,25 +328,34 @@ def test_greedy_takes_the_likeliest_token_and_reports_its_logprob_at_temperature
     assert likeliest.tolist() == response.tokens.tolist()
 
 
-def test_pulled_weights_change_the_version_and_the_distribution(
+def parts(engine: Engine, weights: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """What a worker gives to ``pull``: for each holding of the engine, its part of each of its parameters."""
+    return [
+        {
+            piece.parameter: weights[piece.parameter][tuple(slice(start, stop) for start, stop in piece.box)]
+            for piece in holding.pieces
+        }
+        for holding in engine.layout()
+    ]
+
+
+def test_pulled_weights_change_the_version_and_where_they_are_used_the_distribution(
     make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
 ) -> None:
     engine = make_engine()
     assert engine.stats().version == 0
-    engine.pull(weights, Version(7))
+    engine.pull(parts(engine, weights), Version(7))
     request = make_request()
     found = generate(engine, [request])
     assert engine.stats().version == 7
     assert [version for version, _ in found[request.trajectory].versions] == [7]
-    assert largest_gap(reference_model, [request], found) > 0.1
+    if engine.capabilities.uses_weights:
+        assert largest_gap(reference_model, [request], found) > 0.1
 
 
 def test_a_pull_needs_just_what_the_layout_names(make_engine: MakeEngine, reference_model: PreTrainedModel) -> None:
     engine = make_engine()
-    named = {piece.parameter for piece in engine.layout().pieces}
-    weights = {name: tensor for name, tensor in reference_model.state_dict().items() if name in named}
-    assert weights.keys() == named
-    engine.pull(weights, Version(3))
+    engine.pull(parts(engine, reference_model.state_dict()), Version(3))
     requests = [make_request(1)]
     assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
 
@@ -288,7 +364,7 @@ def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights:
     engine = make_engine()
     engine.submit([make_request()])
     with pytest.raises(RuntimeError, match="live"):
-        engine.pull(weights, Version(1))
+        engine.pull(parts(engine, weights), Version(1))
     assert engine.stats().version == 0
     assert [output.segment.version for output in finish_all(engine)] == [0]
 
@@ -298,19 +374,26 @@ def test_a_released_engine_needs_restore_and_weights_before_work(
 ) -> None:
     engine = make_engine()
     generate(engine, [make_request()])
+    if not engine.capabilities.releases_memory:
+        for call in (engine.release, engine.restore):
+            with pytest.raises(Unsupported, match=engine.capabilities.name):
+                call()
+        return
     engine.release()
     with pytest.raises(RuntimeError):
         engine.submit([make_request()])
     engine.restore()
     with pytest.raises(RuntimeError):
         engine.submit([make_request()])
-    engine.pull(dict(reference_model.state_dict()), Version(3))
+    engine.pull(parts(engine, reference_model.state_dict()), Version(3))
     requests = [make_request(1)]
     assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
 
 
 def test_memory_is_not_released_under_live_requests(make_engine: MakeEngine) -> None:
     engine = make_engine()
+    if not engine.capabilities.releases_memory:
+        return
     engine.submit([make_request()])
     with pytest.raises(RuntimeError, match="live"):
         engine.release()

@@ -46,8 +46,9 @@ def make_engine(
         kv_tokens: int | None = None,
         seed: int = 0,
         decode_text: Callable[[Sequence[int]], str] | None = None,
+        deterministic: bool = request.param,
     ) -> Engine:
         limits = EngineLimits(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens)
-        return NativeEngine(checkpoint, seed=seed, limits=limits, deterministic=request.param, decode_text=decode_text)
+        return NativeEngine(checkpoint, seed=seed, limits=limits, deterministic=deterministic, decode_text=decode_text)
 
     return make

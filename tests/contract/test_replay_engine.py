@@ -1,7 +1,4 @@
-"""The replay engine keeps the engine contract, on responses that the native engine has just recorded.
-
-Two tests of the suite do not apply: what is replayed neither occupies a KV cache nor changes with the weights.
-"""
+"""The replay engine keeps the engine contract, on responses that the native engine has just recorded."""
 
 from __future__ import annotations
 
@@ -20,15 +17,12 @@ from transformers import PreTrainedModel  # noqa: E402
 from contract.engine_suite import *  # noqa: E402, F403
 from engines.rollouts import finish_all, generate, make_request, responses, save_random_model  # noqa: E402
 from tailrace.core.ids import TrajectoryId, Version  # noqa: E402
-from tailrace.core.trajectory import Finish  # noqa: E402
+from tailrace.core.responses.trajectory import Finish  # noqa: E402
 from tailrace.engines.contract import Engine, Request, Unservable  # noqa: E402
 from tailrace.engines.native.engine import NativeEngine  # noqa: E402
 from tailrace.engines.native.limits import EngineLimits  # noqa: E402
 from tailrace.engines.replay.engine import ReplayEngine  # noqa: E402
 from tailrace.engines.replay.saved_rollouts import SavedResponse  # noqa: E402
-
-del test_stats_count_what_runs_and_what_waits  # noqa: F821
-del test_pulled_weights_change_the_version_and_the_distribution  # noqa: F821
 
 
 class RecordThenReplay(ReplayEngine):
@@ -75,21 +69,13 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Callable[
 
 def test_the_replay_counts_as_the_work_of_the_version_pulled(make_engine: Callable[..., RecordThenReplay]) -> None:
     engine = make_engine()
-    engine.pull({}, Version(7))
+    engine.pull([], Version(7))
     [response] = generate(engine, [make_request()]).values()
     [saved] = engine.tape.values()
     assert saved.response.versions == ((0, 20),)
     assert response.versions == ((7, 20),)
     np.testing.assert_array_equal(response.tokens, saved.response.tokens)
     np.testing.assert_array_equal(response.logprobs, saved.response.logprobs)
-
-
-def test_stats_count_running_and_waiting_and_no_kv(make_engine: Callable[..., RecordThenReplay]) -> None:
-    engine = make_engine(max_running=2)
-    engine.submit([make_request(index) for index in range(5)])
-    engine.step()
-    stats = engine.stats()
-    assert (stats.num_running, stats.num_waiting, stats.kv_tokens_used) == (2, 3, 0)
 
 
 def test_a_smaller_budget_cuts_the_saved_response(make_engine: Callable[..., RecordThenReplay]) -> None:

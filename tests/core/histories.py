@@ -14,7 +14,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, reject, settings
 from hypothesis import strategies as st
@@ -23,10 +23,20 @@ from core.lagging_world import LIMITS, Fault, Kind, LaggingWorld
 from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.admission import Admission
-from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
-from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, OnStuck, Placement, Schedule, VersionCap
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.schedule import (
+    Coordination,
+    EpochEnd,
+    EvalSet,
+    Leftovers,
+    Limits,
+    OnStuck,
+    Placement,
+    Schedule,
+    Strategy,
+    VersionCap,
+)
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
@@ -176,7 +186,7 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
 
 def _coordination(rng: random.Random) -> Coordination:
     strategies = [Strategy.VANILLA, Strategy.THROUGHPUT, Strategy.THROUGHPUT]
-    return Coordination(
+    drawn = Coordination(
         routing=rng.choice(strategies),
         synchronization=rng.choice(strategies),
         migration=rng.choice(strategies),
@@ -191,6 +201,10 @@ def _coordination(rng: random.Random) -> Coordination:
         plan_interval_s=rng.choice([None, 0.0, 0.7, 3.0]),
         is_global=rng.random() < 0.2,
     )
+    if rng.random() < 0.2:
+        vanilla = Strategy.VANILLA
+        return replace(drawn, routing=Strategy.FIXED, synchronization=vanilla, migration=vanilla)
+    return drawn
 
 
 def _common(rng: random.Random) -> dict[str, object]:
@@ -253,9 +267,9 @@ class History:
                     assert opened.round == command.round
                     yield opened, command
 
-    def steps(self) -> list[do.TrainStep]:
+    def steps(self) -> list[do.Accumulate]:
         """The last asking for each step: after a crash it is asked for again."""
-        return list({c.version: c for c in self.commands if isinstance(c, do.TrainStep)}.values())
+        return list({c.version: c for c in self.commands if isinstance(c, do.Accumulate)}.values())
 
     def offered(self) -> Counter[GroupId]:
         events = [e.event for e in self.world.entries if isinstance(e.event, ev.PromptsOffered)]
@@ -269,7 +283,7 @@ class History:
         found: set[GroupId] = set()
         for command in self.commands:
             match command:
-                case do.LeaveOut(filtered=filtered, dropped=dropped):
+                case do.ReportDropped(filtered=filtered, dropped=dropped):
                     found |= {*filtered, *dropped}
                 case do.CloseRound(dropped=dropped):
                     found |= {*dropped}
@@ -278,9 +292,9 @@ class History:
 
 def check_conservation(found: History) -> None:
     """Every prompt that was offered is in exactly one place: trained, live, queued, held back or left out."""
-    state = found.world.coordinator._state
-    live = {group for group in state.groups if group.source == found.schedule.train_source}
-    parts = [set(found.trained()), live, set(state.held), found.left_out()]
+    rooms = found.world.coordinator.rooms
+    live = {group for group in rooms.responses.groups if group.source == found.schedule.train_source}
+    parts = [set(found.trained()), live, set(rooms.collection.held), found.left_out()]
     assert sum(len(part) for part in parts) == len(set().union(*parts)), "a prompt is in two places"
     assert set().union(*parts) == set(found.offered()), "a prompt is nowhere, or nobody offered it"
 
@@ -305,11 +319,11 @@ def check_bound(found: History) -> None:
     lengths: Counter[TrajectoryId] = Counter()
     for entry in found.world.entries:
         if isinstance(entry.event, ev.RolloutReported):
-            for part in (*entry.event.progressed, *entry.event.finished):
+            for part in found.world.believed(entry.event):
                 if part.length > lengths[part.trajectory]:
                     lengths[part.trajectory] = part.length
                     oldest.setdefault(part.trajectory, entry.event.version)
-        for step in (command for command in entry.commands if isinstance(command, do.TrainStep)):
+        for step in (command for command in entry.commands if isinstance(command, do.Accumulate)):
             # A response without tokens is as fresh as can be.
             assert step.oldest == tuple(oldest.get(t, step.version) for t in step.trajectories)
             if found.schedule.is_strict:

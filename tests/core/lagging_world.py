@@ -104,6 +104,7 @@ class LaggingWorld(World):
             self.wake()
 
     def say(self, sender: Sender, event: ev.Event) -> None:
+        event = self.signed(event)
         if self.lag or self.held_until.get(sender):
             self.mail.setdefault(sender, deque()).append(event)
         else:
@@ -126,11 +127,11 @@ class LaggingWorld(World):
         """An instance that has answered everything owes nothing: no plan waits for it for ever."""
         asked = {command.instance for command in self.open if hasattr(command, "instance")}
         asked |= {sender for sender, news in self.mail.items() if news}
-        for number, instance in self.coordinator._state.instances.items():
+        for number, instance in self.coordinator.rooms.fleet.instances.items():
             if number not in asked and self.held_until.get(number) != math.inf:
                 assert not instance.stopping, f"{instance} waits for an answer that was given"
                 assert not instance.aborting, f"{instance} waits for an answer that was given"
-                assert not instance.is_called, f"{instance} was called and is not pulling"
+                assert not instance.is_draining, f"{instance} was called and is not pulling"
 
     def answer(self, command: do.Command) -> None:
         number = getattr(command, "instance", None)
@@ -156,7 +157,8 @@ class LaggingWorld(World):
         del self.running[instance]
         news = self.mail.setdefault(instance, deque())
         num_heard = 0 if self.held_until.pop(instance, None) == math.inf else self.rng.randint(0, len(news))
-        self.mail[instance] = deque([*list(news)[:num_heard], ev.InstanceLost(instance=instance, reason=reason)])
+        end = self.signed(ev.InstanceLost(instance=instance, reason=reason))
+        self.mail[instance] = deque([*list(news)[:num_heard], end])
 
     def crash_and_resume(self) -> None:
         self.mail, self.held_until, self.slowed = {}, {}, set()

@@ -23,9 +23,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tailrace.core import codec
-from tailrace.core.admission import Admission, LedgerRules
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger import Consumption, Ledger
+from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.ledger import Consumption, Ledger
 
 
 class Oracle:

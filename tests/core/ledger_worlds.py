@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import cache
 
 from core.ledger_oracle import Oracle
-from tailrace.core.admission import Admission, LedgerEntry, LedgerRules
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger import Ledger
+from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules
+from tailrace.core.ledger.ledger import Ledger
 
 State = tuple[tuple[int, bool, int], ...]
 """(version, is_occupied, slot) of each live group, sorted, while batch ``max_staleness`` is collected."""

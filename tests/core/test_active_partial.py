@@ -17,9 +17,9 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, VersionCap
-from tailrace.core.trajectory import Finish
-from tailrace.observe.schedule_account import ScheduleAccount
+from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.stale import mask_stale
 
@@ -60,7 +60,7 @@ def test_active_partial_property_2_every_token_has_its_log_prob_mask_and_version
         world.tell(ev.RunStarted(schedule=case.schedule))
         while world.verdict is None:
             world.advance()
-            live = {trajectory.id: trajectory for trajectory in world.coordinator._state.trajectories()}
+            live = {trajectory.id: trajectory for trajectory in world.coordinator.rooms.responses.trajectories()}
             for name in world.heard & live.keys():
                 trajectory = live[name]
                 assert len(world.read(name)) == trajectory.length <= BUDGET
@@ -79,9 +79,9 @@ class RecordingWorld(World):
 
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
-        for step in (command for command in self.entries[-1].commands if isinstance(command, do.TrainStep)):
+        for step in (command for command in self.entries[-1].commands if isinstance(command, do.Accumulate)):
             for trajectory in step.trajectories:
-                self.recorded[trajectory] = list(self.coordinator._state.trajectory(trajectory).segments)
+                self.recorded[trajectory] = list(self.coordinator.rooms.responses.trajectory(trajectory).segments)
 
 
 @held_to(70)
@@ -202,10 +202,10 @@ class ForgetfulWorld(World):
     def say(self, sender: Sender, event: ev.Event) -> None:
         super().say(sender, event)
         if isinstance(event, ev.ResponsesAborted) and self.verdict is None:
-            before = self.coordinator.snapshot()
+            before = self.coordinator.live(), self.coordinator.waits(), self.coordinator.version
             super().say(sender, event)
             assert self.entries[-1].commands == ()
-            assert self.coordinator.snapshot() == before
+            assert (self.coordinator.live(), self.coordinator.waits(), self.coordinator.version) == before
 
 
 @held_to(40)

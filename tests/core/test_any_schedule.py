@@ -70,7 +70,7 @@ def overlaps(found: History) -> int:
                 case do.PublishWeights(version=version):
                     assert version == reached
                     publishing = version
-                case do.TrainStep(version=version):
+                case do.Accumulate(version=version):
                     count += publishing == version
                 case do.PullWeights(version=version):
                     assert version in published, "a version was pulled that was not published"

@@ -11,17 +11,17 @@ import pytest
 from tailrace.core import codec
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.admission import Admission
 from tailrace.core.commands import FinishRun
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
-from tailrace.core.fleet import InstancePhase
-from tailrace.core.groups import GroupPhase
+from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.journal import Entry, decode, encode, replay_all
-from tailrace.core.ledger import BatchState
+from tailrace.core.journal import FORMAT, Entry, OtherFormat, check_format, decode, encode, replay_all
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import EpochEnd, Leftovers, Placement, VersionCap
-from tailrace.core.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.responses.group import GroupPhase
+from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.schedule import EpochEnd, Leftovers, Placement, Schedule, VersionCap
 
 WORDS = (
     Admission, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement, TrajectoryPhase,
@@ -30,6 +30,7 @@ WORDS = (
 
 GROUP = GroupId("a:b", 1, 2)
 RESPONSE = TrajectoryId(GROUP, 3, 4)
+SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2)
 
 
 class Colour(Enum):
@@ -73,7 +74,7 @@ SAMPLE = Sample(
 def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     data = json.loads(json.dumps(codec.encode(SAMPLE)))
     assert data["group"] == "a:b:1:2"
-    assert data["many"] == ["a:b:1:2:3:4", "a:b:1:2:0:4"]
+    assert data["many"] == ["a:b:1:2:3,0:4"]
     assert data["colour"] == "red"
     assert data["table"] == {"a:b:1:2": {"number": 1}}
     assert data["by_number"] == {"2": True}
@@ -99,6 +100,58 @@ def test_what_follows_from_the_rest_is_not_stored_and_comes_back() -> None:
 @pytest.mark.parametrize("words", WORDS)
 def test_what_is_stored_for_a_choice_is_its_name(words: type[Enum]) -> None:
     assert [choice.value for choice in words] == [choice.name.lower() for choice in words]
+
+
+def ids(*texts: str) -> tuple[TrajectoryId, ...]:
+    return tuple(TrajectoryId.parse(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "expected"),
+    [
+        ((), []),
+        (ids("t:0:17:0:0", "t:0:17:1:0", "t:0:17:2:0", "t:0:17:5:0"), ["t:0:17:0-2,5:0"]),
+        (ids("t:0:17:3:0", "t:0:18:1:0", "t:0:18:2:0"), ["t:0:17:3:0", "18:1-2"]),
+        (
+            ids("t:0:17:3:0", "t:0:17:3:1", "t:1:17:3:0", "u:1:17:3:0"),
+            ["t:0:17:3:0", "17:3:1", "t:1:17:3:0", "u:1:17:3:0"],
+        ),
+        (ids("t:0:17:2:0", "t:0:17:1:0", "t:0:17:1:0"), ["t:0:17:2,1,1:0"]),
+        (ids("1:2:3:0:1:0", "1:2:3:0:2:0"), ["1:2:3:0:1-2:0"]),
+    ],
+)
+def test_ids_in_a_row_are_written_by_group_and_keep_their_order(
+    trajectories: tuple[TrajectoryId, ...], expected: list[str]
+) -> None:
+    data = codec.encode(do.Score(trajectories=trajectories))
+    assert data == {"trajectories": expected}
+    assert codec.decode(do.Score, data) == do.Score(trajectories=trajectories)
+
+
+def test_records_in_a_row_are_written_in_columns_without_what_is_nothing() -> None:
+    first, second = ids("t:0:17:0:0", "t:0:17:1:0")
+    ends = (
+        ev.Finished(trajectory=first, length=5, finish=Finish.STOP),
+        ev.Finished(trajectory=second, length=7, finish=Finish.STOP),
+    )
+    report = ev.RolloutReported(instance=InstanceId(1), version=Version(2), finished=ends)
+    data = codec.encode(report)
+    finished = {"trajectory": ["t:0:17:0-1:0"], "length": [5, 7], "finish": "stop"}
+    assert data == {"instance": 1, "version": 2, "finished": finished}
+    assert codec.decode(ev.RolloutReported, json.loads(json.dumps(data))) == report
+
+
+def test_a_column_keeps_values_that_differ_only_in_their_type_or_are_no_numbers() -> None:
+    first, second = ids("t:0:17:0:0", "t:0:17:1:0")
+    scores = (
+        ev.Scored(trajectory=first, outcome=Outcome.OK, score=0.5, seconds=0.0, extras=(("a", 1.0), ("b", 2.0))),
+        ev.Scored(trajectory=second, outcome=Outcome.ERROR, score=0.5, seconds=0.0, detail="broken"),
+    )
+    event = ev.ResponsesScored(scores=scores)
+    data = json.loads(json.dumps(codec.encode(event)))
+    assert data["scores"]["score"] == 0.5
+    assert data["scores"]["detail"] == ["", "broken"]
+    assert codec.decode(ev.ResponsesScored, data) == event
 
 
 def test_a_missing_field_has_its_default() -> None:
@@ -151,6 +204,23 @@ def test_a_journal_entry_is_one_line_without_spaces() -> None:
     timed = replace(entry, decided_s=0.25)
     assert encode(timed) == line[:-1] + ',"decided_s":0.25}'
     assert decode(encode(timed)) == timed
+
+
+def test_the_first_line_of_a_journal_names_its_format() -> None:
+    started = Entry(now=0.0, event=ev.RunStarted(schedule=SCHEDULE), commands=())
+    line = encode(started)
+    assert line.startswith(f'{{"format":{FORMAT},"now":0.0,')
+    check_format(line)
+    assert decode(line) == started
+
+
+@pytest.mark.parametrize(
+    ("line", "which"),
+    [('{"now":0.0}', "has no format number"), ('{"format":99}', "has format 99"), ("[]", "has no format number")],
+)
+def test_a_journal_of_another_format_is_refused(line: str, which: str) -> None:
+    with pytest.raises(OtherFormat, match=f"the journal {which}, and this version of tailrace reads format {FORMAT}"):
+        check_format(line)
 
 
 def test_a_journal_begins_with_the_start_of_its_run() -> None:

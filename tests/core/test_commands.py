@@ -10,8 +10,8 @@ from core.histories import History, any_schedule, history, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.admission import Admission
 from tailrace.core.ids import GroupId, InstanceId
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Leftovers, Placement, Schedule
 
@@ -77,7 +77,7 @@ def test_a_trainer_is_asked_only_for_what_follows_the_version_it_holds() -> None
                     held, num_resumed = None, num_resumed + 1
                 case ev.TrainerReached(version=version) | ev.StepTrained(version=version):
                     held = version
-            asked = [c for c in entry.commands if isinstance(c, do.TrainStep | do.PublishWeights)]
+            asked = [c for c in entry.commands if isinstance(c, do.Accumulate | do.PublishWeights)]
             assert all(command.version == held for command in asked)
             num_asked += len(asked)
     assert num_asked > 30
@@ -86,18 +86,18 @@ def test_a_trainer_is_asked_only_for_what_follows_the_version_it_holds() -> None
 
 def test_news_of_a_reward_that_was_called_off_is_the_last_of_it() -> None:
     world = started(batch_size=1, launch_responses=4)
-    cancelled = world.coordinator._state.cancelled
-    until(world, lambda: bool(cancelled))
-    scores = [ev.Scored(trajectory=t, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0) for t in cancelled]
+    aborted = world.coordinator.rooms.rewards.aborting
+    until(world, lambda: bool(aborted))
+    scores = [ev.Scored(trajectory=t, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for t in aborted]
     world.tell(ev.ResponsesScored(scores=tuple(scores)))
-    assert not cancelled
+    assert not aborted
 
 
 def ages(world: World) -> dict[InstanceId, tuple[int, GroupId]]:
     """The version of what each instance generates, and which group that is."""
-    state = world.coordinator._state
-    groups = {i.id: next(iter(i.running)).group for i in state.instances.values() if i.running}
-    return {instance: (state.groups[group].version or 0, group) for instance, group in groups.items()}
+    rooms = world.coordinator.rooms
+    groups = {i.id: next(iter(i.running)).group for i in rooms.fleet.instances.values() if i.running}
+    return {instance: (rooms.responses.groups[group].version or 0, group) for instance, group in groups.items()}
 
 
 def test_what_was_begun_with_the_oldest_version_goes_on_first() -> None:
@@ -118,7 +118,7 @@ def test_what_was_begun_with_the_oldest_version_goes_on_first() -> None:
     by_group = {group: instance for instance, (_, group) in ages(world).items()}
     for group in (youngest, oldest):
         world.lose(by_group[group], "it was killed")
-    assert list(world.coordinator._state.pending) == [youngest, oldest]
+    assert list(world.coordinator.rooms.responses.pending) == [youngest, oldest]
     begin = len(world.entries)
     until(world, lambda: bool(given(world, begin)))
     assert given(world, begin)[0] == oldest
@@ -129,9 +129,9 @@ def test_of_one_version_what_is_nearest_to_its_end_goes_on_first() -> None:
     first = until(world, lambda: len(world.running.get(InstanceId(0), ())) == 4).running[InstanceId(0)]
     near = list(first)[-1]
     world.finish_rate = lambda trajectory: float(trajectory == near)  # type: ignore[method-assign]
-    until(world, lambda: world.coordinator._state.groups[near.group].num_unsettled == 1)
+    until(world, lambda: world.coordinator.rooms.responses.groups[near.group].num_unsettled == 1)
     world.lose(InstanceId(0), "it was killed")
-    assert next(iter(world.coordinator._state.pending)) != near.group
+    assert next(iter(world.coordinator.rooms.responses.pending)) != near.group
     begin = len(world.entries)
     until(world, lambda: bool(given(world, begin)))
     assert given(world, begin)[0] == near.group

@@ -17,17 +17,16 @@ from core.histories import Case, cases, coordinated, held_to
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
-from tailrace.core.fleet import InstancePhase
+from tailrace.core.fleet.instance import InstancePhase
+from tailrace.core.fleet.planning import plan
+from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import decode, encode, replay_all
-from tailrace.core.schedule import Leftovers, Schedule
-from tailrace.core.state import State
-from tailrace.core.steering import open_plan
-from tailrace.core.trajectory import Finish
-from tailrace.core.views import fleet_view
+from tailrace.core.responses.trajectory import Finish
+from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
 from tailrace.policies.strategies import policies_of
 
 ALL = dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT)
@@ -98,8 +97,8 @@ def test_an_instance_does_not_idle_until_a_plan_is_due() -> None:
     for _ in range(500):
         world.now += 0.002
         world.act()
-    published = [entry.commands for entry in world.entries if isinstance(entry.event, ev.WeightsPublished)]
-    assert [sum(isinstance(command, do.PullWeights) for command in commands) for commands in published] == [2, 2, 2]
+    published = [e.commands for e in world.entries if isinstance(e.event, ev.WeightsPublished) and e.event.version < 3]
+    assert [sum(isinstance(command, do.PullWeights) for command in commands) for commands in published] == [2, 2]
     pulled = [e for e in world.entries if isinstance(e.event, ev.WeightsPulled) and e.event.version < 3]
     assert len(pulled) == 4
     for entry in pulled:
@@ -108,54 +107,56 @@ def test_an_instance_does_not_idle_until_a_plan_is_due() -> None:
 
 def test_plans_wait_where_nobody_idles_for_want_of_one() -> None:
     world = quiet_world()
-    state = world.coordinator._state
+    rooms = world.coordinator.rooms
     while world.open:
         world.answer(world.take_one())
     planned_at, first = world.now, list(world.running[InstanceId(0)])
-    assert state.planned_at == planned_at
+    assert rooms.fleet.planned_at == planned_at
     world.now += 0.05
     grown = (ev.Progressed(trajectory=first[0], length=3),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
-    assert state.planned_at == planned_at, "both have work"
+    assert rooms.fleet.planned_at == planned_at, "both have work"
     ended = tuple(ev.Finished(trajectory=t, length=3, finish=Finish.STOP) for t in first)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
-    assert state.instances[InstanceId(0)].is_idle
-    assert (state.planned_at, state.plan_at) == (planned_at, planned_at + 0.1), "there is nothing for the idle one"
+    assert rooms.fleet.instances[InstanceId(0)].is_idle
+    assert (rooms.fleet.planned_at, rooms.fleet.plan_at) == (planned_at, planned_at + 0.1), (
+        "there is nothing for the idle one"
+    )
     world.wake()
-    assert state.planned_at == world.now == planned_at + 0.1
+    assert rooms.fleet.planned_at == world.now == planned_at + 0.1
 
 
 def test_what_the_bound_keeps_back_hurries_no_plan() -> None:
     world = quiet_world()
-    state = world.coordinator._state
+    rooms = world.coordinator.rooms
     planned_at = world.now
-    while state.training is None or any(isinstance(command, do.RequestPrompts) for command in world.open):
+    while rooms.training.step is None or any(isinstance(command, do.RequestPrompts) for command in world.open):
         world.now += 0.001
-        if state.training is None:
+        if rooms.training.step is None:
             world.act()
         else:
             [command] = [each for each in world.open if isinstance(each, do.RequestPrompts)]
             world.open.remove(command)
             world.answer(command)
-    assert state.pending
-    assert all(instance.is_idle for instance in state.instances.values())
-    assert state.planned_at == planned_at
+    assert rooms.responses.pending
+    assert all(instance.is_idle for instance in rooms.fleet.instances.values())
+    assert rooms.fleet.planned_at == planned_at
 
 
 @pytest.mark.parametrize("versions", [(0, 1), (1, 0)])
 def test_one_idle_instance_that_is_behind_is_enough_to_hurry_a_plan(versions: tuple[int, int]) -> None:
     schedule = world_that_begins(1).schedule
-    state = State.initial(schedule)
-    state.version = state.published = Version(1)
-    state.planned_at, state.num_planned = 10.0, 3
-    for instance, version in zip(state.instances.values(), versions, strict=True):
+    rooms = Rooms(schedule, policies_of(schedule))
+    rooms.training.version = rooms.training.published = Version(1)
+    rooms.fleet.planned_at, rooms.fleet.num_planned = 10.0, 3
+    for instance, version in zip(rooms.fleet.instances.values(), versions, strict=True):
         instance.phase, instance.version = InstancePhase.READY, Version(version)
-    list(open_plan(state, schedule, policies_of(schedule), 10.0))
-    assert state.plan_at == pytest.approx(10.0 + 3 * 50e-6)
-    for instance in state.instances.values():
+    list(plan(rooms, 10.0))
+    assert rooms.fleet.plan_at == pytest.approx(10.0 + 3 * 50e-6)
+    for instance in rooms.fleet.instances.values():
         instance.version = Version(1)
-    list(open_plan(state, schedule, policies_of(schedule), 10.0))
-    assert state.plan_at == pytest.approx(10.1), "nothing is to be pulled, and nothing waits"
+    list(plan(rooms, 10.0))
+    assert rooms.fleet.plan_at == pytest.approx(10.1), "nothing is to be pulled, and nothing waits"
 
 
 @pytest.mark.parametrize(("batch_size", "wait_s"), [(2, 0.0003), (500, 0.075), (1000, 0.15)])
@@ -166,10 +167,10 @@ def test_the_wait_grows_with_what_a_plan_costs(batch_size: int, wait_s: float) -
         [command, *_] = [each for each in world.open if isinstance(each, kind)]
         world.open.remove(command)
         world.answer(command)
-    state = world.coordinator._state
+    rooms = world.coordinator.rooms
     assert [bool(running) for running in given_out(world)] == [True, False]
-    assert state.plan_at == pytest.approx(wait_s)
-    while state.plan_at is not None:
+    assert rooms.fleet.plan_at == pytest.approx(wait_s)
+    while rooms.fleet.plan_at is not None:
         world.wake()
     assert world.now == pytest.approx(wait_s)
     assert [bool(running) for running in given_out(world)] == [True, True]
@@ -177,8 +178,8 @@ def test_the_wait_grows_with_what_a_plan_costs(batch_size: int, wait_s: float) -
 
 def test_a_view_counts_a_command_before_it_is_answered() -> None:
     world = quiet_world()
-    state = world.coordinator._state
-    view = fleet_view(state, world.schedule, world.now)
+    rooms = world.coordinator.rooms
+    view = fleet_view(rooms, world.now)
     assert [i.num_responses for i in view.instances] == [3, 3]
     assert [i.kv_tokens for i in view.instances] == [6, 6], "prompts count"
     while world.open:
@@ -186,11 +187,11 @@ def test_a_view_counts_a_command_before_it_is_answered() -> None:
     first = list(world.running[InstanceId(0)])
     grown = (ev.Progressed(trajectory=first[0], length=30), ev.Progressed(trajectory=first[1], length=5))
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
-    loaded = fleet_view(state, world.schedule, world.now).instances[0]
+    loaded = fleet_view(rooms, world.now).instances[0]
     assert (loaded.kv_tokens, loaded.num_waiting) == (39, 1), "the third has to wait"
     ended = (ev.Finished(trajectory=first[0], length=31, finish=Finish.STOP),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
-    loaded = fleet_view(state, world.schedule, world.now).instances[0]
+    loaded = fleet_view(rooms, world.now).instances[0]
     assert (loaded.num_responses, loaded.kv_tokens, loaded.num_waiting) == (2, 9, 0)
 
 
@@ -212,16 +213,7 @@ def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
     world, moved = crowded_world()
     ended = (ev.Finished(trajectory=moved, length=16, finish=Finish.LENGTH),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
-    assert world.coordinator._state.instances[InstanceId(0)].owes_nothing
-
-
-def test_an_instance_that_gave_work_away_is_left_alone_for_a_while() -> None:
-    world, moved = crowded_world(pause_s=4.0)
-    ended = (ev.Finished(trajectory=moved, length=16, finish=Finish.INTERRUPTED),)
-    world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
-    for waited_s, is_rested in ((0.0, [False, True]), (3.5, [False, True]), (4.0, [True, True])):
-        view = fleet_view(world.coordinator._state, world.schedule, world.now + waited_s)
-        assert [instance.is_rested for instance in view.instances] == is_rested
+    assert world.coordinator.rooms.fleet.instances[InstanceId(0)].owes_nothing
 
 
 COMPUTING = CostModel(k1=0.0, k2=0.0, k3=1.0, k4=1.0)
@@ -235,17 +227,17 @@ def test_costs_that_were_measured_count_at_once_and_for_every_strategy() -> None
     [first, second] = [command for command in world.entries[-1].commands if isinstance(command, do.Submit)]
     assert (len(first.dispatches), len(second.dispatches)) == (1, 1), "the two that waited"
     assert decode(encode(world.entries[-1])) == world.entries[-1]
-    assert fleet_view(world.coordinator._state, world.schedule, world.now).costs == NOTHING_KNOWN
+    assert fleet_view(world.coordinator.rooms, world.now).costs == NOTHING_KNOWN
 
 
 def given_out(world: World) -> list[dict[TrajectoryId, None]]:
-    return [instance.running for instance in world.coordinator._state.instances.values()]
+    return [instance.running for instance in world.coordinator.rooms.fleet.instances.values()]
 
 
 def test_how_much_a_response_takes_up_follows_what_was_measured() -> None:
     world = quiet_world()
     world.tell(ev.CostsMeasured(costs=replace(NOTHING_KNOWN, k5=2.0), error=0.9, fitted_error=0.1))
-    view = fleet_view(world.coordinator._state, world.schedule, world.now)
+    view = fleet_view(world.coordinator.rooms, world.now)
     assert [i.kv_tokens for i in view.instances] == [12, 12]
 
 

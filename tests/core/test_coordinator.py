@@ -14,14 +14,13 @@ from core.histories import I0, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
-from tailrace.core.schedule import EvalSet, Leftovers, Limits, Schedule
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
+from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Limits, Schedule, Strategy
 from tailrace.policies.strategies import policies_of
 
 
@@ -89,7 +88,7 @@ def test_a_journal_that_was_tampered_with_is_noticed() -> None:
     schedule = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2)
     world = World(schedule, random.Random(1))
     world.run()
-    index = next(i for i, e in enumerate(world.entries) if any(isinstance(c, do.TrainStep) for c in e.commands))
+    index = next(i for i, e in enumerate(world.entries) if any(isinstance(c, do.Accumulate) for c in e.commands))
     entry = world.entries[index]
     world.entries[index] = Entry(now=entry.now, event=entry.event, commands=())
     with pytest.raises(ReplayMismatch, match=f"entry {index}"):
@@ -100,7 +99,7 @@ def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others(
     schedule = Schedule(train_source="train", batch_size=3, group_size=2, max_steps=4, filters_equal_scores=True)
     world = World(schedule, random.Random(0))
     assert world.run().is_complete
-    steps = [c for entry in world.entries for c in entry.commands if isinstance(c, do.TrainStep)]
+    steps = [c for entry in world.entries for c in entry.commands if isinstance(c, do.Accumulate)]
     for step in steps:
         scores: dict[GroupId, set[float]] = {}
         for trajectory, score in zip(step.trajectories, step.scores, strict=True):
@@ -132,7 +131,7 @@ def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
     )
     world = World(schedule, random.Random(0))
     assert world.run().reason.startswith("5 groups in a row had equal scores and were filtered")
-    notes = [c for entry in world.entries for c in entry.commands if isinstance(c, do.LeaveOut)]
+    notes = [c for entry in world.entries for c in entry.commands if isinstance(c, do.ReportDropped)]
     assert sum(len(note.filtered) for note in notes) == 5
 
 
@@ -173,7 +172,7 @@ def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_rep
     coordinator, start = silent_instance(Limits(progress_s=10.0, start_s=10.0))
     (wait,) = coordinator.waits()
     assert wait.what == "response train:0:0:0:0 on instance 0"
-    trajectory = next(iter(coordinator._state.trajectories())).id
+    trajectory = next(iter(coordinator.rooms.responses.trajectories())).id
     report = ev.RolloutReported(
         instance=InstanceId(0), version=Version(0), progressed=(ev.Progressed(trajectory=trajectory, length=5),)
     )
@@ -182,7 +181,7 @@ def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_rep
     (kill,) = [c for c in commands if isinstance(c, do.KillInstance)]
     assert "response train:0:0:0:0" in kill.reason
     commands = coordinator.handle(ev.InstanceLost(instance=InstanceId(0), reason=kill.reason), now=start + 12)
-    assert do.StartInstance(instance=InstanceId(0)) in commands
+    assert do.StartInstance(instance=InstanceId(0), incarnation=2) in commands
     commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=start + 13)
     (submit,) = [c for c in commands if isinstance(c, do.Submit)]
     assert submit.dispatches == (do.Dispatch(trajectory=trajectory, start=5),)
@@ -204,7 +203,7 @@ def test_an_instance_that_is_lost_again_and_again_ends_the_run_with_its_last_wor
 def lost_for_good(world: World, number: InstanceId) -> None:
     """Lost as often as it may be started within a step, and once more."""
     for _ in range(world.schedule.limits.max_restarts + 1):
-        until(world, lambda: do.StartInstance(instance=number) not in world.open)
+        until(world, lambda: not any(isinstance(c, do.StartInstance) and c.instance == number for c in world.open))
         world.lose(number, f"instance {number} is out of memory")
 
 
@@ -214,9 +213,9 @@ def test_a_run_goes_on_without_an_instance_that_cannot_start_and_tries_it_again_
     until(world, lambda: bool(world.running.get(I0)) and bool(world.running.get(second)))
     lost_for_good(world, second)
     assert world.verdict is None
-    assert do.StartInstance(instance=second) not in world.open
+    assert not any(isinstance(command, do.StartInstance) for command in world.open)
     until(world, lambda: world.coordinator.version == 1)
-    assert do.StartInstance(instance=second) in world.entries[-1].commands
+    assert do.StartInstance(instance=second, incarnation=4) in world.entries[-1].commands
     until(world, lambda: world.verdict is not None)
     assert world.verdict is not None
     assert world.verdict.is_complete
@@ -286,10 +285,9 @@ def test_an_instance_that_is_never_ready_does_not_hold_up_the_others() -> None:
 
 def test_an_illegal_move_carries_the_story() -> None:
     coordinator, now = silent_instance(Limits())
-    trajectory = next(iter(coordinator._state.trajectories())).id
-    scored = ev.Scored(trajectory=trajectory, outcome=ev.Outcome.OK, score=1.0, seconds=0.1)
+    trajectory = next(iter(coordinator.rooms.responses.trajectories()))
     with pytest.raises(InvalidTransition, match=r"running -> scored is not legal\n  2.000  pending -> running"):
-        coordinator.handle(ev.ResponsesScored(scores=(scored,)), now=now)
+        trajectory.move(TrajectoryPhase.SCORED, now=now)
 
 
 def test_barrier_timing_scores_nothing_before_the_last_response_ended() -> None:
@@ -381,7 +379,7 @@ def test_a_schedule_of_no_steps_scores_its_prompts_and_starts_no_trainer(
     verdict = world.run()
     assert verdict == do.FinishRun(is_complete=True, reason="every prompt is done")
     commands = [command for entry in world.entries for command in entry.commands]
-    training = do.StartTrainer | do.TrainStep | do.PublishWeights | do.PullWeights | do.SaveCheckpoint
+    training = do.StartTrainer | do.Accumulate | do.PublishWeights | do.PullWeights | do.SaveCheckpoint
     assert not [command for command in commands if isinstance(command, training)]
     asked = {command for command in commands if isinstance(command, do.RequestPrompts)}
     assert asked == {do.RequestPrompts(source="train", epoch=0, offset=0, count=5)}

@@ -50,7 +50,7 @@ def test_a_block_wise_cache_is_full_earlier() -> None:
 
 @pytest.mark.parametrize("wrong", [{"k1": -1.0}, {"k2": 0.0, "k4": 0.0}, {"k5": 0.0}])
 def test_coefficients_that_no_engine_has_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="not CostModel"):
+    with pytest.raises(ValueError, match="got CostModel"):
         CostModel(**({"k1": 0.0, "k2": 1.0, "k3": 1.0, "k4": 1.0} | wrong))
 
 

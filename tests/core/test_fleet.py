@@ -11,21 +11,20 @@ import pytest
 from core.histories import I0
 from core.world import World
 from tailrace.core import commands as do
-from tailrace.core.admission import Admission
-from tailrace.core.coordination import Coordination
+from tailrace.core.collection.groups import begin
+from tailrace.core.collection.rounds import next_round
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.dispatching import dispatch, give
 from tailrace.core.errors import CoreError
-from tailrace.core.fleet import Instance, InstancePhase
-from tailrace.core.groups import Group
+from tailrace.core.fleet.dispatching import dispatch, give
+from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.fleet.policy import Claims, FleetView, Route, WaitingGroup
+from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.moves import begin
-from tailrace.core.policy import Claims, FleetView, Route, WaitingGroup
-from tailrace.core.rounds import next_round
-from tailrace.core.schedule import Leftovers, Schedule
-from tailrace.core.state import State
-from tailrace.core.trajectory import TrajectoryPhase
-from tailrace.core.views import fleet_view
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.responses.group import Group
+from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
 
 I1 = InstanceId(1)
@@ -43,21 +42,24 @@ SCHEDULE = Schedule(
 )
 
 
-def two_versions(schedule: Schedule = SCHEDULE) -> State:
+def two_versions(schedule: Schedule = SCHEDULE) -> Rooms:
     """Version 1 is published, the second instance still has version 0; one response has five tokens of version 1."""
-    state = State.initial(schedule)
-    state.version = state.published = Version(1)
+    rooms = Rooms(schedule, policies_of(schedule))
+    rooms.training.version = rooms.training.published = Version(1)
     for number, version in ((I0, 1), (I1, 0)):
-        state.instances[number].phase, state.instances[number].version = InstancePhase.READY, Version(version)
-    state.groups[GROUP] = begun(GROUP, version=0)
-    state.groups[GROUP].members[RESPONSE].grow(5, Version(1))
-    state.pending[GROUP] = 1
-    return state
+        rooms.fleet.instances[number].phase, rooms.fleet.instances[number].version = (
+            InstancePhase.READY,
+            Version(version),
+        )
+    rooms.responses.groups[GROUP] = begun(GROUP, version=0)
+    rooms.responses.groups[GROUP].members[RESPONSE].grow(5, Version(1))
+    rooms.responses.pending[GROUP] = 1
+    return rooms
 
 
 def begun(number: GroupId, *, version: int, size: int = 1) -> Group:
     """A group whose members have no tokens yet."""
-    group = Group(id=number, num_needed=size, version=Version(version))
+    group = Group(id=number, num_needed=size, version=Version(version), is_training=number.source == "train")
     group.begin(size)
     return group
 
@@ -66,47 +68,48 @@ def test_an_instance_whose_end_was_asked_for_takes_no_work_and_is_not_counted_on
     instance = Instance(id=I0, phase=InstancePhase.READY)
     assert instance.accepts_work
     assert instance.owes_nothing
-    instance.is_condemned = True
+    instance.is_being_killed = True
     assert not instance.accepts_work
     assert not instance.owes_nothing
 
 
 def test_a_response_does_not_go_on_with_an_older_version() -> None:
     with pytest.raises(CoreError, match=f"{RESPONSE} with tokens of version 1 cannot go to"):
-        list(give(two_versions(), SCHEDULE, [Route(GROUP, [RESPONSE], [I1])], 0.0))
-    state = two_versions()
-    [submit] = give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0)
+        list(give(two_versions(), [Route(GROUP, [RESPONSE], [I1])], 0.0))
+    rooms = two_versions()
+    [submit] = give(rooms, [Route(GROUP, [RESPONSE], [I0])], 0.0)
     assert submit == do.Submit(instance=I0, dispatches=(do.Dispatch(trajectory=RESPONSE, start=5),))
-    assert state.trajectory(RESPONSE).phase is TrajectoryPhase.RUNNING
+    assert rooms.responses.trajectory(RESPONSE).phase is TrajectoryPhase.RUNNING
 
 
 def test_what_is_routed_takes_its_place_once_and_is_handed_over_in_the_order_it_was_routed() -> None:
-    schedule = replace(SCHEDULE, group_size=4)
-    state = two_versions()
-    state.pending.clear()
-    state.groups.clear()
-    begin(state, schedule, GROUP, "")
-    first, second, third, _ = state.groups[GROUP].members
-    instance = state.instances[I0]
+    rooms = two_versions(replace(SCHEDULE, group_size=4))
+    rooms.responses.pending.clear()
+    rooms.responses.groups.clear()
+    begin(rooms, GROUP, "")
+    first, second, third, _ = rooms.responses.groups[GROUP].members
+    instance = rooms.fleet.instances[I0]
     instance.heard_at = 1.0
-    submits = list(give(state, schedule, [Route(GROUP, [second, first, third], [I1, I0, I0])], 5.0))
+    submits = list(give(rooms, [Route(GROUP, [second, first, third], [I1, I0, I0])], 5.0))
     handed = {submit.instance: [each.trajectory for each in submit.dispatches] for submit in submits}
     assert list(handed.items()) == [(I0, [first, third]), (I1, [second])]
-    assert state.groups[GROUP].version == state.ledger.version_of(GROUP) == 0, "the first went to an instance of it"
-    assert state.pending == {GROUP: 1}
+    assert rooms.responses.groups[GROUP].version == rooms.collection.ledger.version_of(GROUP) == 0, (
+        "the first went to an instance of it"
+    )
+    assert rooms.responses.pending == {GROUP: 1}
     assert list(instance.running) == [first, third]
     assert instance.heard_at == 5.0, "it was idle"
-    *_, last = state.groups[GROUP].members
-    list(give(state, schedule, [Route(GROUP, [last], [I0])], 9.0))
+    *_, last = rooms.responses.groups[GROUP].members
+    list(give(rooms, [Route(GROUP, [last], [I0])], 9.0))
     assert instance.heard_at == 5.0, "it was not"
-    assert not state.pending
+    assert not rooms.responses.pending
 
 
 def test_an_instance_that_accepts_no_work_is_given_none() -> None:
-    state = two_versions()
-    state.instances[I0].is_called = True
+    rooms = two_versions()
+    rooms.fleet.instances[I0].is_draining = True
     with pytest.raises(CoreError, match=f"{RESPONSE} cannot go to .* which accepts no work"):
-        list(give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0))
+        list(give(rooms, [Route(GROUP, [RESPONSE], [I0])], 0.0))
 
 
 class CountsQuestions:
@@ -121,29 +124,29 @@ class CountsQuestions:
 
 def test_routing_is_asked_only_while_something_waits_and_an_instance_may_take_more() -> None:
     schedule = replace(SCHEDULE, num_instances=1, group_size=2, max_in_flight=1)
-    state, routing = State.initial(schedule), CountsQuestions()
-    policies = replace(policies_of(schedule), routing=routing)
-    state.instances[I0].phase = InstancePhase.READY
-    list(dispatch(state, schedule, policies, 0.0))
+    rooms, routing = Rooms(schedule, policies_of(schedule)), CountsQuestions()
+    rooms.policies = replace(rooms.policies, routing=routing)
+    rooms.fleet.instances[I0].phase = InstancePhase.READY
+    list(dispatch(rooms, 0.0))
     assert routing.num_asked == 0, "nothing waits"
-    begin(state, schedule, GROUP, "")
-    list(dispatch(state, schedule, policies, 0.0))
+    begin(rooms, GROUP, "")
+    list(dispatch(rooms, 0.0))
     assert routing.num_asked == 1
-    list(give(state, schedule, [Route(GROUP, [RESPONSE], [I0])], 0.0))
-    list(dispatch(state, schedule, policies, 0.0))
+    list(give(rooms, [Route(GROUP, [RESPONSE], [I0])], 0.0))
+    list(dispatch(rooms, 0.0))
     assert routing.num_asked == 1, "it has as many as it may"
 
 
 def test_a_round_begins_when_its_first_response_does_whatever_is_evaluated_before() -> None:
     schedule = replace(SCHEDULE, leftovers=Leftovers.WAIT)
-    state = two_versions(schedule)
-    state.round = next_round(state, schedule)
-    assert state.round is not None
-    state.groups[HELDOUT] = begun(HELDOUT, version=1)
-    list(give(state, schedule, [Route(HELDOUT, [TrajectoryId(HELDOUT, 0)], [I0])], 1.0))
-    assert state.round.began_at is None
-    list(give(state, schedule, [Route(GROUP, [RESPONSE], [I0])], 2.0))
-    assert state.round.began_at == 2.0
+    rooms = two_versions(schedule)
+    rooms.collection.round = next_round(rooms)
+    assert rooms.collection.round is not None
+    rooms.responses.groups[HELDOUT] = begun(HELDOUT, version=1)
+    list(give(rooms, [Route(HELDOUT, [TrajectoryId(HELDOUT, 0)], [I0])], 1.0))
+    assert rooms.collection.round.began_at is None
+    list(give(rooms, [Route(GROUP, [RESPONSE], [I0])], 2.0))
+    assert rooms.collection.round.began_at == 2.0
 
 
 def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None:
@@ -155,30 +158,33 @@ def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None
 
 
 def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
-    view = fleet_view(two_versions(), SCHEDULE, 0.0)
+    view = fleet_view(two_versions(), 0.0)
     assert view.newest == 1
-    assert not view.claims().has_new, "the only group was begun before"
+    assert not view.backlog.claims().has_new, "the only group was begun before"
     [group] = view.queue
     assert [(length, needs) for _, length, needs in group.members] == [(7, 1)]
-    assert view.claims() == Claims.of([group])
+    assert view.backlog.claims() == Claims.of([group])
 
 
 def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_last() -> None:
-    state = two_versions()
+    rooms = two_versions()
     new, late, later, quick, old = (GroupId("train", 0, prompt) for prompt in range(1, 6))
-    begin(state, SCHEDULE, new, "")
+    begin(rooms, new, "")
     for number, version, size in ((later, 1, 2), (late, 1, 2), (quick, 1, 1), (old, 0, 3), (HELDOUT, 1, 1)):
-        state.groups[number], state.pending[number] = begun(number, version=version, size=size), size
-    view = fleet_view(state, SCHEDULE, 0.0)
+        rooms.responses.groups[number], rooms.responses.pending[number] = (
+            begun(number, version=version, size=size),
+            size,
+        )
+    view = fleet_view(rooms, 0.0)
     queue = list(view.queue)
     assert [group.group for group in queue] == [HELDOUT, GROUP, old, quick, late, later, new]
-    assert view.claims() == Claims.of(queue)
+    assert view.backlog.claims() == Claims.of(queue)
 
 
 @pytest.mark.parametrize(("admission", "oldest"), [(Admission.DEADLINE, 0), (Admission.COUNT, 1)])
 def test_without_deadlines_only_the_newest_version_may_begin_something(admission: Admission, oldest: int) -> None:
     schedule = replace(SCHEDULE, admission=admission)
-    assert fleet_view(two_versions(schedule), schedule, 0.0).oldest_for_new == oldest
+    assert fleet_view(two_versions(schedule), 0.0).oldest_for_new == oldest
 
 
 def test_what_waits_lets_in_who_may_take_some_of_it() -> None:
@@ -190,12 +196,12 @@ def test_what_waits_lets_in_who_may_take_some_of_it() -> None:
 
 
 def test_a_view_has_what_an_instance_generates() -> None:
-    state = two_versions()
-    list(give(state, SCHEDULE, [Route(GROUP, [RESPONSE], [I0])], 0.0))
-    view = fleet_view(state, SCHEDULE, 0.0)
-    [[response]] = [group.members for group in view.running(I0)]
+    rooms = two_versions()
+    list(give(rooms, [Route(GROUP, [RESPONSE], [I0])], 0.0))
+    view = fleet_view(rooms, 0.0)
+    [[response]] = [group.members for group in view.backlog.running(I0)]
     assert response == (RESPONSE, 7, Version(1))
-    assert view.running(I1) == []
+    assert view.backlog.running(I1) == []
 
 
 class CallsEverybody:

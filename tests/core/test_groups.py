@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.core.groups import Group
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.group import Group
+from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
 
 GROUP = GroupId("train", 0, 1)
 PENDING, RUNNING = TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING
@@ -38,7 +38,7 @@ def test_a_group_keeps_the_members_that_are_furthest(
     members: list[tuple[TrajectoryPhase, int]], kept: set[int]
 ) -> None:
     found = group(*((phase, Version(0), length) for phase, length in members))
-    given_up = found.forgo_surplus()
+    given_up = found.take_surplus()
     assert {member.member for member in found.members} == kept
     assert {member.id.member for member in given_up} == set(range(len(members))) - kept
     assert found.num_unsettled == sum(member.phase is not SCORED for member in found.members.values())
@@ -55,4 +55,4 @@ def test_every_attempt_counts_one_up() -> None:
     for attempt in range(3):
         found.begin(1)
         assert list(found.members) == [TrajectoryId(GROUP, 0, attempt)]
-        found.clear()
+        found.take_members()

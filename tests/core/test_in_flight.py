@@ -8,10 +8,10 @@ from core.histories import NUM_PROMPTS, started, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.admission import Admission
 from tailrace.core.ids import Version
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Schedule
-from tailrace.observe.conservation import conservation
+from tailrace.observe.prompts.conservation import conservation
 
 KEEP = {"leftovers": Leftovers.KEEP}
 
@@ -49,7 +49,7 @@ def test_by_count_no_more_is_in_flight_than_the_bound_has_batches() -> None:
 def test_by_deadline_a_batch_is_replaced_when_it_begins_to_train() -> None:
     """The ledger knows which versions may begin what takes its place: nobody has to wait for the next one."""
     world = started(**KEEP, max_staleness=1, max_steps=5)
-    until(world, lambda: any(isinstance(command, do.TrainStep) for command in world.open))
+    until(world, lambda: any(isinstance(command, do.Accumulate) for command in world.open))
     assert world.coordinator.version == 0
     assert any(isinstance(command, do.RequestPrompts) for command in world.entries[-1].commands)
     assert in_flight(world)[-1] == (1 + 1) * 2 + 2

@@ -12,14 +12,14 @@ from core.world import World
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import CoreError
-from tailrace.core.fleet import Instance, InstancePhase
-from tailrace.core.groups import Group, GroupPhase
+from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.invariants import check
-from tailrace.core.pool import Pool
+from tailrace.core.ledger.pool import Pool
+from tailrace.core.requests import OpenRequest
+from tailrace.core.responses.group import Group, GroupPhase
+from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EvalSet, Leftovers, Schedule
-from tailrace.core.state import Pending, State
-from tailrace.core.trajectory import Finish, Trajectory, TrajectoryPhase
 from tailrace.policies.strategies import policies_of
 
 HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
@@ -55,7 +55,7 @@ def states() -> list[tuple[Schedule, object]]:
     return found
 
 
-Change = Callable[[State], object]
+Change = Callable[[Rooms], object]
 
 
 def put(owner: object, **values: object) -> None:
@@ -63,85 +63,92 @@ def put(owner: object, **values: object) -> None:
         setattr(owner, name, value)
 
 
-def members(state: State, *phases: TrajectoryPhase) -> list[Trajectory]:
-    return [t for t in state.trajectories() if t.phase in phases and t.id.group.source == "train"]
+def members(rooms: Rooms, *phases: TrajectoryPhase) -> list[Trajectory]:
+    return [t for t in rooms.responses.trajectories() if t.phase in phases and t.id.group.source == "train"]
 
 
-def groups(state: State, *phases: GroupPhase) -> list[Group]:
-    return [g for g in state.groups.values() if g.phase in phases and g.id.source == "train"]
+def groups(rooms: Rooms, *phases: GroupPhase) -> list[Group]:
+    return [g for g in rooms.responses.groups.values() if g.phase in phases and g.id.source == "train"]
 
 
-def busy(state: State) -> list[Instance]:
-    return [i for i in state.instances.values() if i.running]
+def busy(rooms: Rooms) -> list[Instance]:
+    return [i for i in rooms.fleet.instances.values() if i.running]
 
 
-def first_running(state: State) -> Trajectory:
-    return members(state, TrajectoryPhase.RUNNING)[0]
+def first_running(rooms: Rooms) -> Trajectory:
+    return members(rooms, TrajectoryPhase.RUNNING)[0]
 
 
-def other_instance(state: State) -> None:
-    trajectory = first_running(state)
+def other_instance(rooms: Rooms) -> None:
+    trajectory = first_running(rooms)
     trajectory.instance = InstanceId(1 - (trajectory.instance or 0))
 
 
-def misname(state: State) -> None:
-    group = groups(state, GroupPhase.COMPLETE)[0]
+def misname(rooms: Rooms) -> None:
+    group = groups(rooms, GroupPhase.COMPLETE)[0]
     key = next(iter(group.members))
     group.members[key._replace(attempt=9)] = group.members.pop(key)
 
 
-def adopt(state: State) -> None:
+def adopt(rooms: Rooms) -> None:
     """A group has the member of another one."""
-    one, two = groups(state, GroupPhase.COMPLETE, GroupPhase.TAKEN)[:2]
+    one, two = groups(rooms, GroupPhase.COMPLETE, GroupPhase.TAKEN)[:2]
     key, trajectory = one.members.popitem()
     two.members[key] = trajectory
 
 
-def leave_waiting(state: State) -> None:
+def leave_waiting(rooms: Rooms) -> None:
     """A complete group has a member that is not settled."""
-    group = groups(state, GroupPhase.COMPLETE)[0]
+    group = groups(rooms, GroupPhase.COMPLETE)[0]
     fresh = Trajectory(id=TrajectoryId(group.id, 7))
     group.members[fresh.id], group.num_unsettled = fresh, 1
 
 
-def begin_unseen(state: State) -> None:
-    group = next(g for g in groups(state, GroupPhase.OPEN) if g.version is None)
+def begin_unseen(rooms: Rooms) -> None:
+    group = next(g for g in groups(rooms, GroupPhase.OPEN) if g.version is None)
     next(iter(group.members.values())).grow(1, Version(0))
 
 
-def age_reservation(state: State) -> None:
+def age_reservation(rooms: Rooms) -> None:
     """Of an unbounded ledger, whose order does not depend on versions."""
-    group = next(g for g in state.ledger if state.groups[g].version and isinstance(state.ledger._store, Pool))
-    state.ledger.entries[group].version -= 1
+    group = next(
+        g
+        for g in rooms.collection.ledger
+        if rooms.responses.groups[g].version and isinstance(rooms.collection.ledger._store, Pool)
+    )
+    rooms.collection.ledger.entries[group].version -= 1
 
 
-def outdate(state: State) -> None:
+def outdate(rooms: Rooms) -> None:
     """An instance generates for a group with weights older than the group's."""
-    trajectory = next(t for t in members(state, TrajectoryPhase.RUNNING) if state.groups[t.id.group].version)
-    state.instances[trajectory.instance or InstanceId(0)].version = Version(0)
+    trajectory = next(t for t in members(rooms, TrajectoryPhase.RUNNING) if rooms.responses.groups[t.id.group].version)
+    rooms.fleet.instances[trajectory.instance or InstanceId(0)].version = Version(0)
 
 
-def fill_queue(state: State) -> None:
-    assert state.round is not None
-    assert not state.queue
-    assert not state.round.is_long
-    state.round.is_long = True
-    for prompt in range(state.round.size):
+def fill_queue(rooms: Rooms) -> None:
+    assert rooms.collection.round is not None
+    assert not rooms.collection.queue
+    assert not rooms.collection.round.is_long
+    rooms.collection.round.is_long = True
+    for prompt in range(rooms.collection.round.size):
         group = Group(id=STRANGER._replace(prompt=prompt), num_needed=2, phase=GroupPhase.DEFERRED)
-        state.groups[group.id], state.queue[group.id] = group, None
+        rooms.responses.groups[group.id], rooms.collection.queue[group.id] = group, None
 
 
-def reserve_for_stranger(state: State) -> None:
-    assert state.ledger.can_reserve(state.version)
-    state.ledger.reserve(STRANGER, state.version)
+def reserve_for_stranger(rooms: Rooms) -> None:
+    assert rooms.collection.ledger.can_reserve(rooms.training.version)
+    rooms.collection.ledger.reserve(STRANGER, rooms.training.version)
 
 
-def swap_finished(state: State) -> None:
+def swap_finished(rooms: Rooms) -> None:
     """The ledger takes another group than the core for finished."""
-    open_, complete = groups(state, GroupPhase.OPEN), list(state.complete)
-    mine = next(g.id for g in open_ if g.id in state.ledger)
-    state.ledger.entries[mine].is_occupied, state.ledger.entries[complete[0]].is_occupied = True, False
-    state.ledger.__post_init__()
+    open_, complete = groups(rooms, GroupPhase.OPEN), list(rooms.collection.complete)
+    mine = next(g.id for g in open_ if g.id in rooms.collection.ledger)
+    rooms.collection.ledger.entries[mine].is_occupied, rooms.collection.ledger.entries[complete[0]].is_occupied = (
+        True,
+        False,
+    )
+    rooms.collection.ledger.__post_init__()
 
 
 def lengthen(trajectory: Trajectory, *versions: int) -> None:
@@ -150,33 +157,35 @@ def lengthen(trajectory: Trajectory, *versions: int) -> None:
     trajectory.length += len(versions)
 
 
-def stale_tokens(state: State) -> None:
+def stale_tokens(rooms: Rooms) -> None:
     """A response has tokens of a version before its group's."""
-    taken = [g for g in groups(state, GroupPhase.TAKEN) if g.version]
+    taken = [g for g in groups(rooms, GroupPhase.TAKEN) if g.version]
     segments = next(t.segments for g in taken for t in g.members.values() if t.segments)
     segments[0] = (Version(0), segments[0][1])
 
 
-def skip_batch(state: State) -> None:
+def skip_batch(rooms: Rooms) -> None:
     """A batch and its groups are gone, but the ledger has not trained it."""
-    for group in state.batches.pop():
-        del state.groups[group]
+    for group in rooms.training.batches.pop():
+        del rooms.responses.groups[group]
 
 
-def evaluate_ahead(state: State) -> None:
-    assert not busy(state)
-    put(next(g for g in state.groups.values() if g.id.source == "heldout"), version=state.version + 1)
+def evaluate_ahead(rooms: Rooms) -> None:
+    assert not busy(rooms)
+    put(
+        next(g for g in rooms.responses.groups.values() if g.id.source == "heldout"), version=rooms.training.version + 1
+    )
 
 
-def misplace(state: State) -> None:
+def misplace(rooms: Rooms) -> None:
     """The ledger's arrangement is not what its entries say."""
-    entries = [entry for entry in state.ledger.entries.values() if not entry.is_occupied]
-    next(entry for entry in entries if entry.slot > state.ledger.current).slot -= 1
+    entries = [entry for entry in rooms.collection.ledger.entries.values() if not entry.is_occupied]
+    next(entry for entry in entries if entry.slot > rooms.collection.ledger.current).slot -= 1
 
 
-def set_evaluation(state: State) -> None:
-    assert "heldout" not in state.prompts
-    state.eval_open["heldout"] += 1
+def set_evaluation(rooms: Rooms) -> None:
+    assert "heldout" not in rooms.evaluation.requested
+    rooms.evaluation.open["heldout"] += 1
 
 
 CHANGES: dict[str, Change] = {
@@ -188,7 +197,9 @@ CHANGES: dict[str, Change] = {
     "a waiting response has an instance": lambda s: put(members(s, TrajectoryPhase.PENDING)[0], instance=InstanceId(0)),
     "versions of a response fall": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 5, 3),
     "a version comes twice": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 9, 9),
-    "a response has tokens nobody counted": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], length=10**6),
+    "a response has tokens nobody counted": lambda s: put(
+        members(s, TrajectoryPhase.SCORED)[0], length=10**6, story=["changed"]
+    ),
     "a new group has tokens": begin_unseen,
     "a running response has ended": lambda s: put(first_running(s), finish=Finish.STOP),
     "a scored response has not": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], finish=None),
@@ -196,45 +207,55 @@ CHANGES: dict[str, Change] = {
     # instances
     "an instance works while it pulls": lambda s: put(busy(s)[0], phase=InstancePhase.PULLING),
     "an absent instance gives responses up": lambda s: put(
-        next(i for i in s.instances.values() if i.aborting and not i.running), phase=InstancePhase.ABSENT
+        next(i for i in s.fleet.instances.values() if i.aborting and not i.running), phase=InstancePhase.ABSENT
     ),
     "a response stops that does not run": lambda s: busy(s)[0].stopping.update({TrajectoryId(STRANGER, 0): None}),
     # responses
-    "more wait than are counted": lambda s: s.pending.update({next(iter(s.pending)): 9}),
-    "one that waits is not counted": lambda s: s.pending.popitem(),
-    "a running response is called generated": lambda s: s.generated.update({first_running(s).id: None}),
-    "a scored response is awaited": lambda s: s.scoring.update({members(s, TrajectoryPhase.SCORED)[0].id: None}),
+    "more wait than are counted": lambda s: s.responses.pending.update({next(iter(s.responses.pending)): 9}),
+    "one that waits is not counted": lambda s: s.responses.pending.popitem(),
+    "a running response is called generated": lambda s: s.rewards.generated.update({first_running(s).id: None}),
+    "a scored response is awaited": lambda s: s.rewards.scoring.update(
+        {members(s, TrajectoryPhase.SCORED)[0].id: None}
+    ),
     "a running response is forgotten": lambda s: busy(s)[0].running.popitem(),
     "a response runs elsewhere": other_instance,
     "a live response is given up": lambda s: busy(s)[0].aborting.update({first_running(s).id: None}),
-    "a live reward is cancelled": lambda s: s.cancelled.update({first_running(s).id: None}),
-    "surplus was not let go": lambda s: s.surplus.update({first_running(s).id: first_running(s)}),
+    "a live reward is aborted": lambda s: s.rewards.aborting.update({first_running(s).id: None}),
+    "surplus was not let go": lambda s: s.collection.surplus.update({first_running(s).id: first_running(s)}),
     # training groups
-    "a group is not counted": lambda s: put(s, num_train_groups=s.num_train_groups - 1),
-    "a taken group is called complete": lambda s: s.finished.update({s.batches[0][0]: None}),
-    "an open group is called complete": lambda s: s.finished.update({groups(s, GroupPhase.OPEN)[0].id: None}),
-    "a deferred group is forgotten": lambda s: s.queue.popitem(),
-    "a stranger is in the queue": lambda s: s.queue.update({STRANGER: None}),
-    "a group is taken twice": lambda s: s.batches.append((s.batches[0][0],)),
-    "a stranger is taken": lambda s: put(s, batches=[(STRANGER, *s.batches[0][1:]), *s.batches[1:]]),
-    "a group that is here is held back": lambda s: s.held.update({groups(s, GroupPhase.OPEN)[0].id: ""}),
-    "a group has no place": lambda s: s.groups.update(
+    "a group is not counted": lambda s: put(s.collection, num_live=s.collection.num_live - 1),
+    "a taken group is called complete": lambda s: s.collection.complete.update({s.training.batches[0][0]: None}),
+    "an open group is called complete": lambda s: s.collection.complete.update(
+        {groups(s, GroupPhase.OPEN)[0].id: None}
+    ),
+    "a deferred group is forgotten": lambda s: s.collection.queue.popitem(),
+    "a stranger is in the queue": lambda s: s.collection.queue.update({STRANGER: None}),
+    "a group is taken twice": lambda s: s.training.batches.append((s.training.batches[0][0],)),
+    "a stranger is taken": lambda s: put(
+        s.training, batches=[(STRANGER, *s.training.batches[0][1:]), *s.training.batches[1:]]
+    ),
+    "a group that is here is held back": lambda s: s.collection.held.update({groups(s, GroupPhase.OPEN)[0].id: ""}),
+    "a group has no place": lambda s: s.responses.groups.update(
         {STRANGER: Group(id=STRANGER, num_needed=1, phase=GroupPhase.EVALUATED)}
     ),
-    "a round has another number": lambda s: put(s.round, number=99),
-    "a round is too small": lambda s: put(s.round, size=s.num_train_groups - 1),
+    "a round has another number": lambda s: put(s.collection.round, number=99),
+    "a round is too small": lambda s: put(s.collection.round, size=s.collection.num_live - 1),
     "a long round leaves a long queue": fill_queue,
     # the bound
     "the ledger is out of order": misplace,
-    "a group is not in the ledger": lambda s: s.ledger.delete(next(g for g in s.ledger if s.ledger.is_reserved(g))),
+    "a group is not in the ledger": lambda s: s.collection.ledger.delete(
+        next(g for g in s.collection.ledger if s.collection.ledger.is_reserved(g))
+    ),
     "the ledger has a stranger": reserve_for_stranger,
     "the ledger has another group finished": swap_finished,
     "the ledger is a batch ahead": skip_batch,
     "a reservation is older than its group": age_reservation,
     # versions
-    "a version is published that is not there": lambda s: put(s, published=Version(s.version + 1)),
-    "training takes nothing": lambda s: s.batches or put(s, training=Pending(since=0.0, version=s.version)),
-    "an instance is ahead": lambda s: put(s.instances[InstanceId(0)], version=Version(9)),
+    "a version is published that is not there": lambda s: put(s.training, published=Version(s.training.version + 1)),
+    "training takes nothing": lambda s: (
+        s.training.batches or put(s.training, step=OpenRequest(since=0.0, version=s.training.version))
+    ),
+    "an instance is ahead": lambda s: put(s.fleet.instances[InstanceId(0)], version=Version(9)),
     "a group is ahead": evaluate_ahead,
     "an instance is behind its work": outdate,
     "an evaluation has fewer groups": set_evaluation,
@@ -245,17 +266,16 @@ CHANGES: dict[str, Change] = {
 def test_check_finds_that(name: str, states: list[tuple[Schedule, object]]) -> None:
     num_found = 0
     for schedule, snapshot in states:
-        state = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))._state
-        before = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))._state
-        check(state, schedule)
+        coordinator = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))
+        coordinator.check()
         try:
-            CHANGES[name](state)
+            CHANGES[name](coordinator.rooms)
         except (IndexError, KeyError, StopIteration, AttributeError, AssertionError, ValueError):
             continue  # a state without what is to be changed
-        if state == before:
+        if coordinator.snapshot() == snapshot:
             continue
         with pytest.raises((AssertionError, CoreError)):
-            check(state, schedule)
+            coordinator.check()
         num_found += 1
         if num_found == 3:
             return
@@ -266,6 +286,6 @@ def test_a_coordinator_checks_its_state(states: list[tuple[Schedule, object]]) -
     schedule, snapshot = states[0]
     coordinator = Coordinator.restore(schedule, snapshot, policies=policies_of(schedule))
     coordinator.check()
-    coordinator._state.num_train_groups += 1
+    coordinator.rooms.collection.num_live += 1
     with pytest.raises(AssertionError):
         coordinator.check()

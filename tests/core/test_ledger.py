@@ -13,10 +13,10 @@ import pytest
 from core.ledger_oracle import Counts, History, check_histories
 from core.ledger_worlds import explore
 from tailrace.core import codec
-from tailrace.core.admission import Admission, LedgerEntry, LedgerRules
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger import BatchState, Ledger
+from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules
+from tailrace.core.ledger.ledger import BatchState, Ledger
 
 
 def g(prompt: int) -> GroupId:
@@ -156,7 +156,7 @@ def test_a_group_version_may_rise_when_it_finishes_and_never_falls() -> None:
 @pytest.mark.parametrize("changes", [{"batch_size": 0}, {"max_staleness": -1}, {"capacity": 1}])
 def test_rules_without_a_batch_a_bound_or_room_are_refused(changes: dict[str, int]) -> None:
     sound = {"batch_size": 2, "max_staleness": 0, "capacity": 2}
-    with pytest.raises(ValueError, match="batch_size >= 1, max_staleness >= 0, capacity >= batch_size"):
+    with pytest.raises(ValueError, match="batch_size must be >= 1, max_staleness >= 0 and capacity >= batch_size"):
         LedgerRules(admission=Admission.DEADLINE, **{**sound, **changes})
 
 

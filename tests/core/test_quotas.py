@@ -10,10 +10,10 @@ import pytest
 from core.histories import I0, History, history, started, tail_batching
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.collection.rounds import shares
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.rounds import shares
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Leftovers
-from tailrace.core.trajectory import Finish
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_what_a_quota_left_over_still_counts_in_the_proportion() -> None:
         ended = ev.Finished(trajectory=response, length=1, finish=Finish.STOP)
         world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=(ended,)))
         world.tell(ev.ResponsesScored(scores=(world.score(response),)))
-    round = world.coordinator._state.round
+    round = world.coordinator.rooms.collection.round
     assert round is not None
-    assert {group.prompt: domain for group, domain in round.given_up.items()} == {6: "b", 2: "a"}
+    assert {group.prompt: domain for group, domain in round.quota_leftovers.items()} == {6: "b", 2: "a"}

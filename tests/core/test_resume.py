@@ -22,7 +22,7 @@ def test_losses_of_an_instance_are_forgiven() -> None:
     assert world.verdict is not None
     assert "instance 0 was lost 1 times" in world.verdict.reason
     world.crash_and_resume()
-    assert do.StartInstance(instance=I0) in world.entries[-1].commands
+    assert do.StartInstance(instance=I0, incarnation=2) in world.entries[-1].commands
     until(world, lambda: world.verdict is not None)
     assert world.verdict.is_complete
 
@@ -53,12 +53,12 @@ def test_a_checkpoint_is_not_written_of_a_version_the_trainer_has_left() -> None
 def test_a_checkpoint_is_asked_for_between_two_steps() -> None:
     """While a step is taken the trainer leaves the version that is to be kept."""
     world = started(batch_size=1, group_size=1, max_steps=9, leftovers=Leftovers.KEEP, max_staleness=2, save_interval=1)
-    state = world.coordinator._state
+    rooms = world.coordinator.rooms
     until(world, lambda: any(isinstance(command, do.SaveCheckpoint) for command in world.open))
     [late] = saves(world)
     world.open.remove(late)  # it takes longer than the next step
-    until(world, lambda: state.save_due == 2 and state.training is not None)
+    until(world, lambda: rooms.training.save_due == 2 and rooms.training.step is not None)
     world.answer(late)
     assert saves(world) == [late]
-    until(world, lambda: state.version == 3)
+    until(world, lambda: rooms.training.version == 3)
     assert saves(world) == [late, do.SaveCheckpoint(version=Version(3))]

@@ -11,12 +11,12 @@ from core.histories import active_partial, history, started, tail_batching
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.collection.groups import begin
+from tailrace.core.collection.rounds import next_round
+from tailrace.core.collection.rules import request_prompts
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.core.moves import begin
-from tailrace.core.round_rules import request_prompts
-from tailrace.core.rounds import next_round
+from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EvalSet, Leftovers, Limits, VersionCap
-from tailrace.core.state import State
 from tailrace.policies.strategies import policies_of
 
 HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
@@ -27,26 +27,28 @@ def test_a_prompt_that_comes_again_too_early_is_held_back_and_replaced() -> None
     world = started(group_size=1, leftovers=Leftovers.DEFER, launch_prompts=3)
     prompts = ((0, 5), (0, 6), (1, 5))
     world.tell(ev.PromptsOffered(source="train", prompts=prompts, next_epoch=1, next_offset=1))
-    state = world.coordinator._state
-    assert list(state.groups) == [GroupId("train", 0, 5), GroupId("train", 0, 6)]
-    assert list(state.held) == [GroupId("train", 1, 5)]
+    rooms = world.coordinator.rooms
+    assert list(rooms.responses.groups) == [GroupId("train", 0, 5), GroupId("train", 0, 6)]
+    assert list(rooms.collection.held) == [GroupId("train", 1, 5)]
     assert do.RequestPrompts(source="train", epoch=1, offset=1, count=1) in world.entries[-1].commands
 
 
 def test_prompts_that_were_held_back_come_before_others_and_one_visit_after_the_other() -> None:
     schedule = started(group_size=1, leftovers=Leftovers.DEFER, launch_prompts=3).schedule
-    state = State.initial(schedule)
-    state.round = next_round(state, schedule)
+    rooms = Rooms(schedule, policies_of(schedule))
+    rooms.collection.round = next_round(rooms)
     first, *held = [GroupId("train", *visit) for visit in ((0, 7), (1, 5), (2, 5), (1, 7), (1, 6), (1, 8))]
-    begin(state, schedule, first, "")
-    state.held = dict.fromkeys(held, "")
-    assert list(request_prompts(state, schedule, policies_of(schedule), 0.0)) == [], "the round is full"
-    assert [(group.epoch, group.prompt) for group in state.groups] == [(0, 7), (1, 5), (1, 6)]
-    state.round.size = 5
-    [request] = request_prompts(state, schedule, policies_of(schedule), 0.0)
+    begin(rooms, first, "")
+    rooms.collection.held = dict.fromkeys(held, "")
+    assert not [c for c in request_prompts(rooms, 0.0) if c is not None], "the round is full"
+    assert [(group.epoch, group.prompt) for group in rooms.responses.groups] == [(0, 7), (1, 5), (1, 6)]
+    rooms.collection.round.size = rooms.collection.round.num_kept = 5
+    [request] = [c for c in request_prompts(rooms, 0.0) if c is not None]
     assert request == do.RequestPrompts(source="train", epoch=0, offset=0, count=1)
-    assert list(state.groups)[3:] == [GroupId("train", 1, 8)]
-    assert [(group.epoch, group.prompt) for group in state.held] == [(2, 5), (1, 7)], "their prompts are here already"
+    assert list(rooms.responses.groups)[3:] == [GroupId("train", 1, 8)]
+    assert [(group.epoch, group.prompt) for group in rooms.collection.held] == [(2, 5), (1, 7)], (
+        "their prompts are here already"
+    )
 
 
 def test_a_queue_of_several_batches_is_trained_in_long_rounds_one_after_the_other() -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.core.admission import Admission
-from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, Strategy
 
 UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}

@@ -9,10 +9,10 @@ import pytest
 from core.histories import history
 from tailrace.config import presets
 from tailrace.core import commands as do
+from tailrace.core.collection.rounds import Round
+from tailrace.core.collection.speculation import ROUNDS_PER_TRIAL, Search
 from tailrace.core.ids import Version
-from tailrace.core.rounds import Round
 from tailrace.core.schedule import Leftovers, Schedule
-from tailrace.core.speculation import ROUNDS_PER_TRIAL, Search
 
 TRIALS = ((5, 3), (6, 3), (8, 4))
 
@@ -33,7 +33,7 @@ def tail_batching(**changes: object) -> Schedule:
 
 
 def round_of(size: int, *, is_long: bool = False) -> Round:
-    return Round(number=0, is_long=is_long, version=Version(0), size=size, num_members=2, batch_size=4)
+    return Round(number=0, is_long=is_long, version=Version(0), size=size, num_kept=size, num_members=2, batch_size=4)
 
 
 def searched(short: dict[int, float], long: float | None) -> Search:
@@ -104,8 +104,11 @@ def test_the_search_survives_a_restart() -> None:
     for seed in range(4):
         found = history(schedule, random.Random(f"restart-{seed}"), trouble=0.05)
         assert found.verdict.is_complete
-        state = found.world.coordinator._state
-        assert sum(timing.count for timing in state.search.short.values()) + state.search.long.count >= 12
+        rooms = found.world.coordinator.rooms
+        assert (
+            sum(timing.count for timing in rooms.collection.search.short.values()) + rooms.collection.search.long.count
+            >= 12
+        )
 
 
 def test_strict_mode_never_launches_more_responses() -> None:

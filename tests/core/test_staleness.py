@@ -32,20 +32,23 @@ from core.lagging_world import LaggingWorld
 from core.token_world import TokenWorld
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.coordination import Coordination, Strategy
 from tailrace.core.costs import CostModel
+from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.schedule import Schedule
-from tailrace.core.views import fleet_view
+from tailrace.core.schedule import Coordination, Schedule, Strategy
 from tailrace.policies.strategies import policies_of
 
 STRATEGIES = ("routing", "synchronization", "migration")
-CHOICES = [dict(zip(STRATEGIES, choice, strict=True)) for choice in product(Strategy, repeat=3)]
+ANY = (Strategy.VANILLA, Strategy.THROUGHPUT)
+CHOICES = [
+    *(dict(zip(STRATEGIES, choice, strict=True)) for choice in product(ANY, repeat=3)),
+    {"routing": Strategy.FIXED, "synchronization": Strategy.VANILLA, "migration": Strategy.VANILLA},
+]
 
 
 def name_of(choice: dict[str, Strategy]) -> str:
     chosen = [name for name, strategy in choice.items() if strategy is Strategy.THROUGHPUT]
-    return "+".join(chosen) or "vanilla"
+    return "+".join(chosen) or choice["routing"].value
 
 
 @held_to(45)
@@ -67,7 +70,7 @@ class CountingWorld(LaggingWorld):
 
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
-        schedule, ledger = self.schedule, self.coordinator._state.ledger
+        schedule, ledger = self.schedule, self.coordinator.rooms.collection.ledger
         most = ((schedule.max_staleness or 0) + 1) * schedule.num_launched
         assert ledger.num_reserved + ledger.num_occupied <= most
 
@@ -90,7 +93,7 @@ def test_staleness_property_5_what_was_begun_is_trained_given_up_or_still_there(
                 case do.Submit(dispatches=dispatches):
                     for dispatch in dispatches:
                         fates.setdefault(dispatch.trajectory, Counter())
-                case do.Abort(trajectories=trajectories) | do.CancelScores(trajectories=trajectories):
+                case do.Abort(trajectories=trajectories) | do.AbortScores(trajectories=trajectories):
                     for trajectory in trajectories:
                         fates[trajectory]["aborted"] += 1
     for trajectory in (t for step in found.steps() for t in step.trajectories):
@@ -185,8 +188,8 @@ def test_staleness_property_8_bound_0_equals_the_synchronous_run(case: Case, see
             assert ours.read(trajectory) == sync.read(trajectory)
 
 
-def steps_of(world: TokenWorld) -> list[do.TrainStep]:
-    return [c for entry in world.entries for c in entry.commands if isinstance(c, do.TrainStep)]
+def steps_of(world: TokenWorld) -> list[do.Accumulate]:
+    return [c for entry in world.entries for c in entry.commands if isinstance(c, do.Accumulate)]
 
 
 @held_to(45)
@@ -203,7 +206,7 @@ class AnsweredWorld(LaggingWorld):
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
         if self.verdict is None and not self.open and not any(self.mail.values()) and not self.slowed:
-            view = fleet_view(self.coordinator._state, self.schedule, self.now)
+            view = fleet_view(self.coordinator.rooms, self.now)
             assert {each.instance for each in view.instances} == set(self.running), "a snapshot is not valid"
 
 
@@ -214,11 +217,11 @@ class TwiceWorld(LaggingWorld):
         super().tell(event)
         if self.verdict is not None or self.rng.random() < 0.7:
             return
-        state = self.coordinator._state
+        rooms = self.coordinator.rooms
         before = json.dumps(self.coordinator.snapshot())
         policies, answers = policies_of(self.schedule), []
         for _ in range(2):
-            seen = [fleet_view(state, self.schedule, self.now) for _ in range(3)]
+            seen = [fleet_view(rooms, self.now) for _ in range(3)]
             free = [list(view.admission.free or ()) for view in seen]
             routes = list(policies.routing.route(seen[0]))
             pulls = list(policies.synchronization.choose(seen[1]))
@@ -247,4 +250,4 @@ def test_the_cases_cover_every_bound_validation_and_strategy() -> None:
         seen.update(("fault", fault.kind) for fault in case.faults)
 
     collect()
-    assert len(seen) == 4 + 2 + 2 * len(STRATEGIES) + 4
+    assert len(seen) == 4 + 2 + 2 * len(STRATEGIES) + 1 + 4, "routing has one strategy more than the others"

@@ -82,7 +82,7 @@ def test_tail_batching_property_5_nothing_of_a_round_is_left_when_it_ends(case: 
                     scoring |= {t for t in trajectories if t.group.source == "train"}
                 case do.Abort(trajectories=trajectories):
                     running -= set(trajectories)
-                case do.CancelScores(trajectories=trajectories):
+                case do.AbortScores(trajectories=trajectories):
                     scoring -= set(trajectories)
                 case do.CloseRound():
                     assert not running

@@ -12,8 +12,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, Schedule
-from tailrace.core.trajectory import Finish
 from tailrace.policies.strategies import policies_of
 
 
@@ -41,7 +41,7 @@ def test_a_wait_for_several_names_the_first_and_counts_the_others() -> None:
 def test_a_step_and_an_instance_that_starts_are_named() -> None:
     world = started()
     assert "start of instance 0" in names(world)
-    until(world, lambda: any(isinstance(command, do.TrainStep) for command in world.open))
+    until(world, lambda: any(isinstance(command, do.Accumulate) for command in world.open))
     assert "optimizer step 1" in names(world)
 
 

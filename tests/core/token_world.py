@@ -20,8 +20,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
-from tailrace.core.trajectory import Finish
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -17,8 +19,9 @@ from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
+from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import Schedule
-from tailrace.core.trajectory import Finish
 from tailrace.policies.strategies import policies_of
 
 Sender = InstanceId | str
@@ -43,18 +46,22 @@ class World:
         num_prompts: int = 7,
         trouble: float = 0.0,
         checks: bool = True,
+        rules: Sequence[Rule] = RULES,
     ) -> None:
         self.schedule, self.rng, self.num_prompts, self.trouble = schedule, rng, num_prompts, trouble
-        self.checks = checks
-        self.coordinator = Coordinator(schedule, policies=policies_of(schedule))
+        self.checks, self.rules = checks, rules
+        self.coordinator = Coordinator(schedule, policies=policies_of(schedule), rules=rules)
         self.entries: list[Entry] = []
         self.now = 0.0
         self.open: deque[do.Command] = deque()
         self.running: dict[InstanceId, dict[TrajectoryId, int]] = {}
         self.versions: dict[InstanceId, Version] = {}
+        self.incarnations: dict[InstanceId, int] = {}
         self.published = Version(0)
         """What an instance that pulls gets: it may be newer than what it was told to pull."""
         self.trained: list[tuple[TrajectoryId, ...]] = []
+        self.accumulated: tuple[TrajectoryId, ...] = ()
+        """Of the step that the trainer is at."""
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
         self.rewards: dict[TrajectoryId, None] = {}
@@ -100,7 +107,13 @@ class World:
 
     def say(self, sender: Sender, event: ev.Event) -> None:
         """Something has happened, and the core hears of it."""
-        self.tell(event)
+        self.tell(self.signed(event))
+
+    def signed(self, event: ev.Event) -> ev.Event:
+        """The event with the incarnation of its instance, which came with the command to start it."""
+        if (number := getattr(event, "instance", None)) is None or not hasattr(event, "incarnation"):
+            return event
+        return replace(event, incarnation=self.incarnations.get(number, 0))
 
     def tell(self, event: ev.Event) -> None:
         commands = self.coordinator.handle(event, now=self.now)
@@ -113,10 +126,14 @@ class World:
                     self.verdict = command
                 case do.SetTimer(at=at):
                     self.timer = at
-                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.LeaveOut():
+                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped():
                     pass
                 case _:
                     self.open.append(command)
+
+    def believed(self, report: ev.RolloutReported) -> tuple[ev.Progressed | ev.Finished, ...]:
+        """The parts of a report that were true when it came: here, all of them."""
+        return report.parts
 
     def take_one(self) -> do.Command:
         """Any open command; but what one adapter was told comes to it in that order.
@@ -124,8 +141,9 @@ class World:
         A version is published, beside everything else the trainer does, before the next step ends.
         """
         chosen = self.rng.choice(self.open)
-        if isinstance(chosen, do.TrainStep):
-            chosen = next((c for c in self.open if isinstance(c, do.PublishWeights)), chosen)
+        if isinstance(chosen, do.FinishStep):
+            before = do.PublishWeights | do.Accumulate
+            chosen = next((c for c in self.open if isinstance(c, before)), chosen)
         receiver = getattr(chosen, "instance", type(chosen))
         first = next(c for c in self.open if getattr(c, "instance", type(c)) == receiver)
         self.open.remove(first)
@@ -137,6 +155,7 @@ class World:
                 self.say("prompts", self.offer(command))
             case do.StartInstance(instance=instance):
                 self.running[instance], self.versions[instance] = {}, Version(0)
+                self.incarnations[instance] = getattr(command, "incarnation", 0)
                 self.say(instance, ev.InstanceStarted(instance=instance, version=Version(0)))
             case do.KillInstance(instance=instance, reason=reason):
                 self.lose(instance, reason)
@@ -148,8 +167,8 @@ class World:
                 lengths = {t: self.running[instance].pop(t, 0) for t in trajectories}
                 aborted = tuple(ev.Aborted(trajectory=t, length=length) for t, length in lengths.items())
                 self.say(instance, ev.ResponsesAborted(instance=instance, aborted=aborted))
-            case do.CancelScores(trajectories=trajectories):
-                self.cancel(trajectories)
+            case do.AbortScores(trajectories=trajectories):
+                self.abort(trajectories)
             case do.ReleaseMemory(instance=instance):
                 assert not self.running[instance], "release with live requests"
                 self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
@@ -161,8 +180,13 @@ class World:
                 self.rewards.update(dict.fromkeys(trajectories))
             case do.StartTrainer():
                 self.reach()
-            case do.TrainStep(version=version, trajectories=trajectories):
-                self.trained.append(trajectories)
+            case do.Accumulate(version=version, trajectories=trajectories):
+                self.accumulated += trajectories
+                count = len(trajectories)
+                self.say("trainer", ev.GradientsAccumulated(version=version, num_responses=count, seconds=0.4))
+            case do.FinishStep(version=version):
+                self.trained.append(self.accumulated)
+                self.accumulated = ()
                 metrics = (("actor/lr", 0.1),)
                 self.say("trainer", ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=metrics))
             case do.PublishWeights(version=version):
@@ -218,13 +242,13 @@ class World:
             del self.rewards[trajectory]
         self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(t) for t in done)))
 
-    def cancel(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+    def abort(self, trajectories: tuple[TrajectoryId, ...]) -> None:
         """Those that are scored already are not heard of again."""
         left = [t for t in trajectories if t in self.rewards]
         for trajectory in left:
             del self.rewards[trajectory]
         if left:
-            scores = (ev.Scored(trajectory=t, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0) for t in left)
+            scores = (ev.Scored(trajectory=t, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for t in left)
             self.say("rewards", ev.ResponsesScored(scores=tuple(scores)))
 
     def report(self, instance: InstanceId, stopping: tuple[TrajectoryId, ...] = ()) -> None:
@@ -264,13 +288,21 @@ class World:
     def lose(self, instance: InstanceId, reason: str) -> None:
         self.running.pop(instance, None)
         self.open = deque(c for c in self.open if getattr(c, "instance", None) != instance)
-        self.tell(ev.InstanceLost(instance=instance, reason=reason))
+        self.tell(self.signed(ev.InstanceLost(instance=instance, reason=reason)))
+
+    def lose_trainer(self) -> None:
+        """The training process dies, with everything it was asked to do."""
+        self.accumulated = ()
+        kinds = do.StartTrainer | do.Accumulate | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
+        self.open = deque(c for c in self.open if not isinstance(c, kinds))
+        self.tell(ev.TrainerLost(reason="worker 'training' was killed by SIGKILL"))
 
     def crash_and_resume(self) -> None:
         snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
-        self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies_of(self.schedule))
+        policies = policies_of(self.schedule)
+        self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies, rules=self.rules)
         self.running, self.open, self.timer, self.verdict, self.rewards = {}, deque(), None, None, {}
-        self.published = Version(0)
+        self.published, self.accumulated = Version(0), ()
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
         checkpoint = self.saved[-1] if self.saved else None

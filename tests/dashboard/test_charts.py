@@ -11,7 +11,7 @@ from dashboard.test_report import crashed, finished
 from tailrace.dashboard import charts
 from tailrace.dashboard.figures import Chart, roomy
 from tailrace.observe.account import Account
-from tailrace.observe.timeline import Lane
+from tailrace.observe.time_use.timeline import Lane
 
 
 @pytest.fixture(scope="module")

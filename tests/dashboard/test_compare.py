@@ -15,7 +15,7 @@ from tailrace.config.load import assemble
 from tailrace.core.schedule import Leftovers
 from tailrace.dashboard import machine
 from tailrace.dashboard.compare import write_comparison
-from tailrace.observe.comparison import Compared, costs, lessons
+from tailrace.observe.schedules.comparison import Compared, costs, lessons
 
 SEED = 4711
 

@@ -17,11 +17,11 @@ from core.world import World
 from observe.runs import advance_until, write_checkpoint, write_journal
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import Version
+from tailrace.core.ids import InstanceId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, Schedule
-from tailrace.core.trajectory import Finish
 from tailrace.dashboard.diagnosis import Diagnosis
 from tailrace.dashboard.doctor import as_json, examine, lines
 
@@ -101,7 +101,7 @@ def test_a_reward_that_was_called_off_is_no_failure(tmp_path: Path) -> None:
     world = started()
     advance_until(world, lambda w: any(isinstance(c, do.Score) for c in w.open))
     (ask,) = [c for c in world.open if isinstance(c, do.Score)][:1]
-    called_off = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.CANCELLED, score=0.0, seconds=0.0)
+    called_off = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.ABORTED, score=0.0, seconds=0.0)
     entry = Entry(now=world.now, event=ev.ResponsesScored(scores=(called_off,)), commands=())
     run = write_journal(tmp_path / "run", [*world.entries, entry])
     assert "reward" not in subjects(examine(run))
@@ -204,6 +204,18 @@ def test_a_straggler_is_named_with_its_length_and_who_waits_for_it(tmp_path: Pat
     assert "on instance 0 (350 tokens so far); the other 7 of this step have been ready for 42 s" in (
         diagnosis.findings[0].what
     )
+
+
+def test_reports_that_were_refused_are_counted_and_the_last_is_named(tmp_path: Path) -> None:
+    world = straggling()
+    event = ev.InstanceStarted(instance=InstanceId(0), version=Version(0))
+    world.tell(event)
+    run = write_journal(tmp_path / "run", world.entries)
+    with alive(run):
+        diagnosis = examine(run, wall=wall(run, 0.0))
+    assert subjects(diagnosis) == ["reports", "straggler"]
+    assert "1 reports of workers were repeated" in diagnosis.findings[0].what
+    assert "instance 0 was not being started" in diagnosis.findings[0].what
 
 
 def test_a_dead_run_waits_for_nothing_and_can_be_continued(tmp_path: Path) -> None:

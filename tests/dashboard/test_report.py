@@ -19,7 +19,7 @@ from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.dashboard import samples
 from tailrace.dashboard.report import write_report
 from tailrace.observe.account import Account
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.journal.run_files import RunFiles
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 

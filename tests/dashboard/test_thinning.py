@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.dashboard.thinning import buckets, drawn
-from tailrace.observe.timeline import Lane, Span
+from tailrace.observe.time_use.timeline import Lane, Span
 
 
 @given(count=st.integers(0, 2000), limit=st.integers(1, 300))

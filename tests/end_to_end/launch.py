@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from tailrace.observe.metrics import TIMED_GROUPS
+from tailrace.observe.metrics.rows import TIMED_GROUPS
 
 SMALL: dict[str, Any] = {
     "schedule.rollout_batch_size": 4,

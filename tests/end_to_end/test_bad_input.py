@@ -7,14 +7,12 @@ one on purpose copies the new text from the failure into the table.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tailrace
+from end_to_end.rights import held_to_permissions
 from tailrace.cli.main import main
 from tailrace.config.load import SettingsError, load
+from tailrace.core.journal import FORMAT
 from tailrace.data.models import resolve_model
 from tailrace.engines.native.architecture import parse_architecture, weight_shapes
 from tailrace.engines.native.layout import engine_layout
@@ -116,7 +116,7 @@ def other_run(tmp: Path) -> list[str]:
     settings = load("quickstart", {"output_dir": str(tmp / "run"), "seed": "7"})
     directory = RunDirectory.open(settings)
     directory.begin(settings, {})
-    directory.journal.write_text("{}\n")
+    directory.journal.write_text(f'{{"format":{FORMAT}}}\n')
     directory.close()
     return []
 
@@ -228,11 +228,12 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "unsupported architecture": (
         model(change_config(architectures=["MambaForCausalLM"])),
         "the native engine does not support MambaForCausalLM; choose a model of LlamaForCausalLM, "
-        "Qwen2ForCausalLM, Qwen3ForCausalLM",
+        "Qwen2ForCausalLM, Qwen3ForCausalLM; other engines: rollout.from_run, which takes the responses of a saved run",
     ),
     "unsupported rope": (
         model(change_config(rope_parameters={"rope_type": "longrope"})),
-        "rope variant 'longrope' is not supported; supported are default, linear, dynamic, llama3, yarn",
+        "the native engine does not support the rope variant 'longrope'; it supports default, linear, dynamic, llama3, "
+        "yarn; other engines: rollout.from_run, which takes the responses of a saved run",
     ),
     "configuration lacks a number": (
         model(change_config(hidden_size=None)),
@@ -349,39 +350,27 @@ def test_a_missing_package_of_a_logger_is_named_with_its_extra(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Without the rights of the superuser, where the tests have them: to those nothing is forbidden."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("recipe", "sentence"),
     [
-        (["{tmp}/recipe.toml"], "cannot read the recipe {tmp}/recipe.toml: Permission denied; check the path"),
-        (["quickstart"], "cannot use output_dir {tmp}/run: Permission denied; choose another output_dir"),
+        ("secret.toml", "cannot read the recipe {tmp}/secret.toml: Permission denied; check the path"),
+        ("open.toml", "cannot use output_dir {tmp}/run: Permission denied; choose another output_dir"),
     ],
 )
 def test_what_may_not_be_read_or_written_is_a_sentence(
-    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Nobody may not read the installation either, so what the command needs of it is loaded before.
-    import tailrace.runtime.train  # noqa: F401
+    # The installation may belong to another user, so what the command needs of it is loaded before.
+    import tailrace.runtime.train_command  # noqa: F401
 
-    main(["train", "quickstart", "--dry-run"])
+    (tmp_path / "open.toml").write_text("")
+    (tmp_path / "secret.toml").write_text("")
+    (tmp_path / "secret.toml").chmod(0)
+    main(["train", str(tmp_path / "open.toml"), "--dry-run"])
     capsys.readouterr()
-    (tmp_path / "recipe.toml").write_text("")
-    (tmp_path / "recipe.toml").chmod(0)
     tmp_path.chmod(0o500)
-    with nobody():
-        status = main(["train", words[0].format(tmp=tmp_path), "--output_dir", str(tmp_path / "run")])
+    with held_to_permissions():
+        status = main(["train", str(tmp_path / recipe), "--output_dir", str(tmp_path / "run")])
     assert status == 2
     assert capsys.readouterr().err.replace(str(tmp_path), "{tmp}") == f"tailrace: {sentence}\n"
     assert not (tmp_path / "run").exists()

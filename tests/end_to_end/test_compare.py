@@ -17,8 +17,8 @@ from tailrace.cli.main import main
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
-from tailrace.observe.comparison import Compared, costs, lessons, table
-from tailrace.observe.journal_file import read
+from tailrace.observe.journal.journal_file import read
+from tailrace.observe.schedules.comparison import Compared, costs, lessons, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 NAMES = ("sync", "tail-batching")
@@ -91,7 +91,7 @@ def test_every_figure_is_in_the_file_and_is_that_of_the_journal(comparison: Comp
 def test_the_pause_and_the_second_start_are_in_no_figure(comparison: Comparison) -> None:
     entries = comparison.journal("tail-batching")
     resumed = next(number for number, entry in enumerate(entries) if isinstance(entry.event, ev.RunResumed))
-    works = (do.Submit, do.TrainStep)
+    works = (do.Submit, do.Accumulate)
     goes_on = next(entry.now for entry in entries[resumed:] if any(isinstance(c, works) for c in entry.commands))
     pause_s = goes_on - entries[resumed - 1].now
     row = comparison.rows["tail-batching"]

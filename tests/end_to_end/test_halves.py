@@ -15,8 +15,9 @@ from tailrace.cli.main import main
 from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 from tailrace.core.events import RunResumed
-from tailrace.observe import journal_file, length_trace
-from tailrace.runtime.train import Result, train
+from tailrace.observe.journal import journal_file
+from tailrace.observe.prompts import length_trace
+from tailrace.runtime.train_command import Result, train
 from tailrace.store.payload_reader import PayloadReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -20,9 +20,9 @@ from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.core.journal import Entry
-from tailrace.core.trajectory import TrajectoryPhase
-from tailrace.observe.comparison import Compared
-from tailrace.observe.journal_file import read
+from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.observe.journal.journal_file import read
+from tailrace.observe.schedules.comparison import Compared
 from tailrace.policies.strategies import policies_of
 from tailrace.store.payload_reader import PayloadReader
 
@@ -64,8 +64,8 @@ def begun(entries: list[Entry], instance: InstanceId) -> dict[TrajectoryId, int]
     """Tokens of the responses that run on the instance and have some."""
     if not entries:
         return {}
-    state = followed(entries)._state
-    running = [state.trajectory(trajectory) for trajectory in state.instances[instance].running]
+    rooms = followed(entries).rooms
+    running = [rooms.responses.trajectory(trajectory) for trajectory in rooms.fleet.instances[instance].running]
     return {t.id: t.length for t in running if t.phase is TrajectoryPhase.RUNNING and t.length}
 
 
@@ -155,10 +155,10 @@ def test_responses_of_a_killed_instance_go_on_elsewhere_from_their_last_streamed
 
 def test_the_ledger_does_not_notice_a_loss(loss: Loss) -> None:
     coordinator = followed(loss.entries[: loss.at])
-    before = dict(coordinator._state.ledger.entries)
+    before = dict(coordinator.rooms.collection.ledger.entries)
     entry = loss.entries[loss.at]
     coordinator.handle(entry.event, now=entry.now)
-    after = coordinator._state.ledger.entries
+    after = coordinator.rooms.collection.ledger.entries
     assert before
     assert {group: after[group] for group in before} == before
 
@@ -208,7 +208,7 @@ def test_a_run_whose_instances_all_die_whenever_they_start_ends_with_a_sentence(
 def kill_instances(process: subprocess.Popen[Any]) -> None:
     try:
         children = psutil.Process(process.pid).children(recursive=True)
-        for child in [child for child in children if "tailrace.workers.rollout" in child.cmdline()]:
+        for child in [child for child in children if "tailrace.workers.rollout_worker:serve" in child.cmdline()]:
             child.kill()
     except psutil.NoSuchProcess:
         pass  # it ended by itself a moment ago

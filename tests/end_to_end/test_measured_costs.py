@@ -11,7 +11,7 @@ from end_to_end.launch import Run
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
-from tailrace.observe.journal_file import read
+from tailrace.observe.journal.journal_file import read
 from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.observe.journal_file import read
+from tailrace.observe.journal.journal_file import read
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -28,7 +28,7 @@ def cell(max_steps):
     )
 
 def interrupt_in_training():
-    while not (journal.exists() and b"TrainStep" in journal.read_bytes()):
+    while not (journal.exists() and b"FinishStep" in journal.read_bytes()):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 

@@ -11,13 +11,13 @@ import pytest
 from end_to_end import launch
 from end_to_end.launch import Run
 from tailrace.core import commands as do
-from tailrace.core.coordination import Strategy
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import CostsMeasured, RolloutReported, RunResumed, RunStarted
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.journal import Entry, replay_all
-from tailrace.observe.comparison import Compared
-from tailrace.observe.journal_file import read
+from tailrace.core.schedule import Strategy
+from tailrace.observe.journal.journal_file import read
+from tailrace.observe.schedules.comparison import Compared
 from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
@@ -80,7 +80,7 @@ def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_pat
     launch.train_well(output, **given)
     entries = [entry for _, entry in read(output / "journal.jsonl")]
     assert replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
-    steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.TrainStep)}
+    steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.Accumulate)}
     assert sorted(steps) == list(range(6))
     trained = Counter(group for step in steps.values() for group in {t.group for t in step.trajectories})
     assert set(trained.values()) == {1}

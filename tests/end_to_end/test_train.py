@@ -16,7 +16,7 @@ from end_to_end.launch import Run
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import InstanceLost, RunResumed
 from tailrace.core.journal import replay_all
-from tailrace.observe.journal_file import read
+from tailrace.observe.journal.journal_file import read
 from tailrace.policies.strategies import policies_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for all runs that are shared
@@ -111,7 +111,9 @@ def test_a_killed_rollout_instance_is_replaced_and_changes_nothing(whole: Run, t
     process = launch.start(output, **whole.given)
     journal = output / "journal.jsonl"
     launch.wait_until(process, lambda: journal.exists() and b"RolloutReported" in journal.read_bytes())
-    (victim,) = [child for child in launch.children(process) if "tailrace.workers.rollout" in child.cmdline()]
+    (victim,) = [
+        child for child in launch.children(process) if "tailrace.workers.rollout_worker:serve" in child.cmdline()
+    ]
     victim.kill()
     assert process.wait(timeout=200) == 0
     lost = [entry.event for _, entry in read(journal) if isinstance(entry.event, InstanceLost)]

@@ -40,9 +40,9 @@ def wait_until(process: subprocess.Popen[str], has_come: Callable[[], object]) -
         time.sleep(0.02)
 
 
-def worker(process: subprocess.Popen[str], module: str) -> psutil.Process | None:
+def worker(process: subprocess.Popen[str], name: str) -> psutil.Process | None:
     children = psutil.Process(process.pid).children(recursive=True)
-    return next((child for child in children if f"tailrace.workers.{module}" in child.cmdline()), None)
+    return next((child for child in children if f"tailrace.workers.{name}_worker:serve" in child.cmdline()), None)
 
 
 def fill_disk(pid: int, num_bytes: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from engines.rollouts import responses
 from tailrace.core.ids import TrajectoryId
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Engine, Output, Request
 from tailrace.store.segment import Response
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Engine, Output, Request, Sampling
 from tailrace.store.segment import Response, Segment, Tokens, join
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.plan import DETERMINISTIC_CHUNK, Plan, Ticket
+from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Plan, Ticket
 
 
 def make_ticket(group: int, member: int = 0, *, prompt_length: int = 10, prefix_length: int = 0) -> Ticket:

@@ -12,7 +12,7 @@ from tailrace.engines.contract import Sampling
 from tailrace.engines.load_points import ROOM, STEPS, LoadBench
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.observe.engine_profile import LoadPoint
+from tailrace.observe.costs.engine_profile import LoadPoint
 
 MAX_LENGTH = 128 + ROOM
 

@@ -10,8 +10,9 @@ from tailrace.config.settings import Settings
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.data.training import TrainingPrompts
+from tailrace.rewards.assignment import RewardAssignment
 from tailrace.rewards.outcome import ScoreResult, ScoreTask
-from tailrace.rewards.plan import RewardPlan
+from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.reward_pool import RewardPool
 
 
@@ -21,7 +22,7 @@ def training(settings: Settings) -> TrainingPrompts:
 
 def scores(settings: Settings, prompts: PromptSet, responses: list[tuple[int, str]], logs: Path) -> list[ScoreResult]:
     """Results of (prompt index, response), in that order, by real reward processes."""
-    plan = RewardPlan.make(settings, [prompts])
+    plan = RewardAssignment.make(settings, [prompts])
     tasks = [_task(member, prompts[index], text, plan) for member, (index, text) in enumerate(responses)]
 
     async def scenario() -> list[ScoreResult]:
@@ -33,7 +34,7 @@ def scores(settings: Settings, prompts: PromptSet, responses: list[tuple[int, st
             if len(results) == len(tasks):
                 complete.set()
 
-        pool = RewardPool(settings.reward, log_dir=logs, on_result=receive, uses=plan.uses)
+        pool = RewardPool(settings.reward, launch=ProcessLauncher(logs), on_result=receive, uses=plan.uses)
         await pool.start()
         try:
             for task in tasks:
@@ -47,7 +48,7 @@ def scores(settings: Settings, prompts: PromptSet, responses: list[tuple[int, st
     return asyncio.run(scenario())
 
 
-def _task(member: int, prompt: Prompt, response: str, plan: RewardPlan) -> ScoreTask:
+def _task(member: int, prompt: Prompt, response: str, plan: RewardAssignment) -> ScoreTask:
     return ScoreTask(
         trajectory=TrajectoryId(GroupId("train", 0, prompt.index), member),
         row=prompt.row,

@@ -37,4 +37,4 @@ def test_a_repository_of_data_files_is_read_by_split(tmp_path: Path) -> None:
 
 def test_a_dataset_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
     last = read("hf:somebody/some-data:test", tmp_path).stderr.strip().split("\n")[-1]
-    assert last.startswith("ValueError: dataset 'somebody/some-data:test' cannot be had from Hugging Face: ")
+    assert last.startswith("ValueError: dataset 'somebody/some-data:test' cannot be downloaded from Hugging Face: ")

@@ -10,7 +10,7 @@ from formats.scored import scores, training
 from tailrace.config.load import check
 from tailrace.core.outcomes import Outcome
 from tailrace.data.rows import read_rows
-from tailrace.rewards.plan import RewardPlan
+from tailrace.rewards.assignment import RewardAssignment
 
 pytest.importorskip("reasoning_gym")
 
@@ -20,7 +20,7 @@ def test_tasks_are_scored_by_their_own_scorer_unless_the_run_names_another(tmp_p
     prompts = training(settings).prompts
     assert len(prompts) == 3
     assert prompts.notes == ()
-    plan = RewardPlan.make(settings, [prompts])
+    plan = RewardAssignment.make(settings, [prompts])
     assert plan.note == "rewards: reasoning_gym"
     answer = str(prompts[1].row["answer"])
     responses = [answer, f"well\n<answer>{answer}</answer>", f"#### {answer}", "<answer>no</answer>", ""]
@@ -30,7 +30,7 @@ def test_tasks_are_scored_by_their_own_scorer_unless_the_run_names_another(tmp_p
     assert max(result.score for result in results[3:]) < 0.1
 
     other = check({"reward": {"functions": ["exact_match"]}})
-    assert RewardPlan.make(other, [prompts]).note == "rewards: exact_match"
+    assert RewardAssignment.make(other, [prompts]).note == "rewards: exact_match"
 
 
 def test_a_spec_always_gives_the_same_rows_and_another_seed_gives_others() -> None:

@@ -11,7 +11,7 @@ from formats.scored import scores, training
 from tailrace.config.load import check
 from tailrace.config.settings import Settings
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.plan import RewardPlan
+from tailrace.rewards.assignment import RewardAssignment
 
 REWARDS = """
 def runs(response, test_cases):
@@ -60,7 +60,7 @@ def test_each_source_is_scored_by_its_own_functions_and_has_its_own_numbers(tmp_
 
 def test_a_function_is_checked_against_the_columns_of_its_own_prompts_only(tmp_path: Path) -> None:
     settings = two_sources(tmp_path)
-    plan = RewardPlan.make(settings, [training(settings).prompts])
+    plan = RewardAssignment.make(settings, [training(settings).prompts])
     columns = {use.function.rpartition(":")[2]: use.columns for use in plan.uses}
     assert columns["runs"] == ("prompt", "test_cases")
     assert set(columns["exact_match"]) == {"question", "answer", "prompt"}
@@ -95,12 +95,12 @@ def test_data_cannot_name_code_that_the_settings_do_not(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "a", "reward": "os:system"}])
     settings = check({"data": {"train": path}})
     with pytest.raises(ValueError, match=r"a row of train names the reward 'os:system'.*add it to reward\.functions"):
-        RewardPlan.make(settings, [training(settings).prompts])
+        RewardAssignment.make(settings, [training(settings).prompts])
 
 
 def test_without_any_setting_prompts_are_scored_by_exact_match(tmp_path: Path) -> None:
     settings = check({"data": {"train": write(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "5"}])}})
-    assert RewardPlan.make(settings, [training(settings).prompts]).note == "rewards: exact_match"
+    assert RewardAssignment.make(settings, [training(settings).prompts]).note == "rewards: exact_match"
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,12 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Callable[
         kv_tokens: int | None = None,
         seed: int = 0,
         decode_text: Callable[[Sequence[int]], str] | None = None,
+        deterministic: bool = False,
     ) -> Engine:
         limits = EngineLimits(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens)
-        return NativeEngine(checkpoint, seed=seed, limits=limits, device="cuda", decode_text=decode_text)
+        return NativeEngine(
+            checkpoint, seed=seed, limits=limits, device="cuda", deterministic=deterministic, decode_text=decode_text
+        )
 
     return make
 

@@ -20,13 +20,13 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Schedule
 from tailrace.observe.account import Account
-from tailrace.observe.display import PlainDisplay
-from tailrace.observe.live import LiveDisplay
-from tailrace.observe.metrics import Metrics, Row
-from tailrace.observe.prediction import Prediction
-from tailrace.observe.rollout_display import RolloutDisplay
-from tailrace.observe.rollout_tally import RolloutTally
-from tailrace.observe.schedule_account import ScheduleAccount
+from tailrace.observe.costs.prediction import Prediction
+from tailrace.observe.display.display import PlainDisplay
+from tailrace.observe.display.live import LiveDisplay
+from tailrace.observe.display.rollout_display import RolloutDisplay
+from tailrace.observe.display.rollout_tally import RolloutTally
+from tailrace.observe.metrics.rows import Metrics, Row
+from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.sim.observations import Observations
 
 
@@ -38,7 +38,7 @@ class Told:
     scores: dict[TrajectoryId, float] = field(default_factory=dict)
     num_failed: int = 0
     """Rewards that failed; those that were called off did not."""
-    steps: list[do.TrainStep] = field(default_factory=list)
+    steps: list[do.Accumulate] = field(default_factory=list)
     """Those that were trained."""
     trained: list[int] = field(default_factory=list)
     """Tokens of each."""
@@ -46,7 +46,7 @@ class Told:
     """Tokens generated up to each."""
     left_out: list[tuple[GroupId, ...]] = field(default_factory=lambda: [()])
     """Filtered or dropped before each step; then those after the last."""
-    _asked: do.TrainStep | None = None
+    _asked: do.Accumulate | None = None
 
     def feed(self, entry: Entry) -> None:
         match entry.event:
@@ -57,7 +57,7 @@ class Told:
                 self.lengths |= {p.trajectory: max(p.length, self.lengths.get(p.trajectory, 0)) for p in aborted}
             case ev.ResponsesScored(scores=scores):
                 self.scores |= {s.trajectory: s.score if s.outcome is Outcome.OK else 0.0 for s in scores}
-                self.num_failed += sum(s.outcome not in (Outcome.OK, Outcome.CANCELLED) for s in scores)
+                self.num_failed += sum(s.outcome not in (Outcome.OK, Outcome.ABORTED) for s in scores)
             case ev.StepTrained():
                 assert self._asked is not None
                 self.steps.append(self._asked)
@@ -65,9 +65,9 @@ class Told:
                 self.totals.append(sum(self.lengths.values()))
                 self.left_out.append(())
         for command in entry.commands:
-            if isinstance(command, do.TrainStep):
+            if isinstance(command, do.Accumulate):
                 self._asked = command
-            elif isinstance(command, do.LeaveOut):
+            elif isinstance(command, do.ReportDropped):
                 self.left_out[-1] += (*command.filtered, *command.dropped)
 
 

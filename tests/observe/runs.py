@@ -14,8 +14,8 @@ from core.world import World
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
-from tailrace.observe.journal_file import JournalFile
-from tailrace.observe.metrics import Metrics
+from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.observe.metrics.rows import Metrics
 from tailrace.policies.strategies import policies_of
 from tailrace.store.checksums import write_checksums
 

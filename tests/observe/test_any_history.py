@@ -25,12 +25,12 @@ from core.histories import (
     tail_batching,
 )
 from observe.observers import Observers
-from tailrace.core import commands as do
 from tailrace.core.schedule import EvalSet, Schedule
-from tailrace.observe import fairness
-from tailrace.observe.comparison import Compared
-from tailrace.observe.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, OFFERED, TRAINED
-from tailrace.observe.timeline import DOWN
+from tailrace.observe.prompts import fairness
+from tailrace.observe.prompts.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, OFFERED, TRAINED
+from tailrace.observe.schedules.comparison import Compared
+from tailrace.observe.shared_fold.records import Work
+from tailrace.observe.time_use.timeline import DOWN
 
 
 def keeping(rng: random.Random, **changes: object) -> Schedule:
@@ -95,7 +95,7 @@ def check_rows(observers: Observers) -> None:
         ages = [step.version - oldest for oldest in step.oldest]
         assert (row["staleness/max"], row["staleness/mean"]) == (max(ages), pytest.approx(fmean(ages)))
         assert row["groups/num_samples"] == len(step.trajectories)
-        assert row["groups/num_left_out"] == len(left_out)
+        assert row["groups/num_dropped"] == len(left_out)
         assert row["perf/tokens_total"] == total
         assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in ("gen", "reward"))
         if not left_out:
@@ -136,27 +136,23 @@ def check_prompts(found: History, observers: Observers) -> None:
     assert counts["issued"] == offered.num_groups
     for name in (TRAINED, FILTERED, DROPPED):
         assert counts[name] == totals[name].num_groups
-    assert counts["queued"] - len(found.world.coordinator._state.held) == totals[DEFERRED].num_groups
+    assert counts["queued"] - len(found.world.coordinator.rooms.collection.held) == totals[DEFERRED].num_groups
 
 
 def check_instances(found: History, observers: Observers) -> None:
-    """Whoever says which responses an instance holds says the same as the core.
+    """The shared fold says the same as the core about which responses an instance holds, and what else is outstanding.
 
-    Of those that were called off it may have said meanwhile that they had ended.
+    A response that is being aborted may have ended in the meantime.
     """
-    state = found.world.coordinator._state
-    for number, instance in state.instances.items():
-        for told in (
-            observers.account._metrics._memory.running,
-            observers.account.timeline._running,
-            observers.costs.devices._running,
-            observers.live._running,
-        ):
-            assert {*instance.running} <= {*told.get(number, ())} <= {*instance.running, *instance.aborting}
-    assert observers.account.timeline._scoring == {*state.scoring, *state.cancelled}
-    asked = [do.TrainStep] * (state.training is not None) + [do.SaveCheckpoint] * (state.saving is not None)
-    assert sorted(map(str, observers.costs.devices._orders)) == sorted(map(str, asked))
-    assert len(observers.account.timeline._orders) == len(asked)
+    rooms, run = found.world.coordinator.rooms, observers.account._run
+    for number, instance in rooms.fleet.instances.items():
+        told = {*run.instance(number).running}
+        assert {*instance.running} <= told <= {*instance.running, *instance.aborting}
+    assert {*run.state.scoring} == {*rooms.rewards.scoring, *rooms.rewards.aborting}
+    asked = [Work.TRAIN] * (rooms.training.step is not None) + [Work.SAVE] * (rooms.training.saving is not None)
+    assert sorted(order.work.value for order in run.state.orders) == sorted(work.value for work in asked)
+    for other in (observers.resumed._run, observers.live._run, observers.costs._run):
+        assert other.state == run.state
 
 
 def check_times(found: History, observers: Observers) -> None:
@@ -173,16 +169,12 @@ def check_times(found: History, observers: Observers) -> None:
 
 
 def check_memory(found: History, observers: Observers) -> None:
-    """Nothing is remembered of responses that are over: their group is, or begins again, and no instance will speak of
-    them any more."""
-    state = found.world.coordinator._state
-    metrics, costs = observers.account._metrics._memory, observers.costs
-    spoken_of = {t for instance in state.instances.values() for t in (*instance.running, *instance.aborting)}
-    going_on = {number for number, group in state.groups.items() if group.members}
-
-    for known in (metrics.responses, metrics.first_version, metrics.lengths, costs._given_up):
-        assert not [t for t in known if t.group not in going_on and t not in spoken_of]
-    assert {t for each in metrics.aborting.values() for t in each} <= spoken_of
-    assert set(costs._groups) <= set(state.groups)
-    assert all(costs._groups.values())
-    assert set(observers.observations._ordered) <= {*state.scoring, *state.cancelled}
+    """The shared fold knows the responses that the core knows; of the others only those that an instance still runs."""
+    rooms, run = found.world.coordinator.rooms, observers.account._run
+    members = {t for group in rooms.responses.groups.values() for t in group.members}
+    in_progress = {response.id for response in run.in_progress()}
+    spoken_of = {t for instance in rooms.fleet.instances.values() for t in (*instance.running, *instance.aborting)}
+    assert in_progress <= {t for t in in_progress if t.group in rooms.responses.groups}
+    assert {t for t in run.state.responses if t not in in_progress} <= spoken_of
+    assert {t for t in members if rooms.responses.groups[t.group].members[t].length} <= in_progress
+    assert set(observers.observations._ordered) <= {*rooms.rewards.scoring, *rooms.rewards.aborting}

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import asdict
 from random import Random
 
 import numpy as np
 import pytest
 
 from tailrace.core.costs import PrefillWork
-from tailrace.observe.cost_fit import (
+from tailrace.observe.costs.fitting import (
     PREFILL_SHARE,
+    ErrorScale,
     PrefillCosts,
     StepCosts,
     error,
-    fit_jittery,
+    fit_engine,
+    fit_linear,
     fit_prefill,
-    fit_steps,
     non_negative,
     sample_s,
 )
-from tailrace.observe.token_clock import EngineSample
+from tailrace.observe.costs.token_clock import EngineSample
 
 COSTS = StepCosts(k1=2e-6, k2=4e-3, k3=5e-4, k4=1e-3, prefill_s=3e-5)
 
@@ -42,9 +42,9 @@ def test_a_column_of_zeros_has_no_coefficient() -> None:
     assert non_negative(np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([3.0, 6.0])) == pytest.approx([3.0, 0.0])
 
 
-@pytest.mark.parametrize("fit", [fit_steps, partial(fit_steps, is_relative=True), fit_jittery])
-def test_costs_are_found_again_in_samples_of_several_loads(fit: Callable[[list[EngineSample]], StepCosts]) -> None:
-    found = fit(several_loads())
+@pytest.mark.parametrize("scale", ErrorScale)
+def test_costs_are_found_again_in_samples_of_several_loads(scale: ErrorScale) -> None:
+    found = fit_engine(several_loads(), scale)
     for name in ("k1", "k2", "k3", "k4", "prefill_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6)
 
@@ -68,14 +68,25 @@ def test_news_that_comes_late_leads_to_no_costs_that_are_far_too_low() -> None:
         late.seconds, early.seconds = late.seconds + delay_s, early.seconds - delay_s
         samples += [late, early]
     true = [sample_s(COSTS, sample) for sample in samples]
-    assert error([sample_s(fit_jittery(samples), sample) for sample in samples], true) < 0.02
-    plain = fit_steps(samples, is_relative=True)
+    assert error([sample_s(fit_engine(samples, ErrorScale.EXPECTED), sample) for sample in samples], true) < 0.02
+    plain = fit_engine(samples, ErrorScale.MEASURED)
     assert error([sample_s(plain, sample) for sample in samples], true) > 0.5
 
 
 def test_many_samples_are_thinned_evenly() -> None:
     samples = several_loads() * 100
-    assert fit_jittery(samples).k3 == pytest.approx(COSTS.k3, rel=1e-6)
+    assert fit_engine(samples, ErrorScale.EXPECTED).k3 == pytest.approx(COSTS.k3, rel=1e-6)
+
+
+def test_a_cost_model_and_the_costs_of_steps_are_turned_into_each_other() -> None:
+    model = COSTS.to_model(k5=1.25)
+    assert model.k1 == pytest.approx(COSTS.k1 / 1.25)
+    assert asdict(StepCosts.of_model(model)) == pytest.approx(asdict(COSTS))
+
+
+def test_a_linear_cost_is_found_without_negative_parts() -> None:
+    assert fit_linear([[1, 10], [1, 30]], [3.0, 7.0]) == pytest.approx([1.0, 0.2])
+    assert fit_linear([[1, 10], [1, 30]], [1.0, 9.0])[0] == 0.0
 
 
 @pytest.mark.parametrize("share", [None, 0.1, 3.0])
@@ -90,7 +101,7 @@ def test_a_prompt_that_a_group_shares_has_a_cost_of_its_own(share: float | None)
         sample.resumed_batches = number % 2
         sample.seconds = sample_s(known, sample)
         samples.append(sample)
-    found = fit_steps(samples, shares_prompts=True, prefill=prefill)
+    found = fit_engine(samples, ErrorScale.SECONDS, shares_prompts=True, prefill=prefill)
     for name in ("k1", "k2", "k3", "k4", "prefill_s", "prefill_batch_s", "prompt_s"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-6)
 

@@ -7,7 +7,7 @@ from observe.test_schedule_account import trained as step_trained
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
-from tailrace.observe.schedule_account import ScheduleFigures
+from tailrace.observe.schedules.schedule_account import ScheduleFigures
 
 A, B = response(0), response(1)
 START = (do.StartTrainer(), do.StartInstance(instance=I0))

@@ -14,11 +14,11 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.core.journal import Entry
+from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Schedule
-from tailrace.core.waits import Wait
-from tailrace.observe.display import PlainDisplay, open_display
-from tailrace.observe.live import LiveDisplay, sparkline
-from tailrace.observe.metrics import Metrics
+from tailrace.observe.display.display import PlainDisplay, open_display
+from tailrace.observe.display.live import LiveDisplay, sparkline
+from tailrace.observe.metrics.rows import Metrics
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=4, num_instances=2)
 INSTANCE = InstanceId(0)
@@ -96,7 +96,9 @@ def test_the_load_of_every_instance_follows_the_journal(terminal: Terminal) -> N
                 display.row(row)
         fed = len(world.entries)
         text = picture(display)
-        held = {i.id: len(i.running) for i in world.coordinator._state.instances.values() if i.phase.value == "ready"}
+        held = {
+            i.id: len(i.running) for i in world.coordinator.rooms.fleet.instances.values() if i.phase.value == "ready"
+        }
         for number, count in held.items():
             line = next(line for line in text.splitlines() if f"instance {number}" in line)
             assert (f"{count} responses" if count else "idle") in line

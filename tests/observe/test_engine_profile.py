@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tailrace.core.costs import CostModel
-from tailrace.observe.engine_profile import LoadPoint, Measurement, between, fit, grid
+from tailrace.observe.costs.engine_profile import LoadPoint, Measurement, between, fit, grid
 
 ENGINE = CostModel(k1=2e-7, k2=3.2e-3, k3=2e-4, k4=1e-3, k5=1.5)
 PREFILL_S = 4e-5

@@ -12,15 +12,20 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import EvalSet, Schedule
-from tailrace.core.trajectory import Finish
-from tailrace.observe.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
+from tailrace.observe.prompts.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=2)
 
 
 def entry(event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=1.0, event=event, commands=commands)
+
+
+def submit(*trajectories: TrajectoryId) -> do.Submit:
+    dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in trajectories)
+    return do.Submit(instance=InstanceId(0), dispatches=dispatches)
 
 
 def members(prompt: int) -> list[TrajectoryId]:
@@ -31,9 +36,11 @@ def settled(schedule: Schedule, outcomes: list[tuple[Outcome, float]]) -> Fates:
     """One group, offered, generated (5 tokens each) and scored like this."""
     fates = Fates()
     fates.feed(entry(ev.RunStarted(schedule=schedule)))
-    fates.feed(entry(ev.PromptsOffered(source="train", prompts=((0, 7),), next_epoch=0, next_offset=1)))
+    offered = ev.PromptsOffered(source="train", prompts=((0, 7),), next_epoch=0, next_offset=1)
+    fates.feed(entry(offered, submit(*members(7))))
     finished = tuple(ev.Finished(trajectory=t, length=5, finish=Finish.STOP) for t in members(7))
-    fates.feed(entry(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=finished)))
+    report = ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=finished)
+    fates.feed(entry(report, do.Score(trajectories=tuple(members(7)))))
     for trajectory, (outcome, score) in zip(members(7), outcomes, strict=True):
         scored = ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.1)
         fates.feed(entry(ev.ResponsesScored(scores=(scored,))))
@@ -44,7 +51,7 @@ def test_a_group_that_was_trained_says_in_which_step_and_with_how_many_tokens() 
     fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.TIMEOUT, 0.0)])
     fate = fates.groups[GroupId("train", 0, 7)]
     assert fate.state == IN_PROGRESS
-    fates.feed(entry(ev.TimerFired(), do.TrainStep(version=Version(0), trajectories=tuple(members(7)), scores=(1, 0))))
+    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), trajectories=tuple(members(7)), scores=(1, 0))))
     fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (fate.state, fate.step, fate.num_tokens, fate.mean_score, fate.num_failed) == (TRAINED, 1, 10, 0.5, 1)
     assert fates.lengths[0].generated == fates.lengths[0].trained == [5, 5]
@@ -54,7 +61,7 @@ GROUP = GroupId("train", 0, 7)
 
 
 def test_a_reward_that_was_called_off_is_neither_a_failure_nor_a_score_of_nothing() -> None:
-    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.CANCELLED, 0.0)])
+    fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.ABORTED, 0.0)])
     assert (fates.groups[GROUP].mean_score, fates.groups[GROUP].num_failed) == (1.0, 0)
     assert fates.settled() == [], "its second response has no reward"
 
@@ -62,9 +69,9 @@ def test_a_reward_that_was_called_off_is_neither_a_failure_nor_a_score_of_nothin
 @pytest.mark.parametrize(
     ("command", "state"),
     [
-        (do.LeaveOut(dropped=(GROUP,)), DROPPED),
-        (do.LeaveOut(filtered=(GROUP,)), FILTERED),
-        (do.LeaveOut(restarted=(GROUP,)), IN_PROGRESS),
+        (do.ReportDropped(dropped=(GROUP,)), DROPPED),
+        (do.ReportDropped(filtered=(GROUP,)), FILTERED),
+        (do.ReportDropped(restarted=(GROUP,)), IN_PROGRESS),
         (do.CloseRound(round=0, is_long=False, accepted=(), dropped=(GROUP,)), DROPPED),
         (do.CloseRound(round=0, is_long=False, accepted=(), deferred=(GROUP,)), DEFERRED),
     ],
@@ -88,10 +95,11 @@ def test_a_deferred_group_comes_back_and_wastes_what_it_had() -> None:
 def test_aborted_and_surplus_responses_are_wasted_and_trained_ones_are_not() -> None:
     fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 0.0)])
     extra = TrajectoryId(GROUP, 2)
+    fates.feed(entry(ev.TimerFired(), submit(extra)))
     aborted = (ev.Aborted(trajectory=extra, length=4),)
     fates.feed(entry(ev.ResponsesAborted(instance=InstanceId(0), aborted=aborted)))
     first = members(7)[:1]
-    fates.feed(entry(ev.TimerFired(), do.TrainStep(version=Version(0), trajectories=tuple(first), scores=(1,))))
+    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), trajectories=tuple(first), scores=(1,))))
     fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (fates.groups[GROUP].num_tokens, fates.groups[GROUP].num_wasted) == (14, 9)
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.world import World
 from tailrace.core.schedule import Schedule
-from tailrace.observe.journal_file import JournalFile, read
+from tailrace.observe.journal.journal_file import JournalFile, read
 
 
 def write_run(path: Path, num_entries: int = 40) -> World:

@@ -10,11 +10,11 @@ import pytest
 from core.world import World
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
-from tailrace.observe import length_trace
-from tailrace.observe.fates import Fates
-from tailrace.observe.length_trace import LengthTrace, PromptLengths
-from tailrace.observe.rollout_display import RolloutDisplay
-from tailrace.observe.rollout_tally import RolloutTally
+from tailrace.observe.display.rollout_display import RolloutDisplay
+from tailrace.observe.display.rollout_tally import RolloutTally
+from tailrace.observe.prompts import length_trace
+from tailrace.observe.prompts.fates import Fates
+from tailrace.observe.prompts.length_trace import LengthTrace, PromptLengths
 
 SCHEDULE = Schedule(
     train_source="",

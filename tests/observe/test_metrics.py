@@ -13,10 +13,10 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import EvalSet, Leftovers, Schedule
-from tailrace.core.trajectory import Finish
-from tailrace.observe.metrics import Metrics, Row
-from tailrace.observe.response_metrics import percentile
+from tailrace.observe.metrics.response_metrics import percentile
+from tailrace.observe.metrics.rows import Metrics, Row
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=1)
 INSTANCE = InstanceId(0)
@@ -27,6 +27,14 @@ def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=now, event=event, commands=commands)
 
 
+def submit(*trajectories: TrajectoryId) -> do.Submit:
+    return do.Submit(instance=INSTANCE, dispatches=tuple(do.Dispatch(trajectory=t, start=0) for t in trajectories))
+
+
+def score(*trajectories: TrajectoryId) -> do.Score:
+    return do.Score(trajectories=trajectories)
+
+
 def one_step() -> tuple[Metrics, Row]:
     """Two groups of two: scores 1, 0 and 1, (timeout); lengths 10, 20, 30, 40, the last one clipped."""
     ids = [TrajectoryId(GroupId("train", 0, prompt), member) for prompt in (0, 1) for member in (0, 1)]
@@ -34,25 +42,19 @@ def one_step() -> tuple[Metrics, Row]:
     outcomes = [Outcome.OK, Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
     scores = [1.0, 0.0, 1.0, 0.0]
     metrics = Metrics()
-    dispatches = tuple(do.Dispatch(trajectory=i, start=0) for i in ids)
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
-    metrics.feed(
-        entry(
-            1.0,
-            ev.InstanceStarted(instance=INSTANCE, version=Version(0)),
-            do.Submit(instance=INSTANCE, dispatches=dispatches),
-        )
-    )
+    metrics.feed(entry(1.0, ev.InstanceStarted(instance=INSTANCE, version=Version(0)), submit(*ids)))
     finished = tuple(
         ev.Finished(trajectory=i, length=lengths[i], finish=Finish.LENGTH if lengths[i] == 40 else Finish.STOP)
         for i in ids
     )
-    metrics.feed(entry(3.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
+    metrics.feed(entry(3.0, report, score(*ids)))
     scored = tuple(
         ev.Scored(trajectory=i, outcome=o, score=s, seconds=0.25, extras=(("style", s),))
         for i, o, s in zip(ids, outcomes, scores, strict=True)
     )
-    train = do.TrainStep(version=Version(0), trajectories=tuple(ids), scores=tuple(scores))
+    train = do.Accumulate(version=Version(0), trajectories=tuple(ids), scores=tuple(scores))
     metrics.feed(entry(3.5, ev.ResponsesScored(scores=scored), train))
     (row,) = metrics.feed(entry(5.0, ev.StepTrained(version=Version(1), seconds=1.5, metrics=(("actor/lr", 0.1),))))
     return metrics, row
@@ -92,12 +94,12 @@ def test_a_step_by_hand(name: str, value: float) -> None:
 def test_a_response_is_as_stale_as_its_oldest_token() -> None:
     metrics = Metrics()
     old, new = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(old, new)))
     begun = (ev.Progressed(trajectory=old, length=1),)
     metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
     done = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (old, new))
     metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(5), finished=done)))
-    train = do.TrainStep(version=Version(5), trajectories=(old, new), scores=(0.0, 0.0))
+    train = do.Accumulate(version=Version(5), trajectories=(old, new), scores=(0.0, 0.0))
     metrics.feed(entry(3.0, ev.TimerFired(), train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
@@ -109,10 +111,11 @@ def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
     first, second = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
     finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (first, second))
     scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (first, second))
-    steps = [do.TrainStep(version=Version(n), trajectories=(t,), scores=(1.0,)) for n, t in enumerate((first, second))]
+    steps = [do.Accumulate(version=Version(n), trajectories=(t,), scores=(1.0,)) for n, t in enumerate((first, second))]
     trained = [ev.StepTrained(version=Version(n), seconds=1.0, metrics=()) for n in (1, 2)]
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
-    metrics.feed(entry(3.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(first, second)))
+    report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
+    metrics.feed(entry(3.0, report, score(first, second)))
     metrics.feed(entry(3.5, ev.ResponsesScored(scores=scores)))
     metrics.feed(entry(9.0, ev.TrainerReached(version=Version(0)), steps[0]))
     rows = metrics.feed(entry(10.0, trained[0], steps[1])) + metrics.feed(entry(11.0, trained[1]))
@@ -122,12 +125,12 @@ def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
 def test_only_tokens_make_a_response_stale() -> None:
     metrics = Metrics()
     late, empty = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(late, empty)))
     begun = tuple(ev.Progressed(trajectory=t, length=0) for t in (late, empty))
     metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
     done = tuple(ev.Finished(trajectory=t, length=n, finish=Finish.STOP) for t, n in ((late, 2), (empty, 0)))
     metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(4), finished=done)))
-    train = do.TrainStep(version=Version(5), trajectories=(late, empty), scores=(0.0, 0.0))
+    train = do.Accumulate(version=Version(5), trajectories=(late, empty), scores=(0.0, 0.0))
     metrics.feed(entry(3.0, ev.TimerFired(), train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (0.5, 1, 1)
@@ -138,7 +141,9 @@ def test_an_evaluation_by_hand() -> None:
     groups = (GroupId("heldout", 3, 0), GroupId("heldout", 3, 1))
     ids = [TrajectoryId(group, member) for group in groups for member in (0, 1)]
     finished = tuple(ev.Finished(trajectory=i, length=4, finish=Finish.STOP) for i in ids)
-    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), finished=finished)))
+    metrics.feed(entry(0.0, ev.TimerFired(), submit(*ids)))
+    report = ev.RolloutReported(instance=INSTANCE, version=Version(3), finished=finished)
+    metrics.feed(entry(1.0, report, score(*ids)))
     scored = tuple(
         ev.Scored(trajectory=i, outcome=Outcome.OK, score=s, seconds=0.1)
         for i, s in zip(ids, (1, 0, 0, 0), strict=True)
@@ -183,8 +188,7 @@ def test_a_snapshot_at_any_entry_changes_no_row() -> None:
 )
 def test_what_was_given_up_is_forgotten_when_its_instance_has_had_its_last_word(end: ev.Event) -> None:
     metrics = Metrics()
-    dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in (UNFINISHED, ENDED))
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), do.Submit(instance=INSTANCE, dispatches=dispatches)))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(UNFINISHED, ENDED)))
     given_up = (
         do.Abort(instance=INSTANCE, trajectories=(UNFINISHED, ENDED)),
         do.CloseRound(round=1, is_long=False, accepted=(), dropped=(UNFINISHED.group,)),
@@ -198,10 +202,8 @@ def test_what_was_given_up_is_forgotten_when_its_instance_has_had_its_last_word(
     )
     metrics.feed(entry(2.0, crossing))
     metrics.feed(entry(3.0, end))
-    memory = metrics._memory
-    assert memory.tokens_total == 8
-    assert (memory.lengths, memory.first_version, memory.responses) == ({}, {}, {})
-    assert not any(memory.aborting.values())
+    assert metrics._memory.tokens_total == 8
+    assert metrics._run.state.responses == {}
 
 
 def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
@@ -220,7 +222,7 @@ def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
     assert world.run().is_complete
     metrics = Metrics()
     rows = [row for item in world.entries for row in metrics.feed(item)]
-    steps = [command for item in world.entries for command in item.commands if isinstance(command, do.TrainStep)]
+    steps = [command for item in world.entries for command in item.commands if isinstance(command, do.Accumulate)]
     assert [row["staleness/max"] for row in rows] == [step.version - min(step.oldest) for step in steps]
     assert max(row["staleness/max"] for row in rows) > 0, "no deferred response was resumed"
     reports = [item.event for item in world.entries if isinstance(item.event, ev.RolloutReported)]
@@ -238,16 +240,18 @@ def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() ->
         ev.Scored(trajectory=t, outcome=Outcome.OK, score=s, seconds=0.1)
         for t, s in ((trained, 1.0), (scored, 0.5), (begun_again, 0.25))
     )
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
-    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
-    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), do.LeaveOut(restarted=(begun_again.group,))))
-    assert begun_again not in metrics._memory.responses
+    everyone = (trained, scored, unscored, begun_again)
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(*everyone)))
+    report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
+    metrics.feed(entry(1.0, report, score(*everyone)))
+    metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), do.ReportDropped(restarted=(begun_again.group,))))
+    assert begun_again not in metrics._run.state.responses
     unbegun = GroupId("train", 0, 4)
-    left_out = do.LeaveOut(filtered=(scored.group,), dropped=(unscored.group, begun_again.group, unbegun))
-    train = do.TrainStep(version=Version(0), trajectories=(trained,), scores=(1.0,))
+    left_out = do.ReportDropped(filtered=(scored.group,), dropped=(unscored.group, begun_again.group, unbegun))
+    train = do.Accumulate(version=Version(0), trajectories=(trained,), scores=(1.0,))
     metrics.feed(entry(3.0, ev.TimerFired(), left_out, train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
-    assert (row["groups/num_left_out"], row["groups/num_samples"]) == (4, 1)
+    assert (row["groups/num_dropped"], row["groups/num_samples"]) == (4, 1)
     assert (row["reward/mean"], row["reward/min"]) == (0.75, 0.5)
 
 
@@ -259,9 +263,10 @@ def test_a_failed_reward_is_counted_although_its_response_left_the_group() -> No
         ev.Scored(trajectory=kept, outcome=Outcome.OK, score=1.0, seconds=0.1),
         ev.Scored(trajectory=failed, outcome=Outcome.ERROR, score=0.0, seconds=0.1),
     )
-    train = do.TrainStep(version=Version(0), trajectories=(kept,), scores=(1.0,))
-    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
-    metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)))
+    train = do.Accumulate(version=Version(0), trajectories=(kept,), scores=(1.0,))
+    metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(kept, failed)))
+    report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
+    metrics.feed(entry(1.0, report, score(kept, failed)))
     metrics.feed(entry(2.0, ev.ResponsesScored(scores=scores), train))
     (row,) = metrics.feed(entry(3.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (row["reward/num_error"], row["reward/mean"], row["groups/num_samples"]) == (1, 1.0, 1)

@@ -12,8 +12,8 @@ from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
-from tailrace.observe.metrics import TIMED_GROUPS
-from tailrace.observe.prediction import Prediction
+from tailrace.observe.costs.prediction import Prediction
+from tailrace.observe.metrics.rows import TIMED_GROUPS
 from tailrace.sim.result import simulate
 
 KNOWN = {"engine__k1": 2e-5, "engine__k2": 6e-3, "engine__k3": 2e-3, "engine__k4": 4e-3, "engine__prefill_s": 5e-4}

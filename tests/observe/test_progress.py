@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.core.waits import Wait
-from tailrace.observe.progress import Progress, clock, wait_line
+from tailrace.core.run.waits import Wait
+from tailrace.observe.display.progress import Progress, clock, wait_line
 
 ROW = {
     "step": 7,

@@ -13,8 +13,8 @@ from observe.runs import advance_until, write_checkpoint, write_journal
 from tailrace.core import events as ev
 from tailrace.core.schedule import Schedule
 from tailrace.observe.account import Account
-from tailrace.observe.recollection import recollect
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.journal.recollection import recollect
+from tailrace.observe.journal.run_files import RunFiles
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=4)
 
@@ -62,7 +62,7 @@ def test_the_state_at_the_journals_end_is_rebuilt_from_whatever_can_be_read(
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
     found = recollect(RunFiles.find(run))
     assert found.waits() == world.coordinator.waits() != []
-    assert (found.state.version, found.now) == (3, world.entries[-1].now)
+    assert (found.coordinator.version, found.now) == (3, world.entries[-1].now)
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
 
 

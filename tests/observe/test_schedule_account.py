@@ -9,13 +9,13 @@ from core import histories
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.admission import Admission
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Leftovers, Limits, Placement, Schedule
-from tailrace.core.trajectory import Finish
-from tailrace.observe.schedule_account import ScheduleAccount
+from tailrace.observe.schedules.schedule_account import ScheduleAccount
 
 I0, I1 = InstanceId(0), InstanceId(1)
 OLD, NEW = Version(0), Version(1)
@@ -35,8 +35,8 @@ def ended(version: Version, *ends: tuple[TrajectoryId, int], finish: Finish = Fi
     return ev.RolloutReported(instance=I0, version=version, finished=finished)
 
 
-def train(version: Version, *trajectories: TrajectoryId) -> do.TrainStep:
-    return do.TrainStep(version=version, trajectories=trajectories, scores=(1.0,) * len(trajectories))
+def train(version: Version, *trajectories: TrajectoryId) -> do.Accumulate:
+    return do.Accumulate(version=version, trajectories=trajectories, scores=(1.0,) * len(trajectories))
 
 
 def trained(version: int) -> ev.StepTrained:
@@ -127,7 +127,7 @@ def test_a_filtered_group_is_wasted() -> None:
         schedule,
         (1.0, FIRED, (submit(a, b),)),
         (2.0, ended(OLD, (a, 5), (b, 6)), (do.Score(trajectories=(a, b)),)),
-        (3.0, ev.ResponsesScored(scores=scores), (do.LeaveOut(filtered=(a.group,)),)),
+        (3.0, ev.ResponsesScored(scores=scores), (do.ReportDropped(filtered=(a.group,)),)),
     )
     assert (made.figures().tokens_wasted, made.tokens_held) == (11, 0)
 
@@ -250,4 +250,4 @@ def test_tokens_add_up_over_random_histories_of_any_schedule(seed: int) -> None:
     live = [each for each in world.coordinator.live() if each.group.source == "train"]
     assert made.tokens_held == sum(lengths.get(each, 0) for each in live)
     assert made.figures().num_steps == len(world.trained)
-    assert all(made._groups.values()), "a group without responses is remembered"
+    assert {each.id for each in made._run.in_progress()} <= set(world.coordinator.live())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.observe.metrics import Row
+from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 
 ROWS = (

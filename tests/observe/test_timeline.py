@@ -13,9 +13,9 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import EvalSet, Limits, Schedule
-from tailrace.core.trajectory import Finish
-from tailrace.observe.timeline import Lane, Span, Timeline
+from tailrace.observe.time_use.timeline import Lane, Span, Timeline
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1)
 ONE = InstanceId(0)
@@ -39,7 +39,7 @@ def scored(now: float, trajectory: TrajectoryId, *commands: do.Command) -> Entry
 def one_step() -> list[Entry]:
     """Start 0-1, generate 1-6, score 3-4 and 6-7, train 7-9, save 9-10, publish 9-12, pull 12-13, end 13."""
     dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in (FAST, SLOW))
-    train = do.TrainStep(version=Version(0), trajectories=(FAST, SLOW), scores=(1.0, 1.0))
+    train = do.Accumulate(version=Version(0), trajectories=(FAST, SLOW), scores=(1.0, 1.0))
     saved, published = do.SaveCheckpoint(version=Version(1)), do.PublishWeights(version=Version(1))
     return [
         entry(0.0, ev.RunStarted(schedule=SCHEDULE), do.StartInstance(instance=ONE)),
@@ -98,7 +98,7 @@ def test_idle_is_what_no_span_covers(name: str, idle_s: float) -> None:
 
 
 def test_a_push_is_shown_where_no_other_work_hides_it() -> None:
-    train, published = do.TrainStep(version=Version(1), trajectories=(), scores=()), ev.WeightsPublished
+    train, published = do.Accumulate(version=Version(1), trajectories=(), scores=()), ev.WeightsPublished
     found = lanes(
         [
             *one_step()[:7],  # from 9 on: publishing and saving

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tailrace.core.commands import Dispatch
 from tailrace.core.events import Finished, Progressed, RolloutReported
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.trajectory import Finish
-from tailrace.observe.token_clock import EngineSample, TokenClock
+from tailrace.core.responses.trajectory import Finish
+from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 
 def named(prompt: int, member: int = 0) -> TrajectoryId:
@@ -98,3 +98,12 @@ def test_one_that_was_stopped_before_it_ran_took_no_steps() -> None:
     [sample] = samples
     assert (sample.steps, sample.prefilled) == (8, 10)
     assert not found.is_busy
+
+
+def test_a_report_older_than_the_last_one_does_not_turn_the_clock_back() -> None:
+    samples: list[EngineSample] = []
+    found = clock(samples, (named(0), 0), (named(1), 0))
+    found.report(report({}, {named(0): 50, named(1): 50}), 0.25)
+    found.report(report({}, {named(0): 20, named(1): 20}), 0.30)
+    found.report(report({}, {named(0): 80, named(1): 80}), 0.40)
+    assert [sample.steps for sample in samples] == [80]

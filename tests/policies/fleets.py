@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tailrace.core.admission import Admission, LedgerRules, Overlay
 from tailrace.core.costs import CostModel
+from tailrace.core.fleet.policy import Claims, FleetView, InstanceView, WaitingGroup
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.policy import Claims, FleetView, InstanceView, WaitingGroup
+from tailrace.core.ledger.admission import Admission, LedgerRules, Overlay
 
 BOUND = 2
 COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
 """Ten responses fill the weights' reading time; beyond, each one more adds less and less."""
+
+
+class FixedBacklog:
+    """A backlog written down by a test."""
+
+    def __init__(self, queue: Sequence[WaitingGroup], running: Mapping[int, Sequence[WaitingGroup]]) -> None:
+        self._queue, self._running = queue, running
+
+    def queue(self) -> Sequence[WaitingGroup]:
+        return self._queue
+
+    def claims(self) -> Claims:
+        return Claims.of(self._queue)
+
+    def running(self, instance: InstanceId) -> Sequence[WaitingGroup]:
+        return self._running.get(instance, ())
 
 
 def instance(number: int, *, version: int = 0, responses: int = 0, kv: float = 0.0, **other: object) -> InstanceView:
@@ -52,17 +68,14 @@ def view(
 ) -> FleetView:
     """``free``: groups that may still begin, whatever their version; ``current``: the batch that is collected, where
     a version more than two behind may begin nothing; without either anything may begin."""
-    kept = dict(running or {})
     return FleetView(
         costs=costs,
         instances=instances,
-        queue=queue,
-        claims=lambda: Claims.of(queue),
+        backlog=FixedBacklog(queue, running or {}),
         admission=_admission(free, current),
         oldest_for_new=Version(0),
         published=Version(published),
         newest=Version(max((i.version for i in instances), default=0) if newest is None else newest),
-        running=lambda number: kept.get(number, ()),
     )
 
 

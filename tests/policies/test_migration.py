@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.fleets import begun, instance, view
-from tailrace.core.policy import InstanceView
+from tailrace.core.fleet.policy import InstanceView
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
 from tailrace.policies.routing.waterfall import Waterfall

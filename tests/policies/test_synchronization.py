@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.fleets import begun, instance, new, view
-from tailrace.core.policy import FleetView
+from tailrace.core.fleet.policy import FleetView
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
 from tailrace.policies.synchronization.as_published import AsPublished

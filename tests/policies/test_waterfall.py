@@ -7,7 +7,7 @@ import random
 import pytest
 
 from policies.fleets import COSTS, begun, instance, new, view
-from tailrace.core.policy import FleetView, WaitingGroup
+from tailrace.core.fleet.policy import FleetView, WaitingGroup
 from tailrace.policies.routing.waterfall import Waterfall
 
 POLICY = Waterfall(kv_budget=10_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -79,6 +80,58 @@ def test_an_adapter_that_breaks_ends_the_run_with_its_error() -> None:
     async def run() -> None:
         driver = Driver(Script([]), perform=print, record=print)
         driver.fail(OSError("disk full"))
+        await driver.run(STOP)
+
+    with pytest.raises(OSError, match="disk full"):
+        asyncio.run(run())
+
+
+def test_a_slow_record_leaves_the_loop_free_and_still_comes_first() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        gate = threading.Event()
+
+        def record(entry: Entry) -> None:
+            gate.wait()
+            order.append("recorded")
+
+        driver = Driver(
+            Script([do.StartInstance(instance=0), FINISH]), perform=lambda _: order.append("done"), record=record
+        )
+        asyncio.get_running_loop().call_later(0.01, gate.set)  # only a free loop can open the gate
+        await driver.run(STOP)
+
+    asyncio.run(run())
+    assert order == ["recorded", "done"]
+
+
+def test_what_a_command_must_wait_for_is_over_before_the_next_event() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        async def save() -> None:
+            order.append(await driver.ask(lambda: "saved between two events"))
+
+        def record(entry: Entry) -> None:
+            order.append(type(entry.event).__name__)
+
+        driver = Driver(Script([do.SaveCheckpoint(version=0)], [FINISH]), perform=lambda _: save(), record=record)
+        driver.post(ev.TimerFired())
+        await driver.run(STOP)
+
+    asyncio.run(run())
+    assert order == ["TimerFired", "saved between two events", "StopRequested"]
+
+
+def test_a_record_that_cannot_be_written_ends_the_run_and_nothing_is_performed() -> None:
+    def record(entry: Entry) -> None:
+        raise OSError("disk full")
+
+    async def run() -> None:
+        driver = Driver(
+            Script([do.StartInstance(instance=0)]), perform=lambda _: pytest.fail("performed"), record=record
+        )
         await driver.run(STOP)
 
     with pytest.raises(OSError, match="disk full"):

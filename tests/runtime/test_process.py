@@ -1,4 +1,7 @@
-"""Real processes: small modules written into a temporary directory and started as workers."""
+"""What worker processes do beyond what every worker does: exit codes, signals, logs, process groups.
+
+The workers are real: small modules written into a temporary directory.
+"""
 
 from __future__ import annotations
 
@@ -12,59 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from contract.worker_story import TOTAL_WAIT_S, Story
 from tailrace.runtime.process import WorkerProcess
-
-ECHO = """
-    from tailrace.workers.link import connect
-    link = connect()
-    while True:
-        link.send(("echo", link.receive()))
-"""
-TOTAL_WAIT_S = 60.0
+from tailrace.runtime.worker import WorkerSpec
 
 
-class Story:
-    """What a worker said and how it ended, in order."""
-
-    def __init__(self) -> None:
-        self.messages: list[object] = []
-        self.endings: list[str] = []
-        self._changed = asyncio.Event()
-
-    def on_message(self, message: object) -> None:
-        assert not self.endings
-        self.messages.append(message)
-        self._changed.set()
-
-    def on_exit(self, reason: str) -> None:
-        self.endings.append(reason)
-        self._changed.set()
-
-    async def message(self, number: int) -> object:
-        await self._until(lambda: len(self.messages) > number)
-        return self.messages[number]
-
-    async def ending(self) -> str:
-        await self._until(lambda: bool(self.endings))
-        return self.endings[0]
-
-    async def _until(self, condition) -> None:
-        async with asyncio.timeout(TOTAL_WAIT_S):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+def start(directory: Path, code: str, story: Story) -> WorkerProcess:
+    """``code``: the body of the worker's function, which knows ``link`` and ``init``."""
+    write_worker(directory, code)
+    spec = WorkerSpec(name="worker-0", entry="the_worker:serve", init="init", env={"PYTHONPATH": str(directory)})
+    return WorkerProcess.start(spec, log=directory / "worker.log", hear=story.hear, lose=story.lose)
 
 
-def start(directory: Path, code: str, story: Story, init: object = "init") -> WorkerProcess:
-    (directory / "the_worker.py").write_text(textwrap.dedent(code))
-    return WorkerProcess.start(
-        "the_worker",
-        init,
-        name="worker-0",
-        log=directory / "worker.log",
-        on_message=story.on_message,
-        on_exit=story.on_exit,
-        env={"PYTHONPATH": str(directory)},
+def write_worker(directory: Path, code: str) -> None:
+    body = textwrap.indent(textwrap.dedent(code), "    ")
+    (directory / "the_worker.py").write_text(
+        f"import os, re, socket, subprocess, time\n\ndef serve(link, init):\n{body}\n"
     )
 
 
@@ -82,49 +48,8 @@ async def until_gone(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_messages_arrive_in_order_and_init_is_the_first(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        story = Story()
-        worker = start(tmp_path, ECHO, story, init={"a": 1})
-        for number in range(100):
-            worker.send(number)
-        await story.message(100)
-        assert story.messages == [("echo", {"a": 1}), *(("echo", number) for number in range(100))]
-        assert worker.is_alive
-        await worker.stop()
-        assert not worker.is_alive
-        assert story.endings == []
-
-    asyncio.run(scenario())
-
-
-def test_sending_much_to_a_worker_that_does_not_read_does_not_block(tmp_path: Path) -> None:
-    code = """
-        import time
-        from tailrace.workers.link import connect
-        time.sleep(0.5)
-        link = connect()
-        for _ in range(33):
-            size = len(link.receive())
-        link.send(size)
-    """
-
-    async def scenario() -> None:
-        story = Story()
-        worker = start(tmp_path, code, story, init=b"")
-        for _ in range(32):
-            worker.send(bytes(1_000_000))
-        assert await story.message(0) == 1_000_000
-        await worker.stop()
-
-    asyncio.run(scenario())
-
-
 def test_an_exit_code_is_reported_once_with_the_last_line_of_the_log(tmp_path: Path) -> None:
     code = """
-        import sys
-        from tailrace.workers.link import connect
-        link = connect()
         link.send("last words")
         raise ValueError("the disk is made of cheese")
     """
@@ -154,21 +79,17 @@ def test_a_line_of_an_earlier_worker_is_not_taken_for_the_reason(tmp_path: Path)
 def test_a_killed_worker_is_reported_by_the_name_of_the_signal_and_leaves_no_zombie(tmp_path: Path) -> None:
     async def scenario() -> None:
         story = Story()
-        worker = start(tmp_path, ECHO, story)
+        worker = start(tmp_path, "link.send(init); time.sleep(1000)", story)
         await story.message(0)
         worker.kill()
         assert await story.ending() == "worker 'worker-0' was killed by SIGKILL"
         assert not Path(f"/proc/{worker.pid}").exists()
-        worker.kill()
-        worker.send("too late")
 
     asyncio.run(scenario())
 
 
 def test_stop_kills_a_worker_whose_main_thread_is_busy(tmp_path: Path) -> None:
     code = """
-        from tailrace.workers.link import connect
-        link = connect()
         link.send("busy")
         while True:
             pass
@@ -187,9 +108,6 @@ def test_stop_kills_a_worker_whose_main_thread_is_busy(tmp_path: Path) -> None:
 
 def test_stop_kills_a_worker_stuck_in_c_code_after_the_grace(tmp_path: Path) -> None:
     code = """
-        import re
-        from tailrace.workers.link import connect
-        link = connect()
         link.send("stuck")
         re.match("(a+)+$", "a" * 60 + "b")
     """
@@ -210,9 +128,6 @@ def test_stop_kills_a_worker_stuck_in_c_code_after_the_grace(tmp_path: Path) -> 
 )
 def test_grandchildren_die_with_the_worker(tmp_path: Path, start_grandchild: str) -> None:
     code = f"""
-        import os, subprocess, time
-        from tailrace.workers.link import connect
-        link = connect()
         link.send({start_grandchild})
         os._exit(4)
     """
@@ -230,9 +145,7 @@ def test_grandchildren_die_with_the_worker(tmp_path: Path, start_grandchild: str
 
 def test_a_worker_that_closes_its_link_is_ended(tmp_path: Path) -> None:
     code = """
-        import os, time
-        from tailrace.workers.link import LINK_VARIABLE
-        os.close(int(os.environ[LINK_VARIABLE]))
+        socket.socket(fileno=os.dup(link._connection.fileno())).shutdown(socket.SHUT_WR)
         time.sleep(1000)
     """
 
@@ -244,32 +157,15 @@ def test_a_worker_that_closes_its_link_is_ended(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_an_unreadable_message_ends_the_worker_with_a_reason(tmp_path: Path) -> None:
-    code = """
-        import time
-        from tailrace.workers.link import connect
-        class Private: ...
-        link = connect()
-        link.send(Private())
-        time.sleep(1000)
-    """
-
-    async def scenario() -> None:
-        story = Story()
-        start(tmp_path, code, story)
-        assert "sent a message that cannot be read" in await story.ending()
-
-    asyncio.run(scenario())
-
-
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
 from tailrace.runtime.process import WorkerProcess
+from tailrace.runtime.worker import WorkerSpec
 
 async def scenario():
-    WorkerProcess.start("the_worker", "init", name="w", log=None, env={"PYTHONPATH": sys.argv[1]},
-                        on_message=lambda message: print(message, flush=True), on_exit=print)
+    spec = WorkerSpec(name="w", entry="the_worker:serve", init="init", env={"PYTHONPATH": sys.argv[1]})
+    WorkerProcess.start(spec, log=None, hear=lambda message: print(message, flush=True), lose=print)
     await asyncio.sleep(1000)
 
 asyncio.run(scenario())
@@ -281,14 +177,11 @@ def test_workers_and_grandchildren_die_with_a_killed_controller_without_a_main_g
     tmp_path: Path, busy_with: str
 ) -> None:
     code = f"""
-        import os, re, subprocess, time
-        from tailrace.workers.link import connect
-        link = connect()
         grandchild = subprocess.Popen(["sleep", "1000"])
         link.send(f"{{os.getpid()}} {{grandchild.pid}}")
         {busy_with}
     """
-    (tmp_path / "the_worker.py").write_text(textwrap.dedent(code))
+    write_worker(tmp_path, code)
     (tmp_path / "script.py").write_text(CONTROLLER)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]

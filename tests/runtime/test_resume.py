@@ -16,8 +16,8 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Leftovers, Schedule
-from tailrace.observe.journal_file import JournalFile
-from tailrace.observe.metrics import Metrics
+from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.observe.metrics.rows import Metrics
 from tailrace.policies.strategies import policies_of
 from tailrace.runtime.resume import Past, recall
 from tailrace.store.payload_store import PayloadStore
@@ -88,7 +88,7 @@ def world() -> World:
 def test_without_a_checkpoint_every_step_is_taken_again(tmp_path: Path, world: World) -> None:
     with write(tmp_path, world) as store:
         past = recalled(tmp_path, store)
-    assert [step.version for step in past.steps_to_redo()] == [0, 1, 2]
+    assert [batch.version for [batch] in past.taken_steps().since(Version(0))] == [0, 1, 2]
     assert past.coordinator.snapshot() == world.coordinator.snapshot()
     assert past.now == world.entries[-1].now
 
@@ -98,7 +98,7 @@ def test_from_a_checkpoint_only_what_came_after_it_is_read(tmp_path: Path, world
     with write(tmp_path, world) as store:
         past = recalled(tmp_path, store, save(tmp_path, world.entries[: index + 1], SCHEDULE, Version(2)))
     assert past.tail == tuple(world.entries[index + 1 :])
-    assert [step.version for step in past.steps_to_redo()] == [2]
+    assert [batch.version for [batch] in past.taken_steps().since(Version(2))] == [2]
     assert past.coordinator.snapshot() == world.coordinator.snapshot()
 
 
@@ -116,8 +116,8 @@ def test_a_step_asked_for_together_with_the_checkpoint_is_taken_again_too(tmp_pa
     world = World(schedule, random.Random(0))
     world.run()
     orders = [{type(command) for command in entry.commands} for entry in world.entries]
-    index = next(i for i, kinds in enumerate(orders) if {do.SaveCheckpoint, do.TrainStep} <= kinds)
-    [begun] = [c for c in world.entries[index].commands if isinstance(c, do.TrainStep)]
+    index = next(i for i, kinds in enumerate(orders) if {do.SaveCheckpoint, do.Accumulate} <= kinds)
+    [begun] = [c for c in world.entries[index].commands if isinstance(c, do.Accumulate)]
     with write(tmp_path, world) as store:
         checkpoint = save(tmp_path, world.entries[: index + 1], schedule, begun.version)
         past = recall(
@@ -126,7 +126,7 @@ def test_a_step_asked_for_together_with_the_checkpoint_is_taken_again_too(tmp_pa
             store=store,
             schedule=schedule,
         )
-    redone = past.steps_to_redo()
+    redone = [batch for [batch] in past.taken_steps().since(begun.version)]
     assert redone[0] == begun
     assert [step.version for step in redone] == list(range(begun.version, 6))
 

@@ -16,6 +16,7 @@ from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.reward_pool import RewardPool
 
 TOTAL_WAIT_S = 60.0
@@ -94,7 +95,9 @@ async def pool(
     file.write_text(textwrap.dedent(FUNCTIONS))
     results = Results()
     values = {"functions": (f"{file}:{function}",), "timeout_s": 20.0, **settings}
-    the_pool = RewardPool(RewardSettings.model_validate(values), log_dir=directory / "logs", on_result=results.add)
+    the_pool = RewardPool(
+        RewardSettings.model_validate(values), launch=ProcessLauncher(directory / "logs"), on_result=results.add
+    )
     await the_pool.start()
     try:
         yield the_pool, results
@@ -194,7 +197,7 @@ def test_grandchildren_die_with_the_response_that_started_them(tmp_path: Path) -
     asyncio.run(gone())
 
 
-def test_a_cancelled_response_is_answered_at_once_and_makes_room(tmp_path: Path) -> None:
+def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with pool(tmp_path) as (the_pool, results):
             the_pool.submit(task(1, "sleep_for_ever()"))
@@ -204,10 +207,10 @@ def test_a_cancelled_response_is_answered_at_once_and_makes_room(tmp_path: Path)
             assert [score.trajectory for score in running.running] == [name(1)]
             assert (running.running[0].worker, running.running[0].limit_s) == ("reward-0", 20.0)
             assert running.num_queued == 2
-            the_pool.cancel([name(1), name(2)])
+            the_pool.abort([name(1), name(2)])
             first, second, third = await results.first(3)
             assert {first.trajectory, second.trajectory} == {name(1), name(2)}
-            assert first.outcome is second.outcome is Outcome.CANCELLED
+            assert first.outcome is second.outcome is Outcome.ABORTED
             assert (third.trajectory, third.outcome) == (name(3), Outcome.OK)
             assert the_pool.status().num_restarts == 1
             assert the_pool.status().running == ()
@@ -215,13 +218,13 @@ def test_a_cancelled_response_is_answered_at_once_and_makes_room(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_a_quick_reward_that_is_cancelled_keeps_its_process(tmp_path: Path) -> None:
+def test_a_quick_reward_that_is_aborted_keeps_its_process(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with pool(tmp_path) as (the_pool, results):
             the_pool.submit(task(1, "sleep(0.2)"))
             the_pool.submit(task(2, "2"))
-            the_pool.cancel([name(1)])
-            assert [r.outcome for r in await results.first(2)] == [Outcome.CANCELLED, Outcome.OK]
+            the_pool.abort([name(1)])
+            assert [r.outcome for r in await results.first(2)] == [Outcome.ABORTED, Outcome.OK]
             assert the_pool.status().num_restarts == 0
 
     asyncio.run(scenario())
@@ -270,7 +273,7 @@ def test_a_module_that_dies_while_it_is_loaded_fails_the_start(tmp_path: Path) -
 
     async def scenario() -> None:
         settings = RewardSettings(functions=(f"{tmp_path / 'deadly.py'}:f",))
-        the_pool = RewardPool(settings, log_dir=tmp_path / "logs", on_result=print)
+        the_pool = RewardPool(settings, launch=ProcessLauncher(tmp_path / "logs"), on_result=print)
         await the_pool.start()
 
     with pytest.raises(ValueError, match=r"exited with code 9 .while it was loading"):
@@ -282,7 +285,7 @@ def test_a_module_that_takes_too_long_to_load_fails_the_start(tmp_path: Path) ->
 
     async def scenario() -> None:
         settings = RewardSettings(functions=(f"{tmp_path / 'slow.py'}:f",))
-        the_pool = RewardPool(settings, log_dir=tmp_path / "logs", on_result=print, start_limit_s=0.3)
+        the_pool = RewardPool(settings, launch=ProcessLauncher(tmp_path / "logs"), on_result=print, start_limit_s=0.3)
         await the_pool.start()
 
     with pytest.raises(ValueError, match=r"did not load the reward functions within 0\.3 s"):

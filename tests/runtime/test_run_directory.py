@@ -9,8 +9,9 @@ import pytest
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
-from tailrace.observe.run_files import RunFiles
-from tailrace.runtime.checkpoints import Checkpoints
+from tailrace.core.journal import FORMAT
+from tailrace.observe.journal.run_files import RunFiles
+from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.stop_note import StopNote
 
@@ -21,7 +22,7 @@ def begin(settings: Settings) -> None:
     """Leave a run behind that has decided something."""
     directory = RunDirectory.open(settings)
     directory.begin(settings, SOURCES)
-    directory.journal.write_text("{}\n")
+    directory.journal.write_text(f'{{"format":{FORMAT}}}\n')
     directory.close()
 
 
@@ -59,6 +60,14 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     begin(Settings(output_dir=tmp_path))
     with pytest.raises(SettingsError, match=r"other settings \(rollout.temperature, seed\)"):
         RunDirectory.open(Settings.model_validate({"output_dir": tmp_path, "seed": 1, "rollout": {"temperature": 0.5}}))
+
+
+@pytest.mark.parametrize(("line", "which"), [("{}", "no format number"), ('{"format":1}', "format 1")])
+def test_a_run_whose_journal_has_another_format_is_not_continued(tmp_path: Path, line: str, which: str) -> None:
+    begin(Settings(output_dir=tmp_path))
+    (tmp_path / "journal.jsonl").write_text(line + "\n")
+    with pytest.raises(SettingsError, match=f"journal.jsonl: the journal has {which}, and this version"):
+        RunDirectory.open(Settings(output_dir=tmp_path))
 
 
 def test_a_used_directory_is_refused_when_resume_is_never(tmp_path: Path) -> None:
@@ -100,9 +109,9 @@ def test_a_directory_whose_files_are_damaged_is_refused_with_a_sentence(tmp_path
         begin(settings)
 
 
-def test_a_reason_fits_into_the_room_set_aside_for_it(tmp_path: Path) -> None:
+def test_a_reason_fits_into_the_room_reserved_for_it(tmp_path: Path) -> None:
     note = StopNote(tmp_path / "stopped.json")
-    note.set_aside()
+    note.reserve()
     size = (tmp_path / "stopped.json").stat().st_size
     files = RunFiles(path=tmp_path)
     assert files.stop_reason() == ""
@@ -111,7 +120,7 @@ def test_a_reason_fits_into_the_room_set_aside_for_it(tmp_path: Path) -> None:
         assert (tmp_path / "stopped.json").stat().st_size == size
         assert files.stop_reason()
         assert reason.startswith(files.stop_reason())
-    note.set_aside()
+    note.reserve()
     assert files.stop_reason() == ""
 
 
@@ -122,7 +131,7 @@ def test_a_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_counts_only_when_it_is_complete(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = CheckpointFolder(tmp_path, keep=2)
     for version in (1, 2):
         checkpoints.begin(version)
         checkpoints.complete(version, {"version": version})

@@ -1,4 +1,4 @@
-"""What `scripts/mutations.py` changes in a module, and what it leaves alone."""
+"""What `scripts/mutations.py` changes in a module, and how `scripts/mutants.py` names and keeps the results."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def load(name: str) -> ModuleType:
 @pytest.fixture(scope="module")
 def mutations() -> ModuleType:
     return load("mutations")
+
+
+@pytest.fixture(scope="module")
+def mutants(mutations: ModuleType) -> ModuleType:
+    return load("mutants")
 
 
 def variants(mutations: ModuleType, text: str) -> list[str]:
@@ -73,6 +78,7 @@ def test_a_function_is_changed_in_its_returns_and_assignments(mutations: ModuleT
         ("Alias = tuple[1, 2]", "annotations"),
         ("if TYPE_CHECKING:\n    x = 1", "TYPE_CHECKING"),
         ("class A:\n    __slots__ = ('a', 'b')", "__slots__"),
+        ("__all__ = ['a', 'b']", "__all__"),
         ("@f(1)\nclass A:\n    pass", "decorators"),
         ("x = f'text {a}'", "texts"),
     ],
@@ -87,8 +93,39 @@ def test_the_text_of_an_error_is_left_alone_but_not_the_error(mutations: ModuleT
     assert variants(mutations, "raise ValueError('no', 1)") == ["pass"]
 
 
-def test_every_reason_is_of_a_change_of_this_core(mutations: ModuleType) -> None:
-    mutants = load("mutants")
+def test_a_module_is_named_after_its_folder(mutants: ModuleType) -> None:
+    assert mutants.module_name(mutants.CORE / "fleet" / "rules.py") == "tailrace.core.fleet.rules"
+    assert mutants.module_name(mutants.CORE / "schedule" / "__init__.py") == "tailrace.core.schedule"
+
+
+def test_mutants_are_drawn_from_every_folder_of_the_core(mutants: ModuleType) -> None:
+    folders = {file.parent for file in mutants.CORE.rglob("*.py")}
+    assert {job.file.parent for job in mutants.all_jobs()[0]} == folders
+
+
+def test_a_run_that_is_stopped_goes_on_from_its_results(mutants: ModuleType, tmp_path: Path) -> None:
+    job = mutants.all_jobs()[0][5]
+    found = mutants.row(job, "killed", "a test")
+    figures = {"fingerprint": "f", "stages": ["0 tests"]}
+    mutants.save(tmp_path / "results.json", figures, {job.number: found})
+    assert mutants.known(tmp_path / "results.json", figures) == {job.number: found}
+    assert mutants.known(tmp_path / "results.json", {**figures, "fingerprint": "g"}) == {}, "the code has changed"
+
+
+def test_a_run_passes_only_when_every_mutant_of_the_sample_was_tried(mutants: ModuleType) -> None:
+    found = mutants.row(mutants.all_jobs()[0][5], "killed", "a test")
+    assert mutants.judge([found], 0) == 0
+    assert mutants.judge([found], 1) == 1
+
+
+def test_every_test_file_of_a_stage_exists(mutants: ModuleType) -> None:
+    tests = {text.removeprefix("--ignore=") for _, stage in mutants.STAGES for text in stage}
+    files = {test for test in tests if test.startswith("tests/")}
+    assert files
+    assert [file for file in files if not (mutants.ROOT / file).exists()] == []
+
+
+def test_every_reason_is_of_a_change_of_this_core(mutants: ModuleType) -> None:
     names = [mutants.name_of(mutants.row(job, "", "")) for job in mutants.all_jobs()[0]]
     reasons = [line for line in mutants.REASONS.read_text().splitlines() if line.startswith("* `")]
     assert reasons

@@ -1,4 +1,4 @@
-"""How `make bench-sim` judges a figure beside a paper's."""
+"""How `make bench-sim` puts a figure beside a paper's."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ def papers() -> ModuleType:
     return simulated_papers
 
 
-def test_a_figure_within_a_fifth_of_the_papers_is_near_and_another_says_what_it_rests_on(papers: ModuleType) -> None:
-    near = papers._entry("x", (1.0, 1.5), 1.79, "luck")
-    assert (near["is_near"], "rests_on" in near) == (True, False)
-    far = papers._entry("x", (1.0, 1.5), 1.81, "luck")
-    assert (far["is_near"], far["off"], far["rests_on"]) == (False, "more than 20% off", "luck")
+def test_a_mean_within_a_fifth_of_the_papers_is_near_and_another_has_a_remark(papers: ModuleType) -> None:
+    near = papers._entry("x", (1.0, 1.5), [1.59, 1.99], "luck")
+    assert (near["is_near"], papers.note(near)) == (True, "")
+    assert near["simulated"] == {"mean": 1.79, "min": 1.59, "max": 1.99}
+    far = papers._entry("x", (1.0, 1.5), [1.81], "luck")
+    assert (far["is_near"], papers.note(far)) == (False, "more than 20% off; luck")
 
 
-def test_above_at_most_is_outside_however_little(papers: ModuleType) -> None:
+def test_one_seed_above_at_most_is_outside_however_little(papers: ModuleType) -> None:
     [row] = [row for row in papers.ROWS if "at most 5" in row.name]
-    assert papers._row(row, 5.0)["is_near"]
-    six = papers._row(row, 6.0)
+    assert papers.entry(row, [4.0, 5.0])["is_near"]
+    six = papers.entry(row, [4.0, 6.0])
     assert (six["is_near"], six["off"]) == (False, "outside the paper's bound")
-    assert papers.lines([six])[1].endswith(f"outside the paper's bound; rests on: {row.rests_on}")
+    assert papers.lines([six])[1].endswith(f"outside the paper's bound; {row.remark}")
+
+
+def test_a_figure_the_paper_does_not_give_is_neither_near_nor_far(papers: ModuleType) -> None:
+    row = papers._entry("x", None, [0.5, 0.7], "censored")
+    assert (row["is_near"], papers.shown_paper(row), papers.note(row)) == (None, "-", "censored")
+    assert papers.shown_range(row["simulated"]) == "0.60 (0.50 to 0.70)"

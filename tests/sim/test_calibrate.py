@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sim.worlds import small_scenario
-from tailrace.core.commands import TrainStep
+from tailrace.core.commands import Accumulate
 from tailrace.core.costs import PrefillWork
 from tailrace.core.events import InstanceLost, RolloutReported, StepTrained
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.journal import Entry
-from tailrace.observe.comparison import figures_of
-from tailrace.observe.cost_fit import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
+from tailrace.observe.costs.fitting import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
+from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
@@ -68,7 +68,7 @@ def test_the_run_it_was_fitted_to_is_predicted(journal: list[Entry], calibration
 def test_what_no_cost_stands_for_makes_all_steps_longer(journal: list[Entry], calibration: Calibration) -> None:
     delayed, late_s = [], 0.0
     for entry in journal:
-        late_s += 3.0 * any(isinstance(command, TrainStep) for command in entry.commands)
+        late_s += 3.0 * any(isinstance(command, Accumulate) for command in entry.commands)
         delayed.append(replace(entry, now=entry.now + late_s))
     found = calibrate([delayed], MACHINE)
     assert found.stretch > 1.05 * calibration.stretch
@@ -133,7 +133,7 @@ def measuring(journal: list[Entry], prefill_s: float) -> list[Entry]:
                 num_batches=work.num_batches + 1, num_tokens=work.num_tokens + tokens, seconds=work.seconds + took_s
             )
             event = replace(event, prefill=work)
-        is_training = (is_training or any(isinstance(c, TrainStep) for c in entry.commands)) and not isinstance(
+        is_training = (is_training or any(isinstance(c, Accumulate) for c in entry.commands)) and not isinstance(
             event, StepTrained
         )
         found.append(replace(entry, event=event))

@@ -10,7 +10,7 @@ import pytest
 
 from sim.worlds import response
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.observe import length_trace
+from tailrace.observe.prompts import length_trace
 from tailrace.sim.lengths import DrawnLengths, TraceLengths, read_trace, uniform
 
 

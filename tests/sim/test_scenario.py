@@ -12,8 +12,8 @@ import pytest
 
 from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
-from tailrace.core.admission import Admission
 from tailrace.core.journal import decode
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
@@ -79,7 +79,7 @@ def test_the_grid_calls_long_tailed_what_is() -> None:
         ({"trainer__kv_capacity": 3}, "unknown key trainer.kv_capacity; did you mean engine.kv_capacity?"),
         ({"engine__k1": -1.0}, "engine.k1: input should be greater than or equal to 0, got -1.0"),
         ({"engine__source": ""}, "engine.source"),
-        ({"engine__kv_capacity": 300}, "a response of 520 tokens with its prompt never fits into 300"),
+        ({"engine__kv_capacity": 300}, "engine.kv_capacity is 300, but a response with its prompt may have 520 tokens"),
     ],
 )
 def test_a_wrong_scenario_is_refused_with_a_sentence(change: dict[str, object], sentence: str) -> None:

@@ -12,8 +12,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
-from tailrace.core.trajectory import Finish
-from tailrace.observe.schedule_account import ScheduleAccount
+from tailrace.core.responses.trajectory import Finish
+from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
@@ -120,5 +120,5 @@ def test_instances_release_their_memory_before_colocated_training() -> None:
                 released.add(instance)
             case ev.WeightsPulled(instance=instance):
                 released.discard(instance)
-        if any(isinstance(command, do.TrainStep) for command in entry.commands):
+        if any(isinstance(command, do.Accumulate) for command in entry.commands):
             assert released == {0, 1}

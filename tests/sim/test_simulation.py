@@ -9,10 +9,10 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, decode, encode, replay_all
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
-from tailrace.core.trajectory import Finish
-from tailrace.observe import schedule_table
 from tailrace.observe.account import Account
+from tailrace.observe.schedules import schedule_table
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Deadlock, Driver
 from tailrace.sim.result import Result, simulate
@@ -108,23 +108,23 @@ def test_a_world_that_never_answers_is_a_deadlock_that_names_the_wait() -> None:
         def perform(self, command: do.Command) -> None:
             pass
 
-    class Patient(Coordinator):
+    class WithoutTimers(Coordinator):
         """Sets no timers, so that nothing at all is left to happen."""
 
         def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
             return [c for c in super().handle(event, now=now) if not isinstance(c, do.SetTimer)]
 
     schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1)
-    driver = Driver(Patient(schedule, policies=policies_of(schedule)), Silent(), Agenda())
+    driver = Driver(WithoutTimers(schedule, policies=policies_of(schedule)), Silent(), Agenda())
     with pytest.raises(Deadlock, match="start of instance 0"):
         driver.run(ev.RunStarted(schedule=schedule))
 
 
 def test_what_is_remembered_does_not_grow_with_the_run() -> None:
-    from tailrace.observe.schedule_account import ScheduleAccount
+    from tailrace.observe.schedules.schedule_account import ScheduleAccount
 
     account = ScheduleAccount()
     simulate(small_scenario(schedule__num_steps=6), "sync", record=account.feed)
-    assert account._groups == {}
+    assert account._run.state.responses == {}
     figures = account.figures()
     assert figures.tokens_generated == figures.tokens_trained + figures.tokens_wasted + account.tokens_held

@@ -5,10 +5,10 @@ import pytest
 from sim.worlds import I0, Stage, response, submit
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Placement
-from tailrace.core.trajectory import Finish
 from tailrace.sim.faults import InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.reward_model import RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
@@ -90,26 +90,24 @@ def test_killing_an_instance_ends_in_its_loss_and_silence() -> None:
     assert [type(event) for _, event in stage.heard] == [ev.InstanceLost]
 
 
-def test_rewards_wait_for_a_worker_and_can_be_cancelled() -> None:
+def test_rewards_wait_for_a_worker_and_can_be_aborted() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
     stage.do(do.Score(trajectories=(response(0), response(1), response(2)))).pass_time(1.0)
-    stage.do(do.CancelScores(trajectories=(response(1),))).pass_time()
+    stage.do(do.AbortScores(trajectories=(response(1),))).pass_time()
     scored = [
         (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
     ]
-    assert scored == [(1.0, 1, Outcome.CANCELLED), (4.0, 0, Outcome.OK), (8.0, 2, Outcome.OK)]
+    assert scored == [(1.0, 1, Outcome.ABORTED), (4.0, 0, Outcome.OK), (8.0, 2, Outcome.OK)]
 
 
-def test_a_cancelled_reward_frees_its_worker_and_a_scored_one_is_not_answered_again() -> None:
+def test_a_aborted_reward_frees_its_worker_and_a_scored_one_is_not_answered_again() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
     stage.do(do.Score(trajectories=(response(0), response(1)))).pass_time(5.0)
-    stage.do(
-        do.CancelScores(trajectories=(response(0), response(1))), do.Score(trajectories=(response(2),))
-    ).pass_time()
+    stage.do(do.AbortScores(trajectories=(response(0), response(1))), do.Score(trajectories=(response(2),))).pass_time()
     scored = [
         (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
     ]
-    assert scored == [(4.0, 0, Outcome.OK), (5.0, 1, Outcome.CANCELLED), (9.0, 2, Outcome.OK)]
+    assert scored == [(4.0, 0, Outcome.OK), (5.0, 1, Outcome.ABORTED), (9.0, 2, Outcome.OK)]
 
 
 def test_a_reward_past_its_limit_is_a_timeout() -> None:
@@ -118,12 +116,18 @@ def test_a_reward_past_its_limit_is_a_timeout() -> None:
     assert (at, event.scores[0].outcome) == (3.0, Outcome.TIMEOUT)
 
 
+def step(version: int, *trajectories: TrajectoryId) -> tuple[do.Command, ...]:
+    batch = do.Accumulate(version=Version(version), trajectories=trajectories, scores=(1.0,) * len(trajectories))
+    return batch, do.FinishStep(version=Version(version))
+
+
 def test_the_trainer_does_one_thing_after_the_other_and_publishes_beside_it() -> None:
     stage = Stage(6).do(START, submit(0)).pass_time(50.0)
-    step = do.TrainStep(version=Version(0), trajectories=(response(0),), scores=(1.0,))
-    stage.do(step, do.PublishWeights(version=Version(1)), do.SaveCheckpoint(version=Version(1))).pass_time()
-    assert [(at, type(event)) for at, event in stage.heard[-3:]] == [
-        (68.0, ev.StepTrained),  # 10 s, and 16 tokens on two replicas
+    stage.do(*step(0, response(0)), do.PublishWeights(version=Version(1)), do.SaveCheckpoint(version=Version(1)))
+    stage.pass_time()
+    assert [(at, type(event)) for at, event in stage.heard[-4:]] == [
+        (58.0, ev.GradientsAccumulated),  # 16 tokens on two replicas
+        (68.0, ev.StepTrained),  # and 10 s
         (69.0, ev.CheckpointSaved),
         (71.0, ev.WeightsPublished),
     ]
@@ -132,10 +136,9 @@ def test_the_trainer_does_one_thing_after_the_other_and_publishes_beside_it() ->
 @pytest.mark.parametrize(("overlaps", "publish_s", "ends"), [(True, 3.0, 10.0), (True, 30.0, 30.0), (False, 3.0, 13.0)])
 def test_a_version_is_published_before_the_next_step_ends(overlaps: bool, publish_s: float, ends: float) -> None:
     costs = TrainerCosts(fixed_s=10.0, token_s=0.0, publish_s=publish_s, publish_overlaps=overlaps)
-    stage = Stage(trainer=costs).do(
-        do.PublishWeights(version=Version(1)), do.TrainStep(version=Version(1), trajectories=(), scores=())
-    )
-    assert [(at, type(event)) for at, event in stage.pass_time().heard] == [
+    stage = Stage(trainer=costs).do(do.PublishWeights(version=Version(1)), *step(1))
+    heard = [(at, type(event)) for at, event in stage.pass_time().heard]
+    assert [news for news in heard if news[1] is not ev.GradientsAccumulated] == [
         (publish_s, ev.WeightsPublished),
         (ends, ev.StepTrained),
     ]
@@ -152,9 +155,8 @@ def test_memory_is_released_and_weights_are_pulled() -> None:
 
 
 def test_on_shared_devices_rollout_and_training_slow_each_other_down() -> None:
-    step = do.TrainStep(version=Version(0), trajectories=(), scores=())
-    apart = Stage(30).do(START, submit(0), step).pass_time()
-    shared = Stage(30, placement=Placement.SHARED).do(START, submit(0), step).pass_time()
+    apart = Stage(30).do(START, submit(0), *step(0)).pass_time()
+    shared = Stage(30, placement=Placement.SHARED).do(START, submit(0), *step(0)).pass_time()
     assert [at for at, *_ in finished(apart)] == [30.0]
     assert [at for at, _ in apart.events(ev.StepTrained)] == [10.0]
     assert [at for at, _ in shared.events(ev.StepTrained)] == [20.0]
@@ -162,15 +164,13 @@ def test_on_shared_devices_rollout_and_training_slow_each_other_down() -> None:
 
 
 def test_training_is_slow_only_as_long_as_rollout_goes_on() -> None:
-    step = do.TrainStep(version=Version(0), trajectories=(), scores=())
-    stage = Stage(4, placement=Placement.SHARED).do(START, submit(0), step).pass_time()
+    stage = Stage(4, placement=Placement.SHARED).do(START, submit(0), *step(0)).pass_time()
     assert [at for at, *_ in finished(stage)] == [8.0]
     assert [(at, event.seconds) for at, event in stage.events(ev.StepTrained)] == [(14.0, 14.0)]  # 4 s of work in 8 s
 
 
 def test_rollout_that_begins_during_a_step_slows_it_from_then_on() -> None:
-    step = do.TrainStep(version=Version(0), trajectories=(), scores=())
-    stage = Stage(30, placement=Placement.SHARED).do(START, step).pass_time(5.0)
+    stage = Stage(30, placement=Placement.SHARED).do(START, *step(0)).pass_time(5.0)
     stage.do(submit(0)).pass_time()
     assert [at for at, _ in stage.events(ev.StepTrained)] == [15.0]
     assert [at for at, *_ in finished(stage)] == [40.0]  # 5 tokens until 15 s

@@ -76,7 +76,7 @@ def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_k
                     kept = [shortened(s, start) for s in model.get(new.trajectory, []) if s.start < start]
                     model[new.trajectory] = [*kept, new]
                 case ("forget", number):
-                    store.forget([trajectory(number)])
+                    store.release([trajectory(number)])
                     model.pop(trajectory(number), None)
                 case ("compact",):
                     store.compact()
@@ -84,7 +84,7 @@ def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_k
                     store.close()
                     store = PayloadStore.open(directory, file_bytes=file_bytes, recent_bytes=recent_bytes)
                     assert store.repaired_bytes == 0
-                    store.forget([t for t in store.held() if t not in model])
+                    store.release([t for t in store.held() if t not in model])
             assert set(store.held()) == set(model)
             for known, segments in model.items():
                 assert store.length(known) == segments[-1].end

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.payload_reader import DamagedStore, PayloadReader
+from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.payload_store import PayloadStore, StoreInUse
 from tailrace.store.record import encode
+from tailrace.store.record_frame import DamagedStore
 from tailrace.store.segment import Segment
 
 FILE_1 = "payload-000001.bin"
@@ -214,7 +215,7 @@ def test_files_rotate_by_size_and_compact_deletes_those_nobody_needs(tmp_path: P
         for number in range(1, 6):
             store.append([segment(number, 0, 4)])
         assert payload_files(tmp_path) == [FILE_1, "payload-000002.bin", "payload-000003.bin"]
-        store.forget([trajectory(1), trajectory(2), trajectory(3), trajectory(5)])
+        store.release([trajectory(1), trajectory(2), trajectory(3), trajectory(5)])
         assert store.compact() == 1  # 4 needs the second file, the third is still being written
         assert payload_files(tmp_path) == ["payload-000002.bin", "payload-000003.bin"]
         assert store.response(trajectory(4)).tokens.tolist() == [4000, 4001, 4002, 4003]
@@ -230,7 +231,7 @@ def test_a_response_whose_beginning_was_compacted_away_does_not_hinder_opening(t
         store.append([segment(1, 0, 4)])
         store.append([segment(1, 4, 4), segment(2, 0, 4)])
         store.append([segment(3, 0, 4)])
-        store.forget([trajectory(1)])
+        store.release([trajectory(1)])
         assert store.compact() == 1
     with PayloadStore.open(tmp_path) as store:
         assert store.held() == (trajectory(2), trajectory(3))

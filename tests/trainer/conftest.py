@@ -86,10 +86,11 @@ def make_trainer(model_path: Path) -> Callable[..., Trainer]:
         path: Path = model_path,
         max_response_length: int | None = None,
         lora_rank: int = 0,
+        lora_alpha: int = 32,
     ) -> Trainer:
         return Trainer(
             path,
-            model=ModelSettings(path=str(path), device="cpu", lora_rank=lora_rank),
+            model=ModelSettings(path=str(path), device="cpu", lora_rank=lora_rank, lora_alpha=lora_alpha),
             settings=settings or TrainerSettings(learning_rate=1e-3),
             algorithm=algorithm or AlgorithmSettings(),
             temperature=temperature,

@@ -57,6 +57,18 @@ def test_only_the_adapter_learns(trained: Trainer, model_path: Path) -> None:
     assert all(tensor.abs().max() > 0.01 for tensor in deltas)
 
 
+def test_lora_alpha_scales_what_the_adapter_adds(make_trainer: MakeTrainer, model_path: Path) -> None:
+    start, changes = load(model_path).state_dict(), []
+    for alpha in (8, 16):
+        trainer = make_trainer(lora_rank=4, lora_alpha=alpha)
+        adapters = {name: tensor for name, tensor in trainer.model.state_dict().items() if "lora_" in name}
+        for number, tensor in enumerate(adapters.values()):
+            tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
+        name = "model.layers.0.mlp.up_proj.weight"
+        changes.append(dict(trainer.named_weights())[name] - start[name])
+    torch.testing.assert_close(changes[1], 2 * changes[0], rtol=0, atol=1e-4)
+
+
 def test_the_engine_gets_the_same_names_and_shapes_as_without_an_adapter(make_trainer: MakeTrainer) -> None:
     plain, adapted = make_trainer(), make_trainer(lora_rank=4)
     for (name, tensor), (same_name, same) in zip(plain.named_weights(), adapted.named_weights(), strict=True):
@@ -68,7 +80,7 @@ def test_the_engine_samples_from_the_adapted_model(trained: Trainer, model_path:
     engine = NativeEngine(model_path, seed=3, limits=EngineLimits(max_running=8, max_length=60))
     requests = [make_request(index, budget=20, forced_length=20) for index in range(8)]
     assert largest_gap(trained.model, requests, generate(engine, requests)) > 0.1, "the model has moved"
-    engine.pull(dict(trained.named_weights()), Version(2))
+    engine.pull([dict(trained.named_weights())], Version(2))
     assert largest_gap(trained.model, requests, generate(engine, requests)) < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Small weights whose values tell their version."""
+"""Small weights whose values are their version."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ SHAPES = {"embed": (37, 16), "norm": (5,), "scalar": (), "none": (0, 4), "head":
 
 
 def weights(version: int, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Tensor]]:
-    """Every element of a version is the version, so that a mixture shows."""
+    """Make the weights of a version: every element is the version number, so that a mixture can be seen."""
     for name, shape in SHAPES.items():
         yield name, torch.full(shape, float(version), dtype=dtype)

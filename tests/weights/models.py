@@ -1,4 +1,4 @@
-"""Small models for the sharding table: any number of heads, biases, a norm, and the ways to share them."""
+"""Small models for the sharding table, with any number of heads, biases and a norm, and the schemes to divide them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from tailrace.weights.sharding import Heads, Parameter, Scheme, Split
 
 DTYPES = {"float32": torch.int32, "bfloat16": torch.int16}
-"""With integers of their size: any bits can be compared, those of a NaN too."""
+"""For each dtype an integer type of the same size, to compare all bits, also those of a NaN."""
 
 
 def parameters(heads: Heads, *, dtype: str = "float32") -> list[Parameter]:
@@ -35,7 +35,7 @@ def parameters(heads: Heads, *, dtype: str = "float32") -> list[Parameter]:
 
 
 def values(model: list[Parameter], seed: int = 0) -> dict[str, Tensor]:
-    """Random bits."""
+    """Make weights of random bits."""
     generator = torch.Generator().manual_seed(seed)
     return {
         p.name: torch.randint(-(2**15), 2**15, p.shape, generator=generator, dtype=DTYPES[p.dtype]).view(

@@ -16,7 +16,8 @@ from torch import Tensor
 from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished
 from tailrace.weights.mapped_file import RECORD_OFFSETS, MappedFile
-from tailrace.weights.shared_memory import WeightReader, WeightWriter, channel_path, layout_of
+from tailrace.weights.shared_memory import WeightReader, WeightWriter, layout_of
+from tailrace.weights.slot_locks import ReaderWait
 from weights.contents import SHAPES, weights
 
 STRESS = Path(__file__).parents[2] / "benchmarks" / "weights.py"
@@ -37,7 +38,7 @@ def test_what_is_published_is_pulled_bit_for_bit(tmp_path: Path) -> None:
     sent = [("a", torch.randn(33, 7)), ("b", torch.randn(129).bfloat16()), ("c", torch.tensor(5))]
     writer = WeightWriter.create(tmp_path / "w", layout_of(sent))
     writer.publish(Version(3), reversed(sent))
-    version, received = WeightReader.open(tmp_path / "w").pull(Version(0))
+    version, received = WeightReader.open(tmp_path / "w").fetch_whole(Version(0))
     assert version == 3
     for name, tensor in sent:
         assert received[name].dtype == tensor.dtype
@@ -51,7 +52,7 @@ def test_a_pull_gives_the_newest_version_and_keeps_its_copy(tmp_path: Path) -> N
     for version in range(4):
         writer.publish(Version(version), weights(version))
         assert reader.latest_version() == version
-        kept.append(reader.pull(Version(version)))
+        kept.append(reader.fetch_whole(Version(version)))
     for version, pulled in enumerate(kept):
         assert_holds(pulled, version)
 
@@ -61,19 +62,19 @@ def test_a_version_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     reader = WeightReader.open(tmp_path / "w")
     assert reader.latest_version() is None
     with pytest.raises(VersionNotPublished, match="version 0 is not published; the channel holds none"):
-        reader.pull(Version(0))
+        reader.fetch_whole(Version(0))
     writer.publish(Version(4), weights(4))
     with pytest.raises(LookupError, match="version 5 is not published; the channel holds 4"):
-        reader.pull(Version(5))
+        reader.fetch_whole(Version(5))
 
 
 @pytest.mark.parametrize("version", [2, 1])
 def test_a_version_that_does_not_grow_is_refused(tmp_path: Path, version: int) -> None:
     writer = create(tmp_path / "w")
     writer.publish(Version(2), weights(2))
-    with pytest.raises(ValueError, match=f"version {version} comes after version 2"):
+    with pytest.raises(ValueError, match=f"cannot publish version {version} after version 2"):
         writer.publish(Version(version), weights(version))
-    assert_holds(WeightReader.open(tmp_path / "w").pull(Version(0)), 2)
+    assert_holds(WeightReader.open(tmp_path / "w").fetch_whole(Version(0)), 2)
 
 
 def failing_weights(kind: str) -> Iterator[tuple[str, Tensor]]:
@@ -98,9 +99,9 @@ def test_a_publish_that_fails_leaves_the_old_version_and_a_working_channel(tmp_p
     writer.publish(Version(1), weights(1))
     with pytest.raises(RuntimeError if kind == "crash" else ValueError, match=r"head|tail|crash"):
         writer.publish(Version(2), failing_weights(kind))
-    assert_holds(reader.pull(Version(0)), 1)
+    assert_holds(reader.fetch_whole(Version(0)), 1)
     writer.publish(Version(2), weights(2))
-    assert_holds(reader.pull(Version(2)), 2)
+    assert_holds(reader.fetch_whole(Version(2)), 2)
 
 
 class Meddled(MappedFile):
@@ -131,25 +132,26 @@ def test_a_publish_waits_for_those_who_read_what_it_overwrites_and_a_pull_for_no
             time.sleep(0.001)
         thread.join(0.1)
         assert thread.is_alive(), "version 2 has overwritten version 0 while it was read"
-        assert_holds(WeightReader.open(tmp_path / "w").pull(Version(0)), 1)
+        assert_holds(WeightReader.open(tmp_path / "w").fetch_whole(Version(0)), 1)
 
     thread = threading.Thread(target=publish_twice)
     reader = WeightReader(Meddled(tmp_path / "w", meddle))
-    assert_holds(reader.pull(Version(0)), 0)
+    assert_holds(reader.fetch_whole(Version(0)), 0)
     thread.join()
-    assert_holds(reader.pull(Version(0)), 2)
+    assert_holds(reader.fetch_whole(Version(0)), 2)
 
 
 def test_a_reader_that_does_not_move_on_is_overtaken_and_its_copy_not_believed(tmp_path: Path) -> None:
     create(tmp_path / "w")
-    writer = WeightWriter(MappedFile(tmp_path / "w", writable=True), patience_s=0.0)
+    file = MappedFile(tmp_path / "w", writable=True)
+    writer = WeightWriter(file, ReaderWait(file.locks, limit_s=0.0))
     writer.publish(Version(0), weights(0))
 
     def meddle() -> None:
         writer.publish(Version(1), weights(1))
         writer.publish(Version(2), weights(2))
 
-    assert_holds(WeightReader(Meddled(tmp_path / "w", meddle)).pull(Version(0)), 2)
+    assert_holds(WeightReader(Meddled(tmp_path / "w", meddle)).fetch_whole(Version(0)), 2)
 
 
 def test_a_pull_in_the_middle_of_a_publish_gives_the_version_before(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_a_pull_in_the_middle_of_a_publish_gives_the_version_before(tmp_path: Pa
 
     def pulling(version: int) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in weights(version):
-            assert_holds(reader.pull(Version(0)), version - 1)
+            assert_holds(reader.fetch_whole(Version(0)), version - 1)
             yield name, tensor
 
     writer.publish(Version(0), weights(0))
@@ -190,8 +192,8 @@ def test_changed_bytes_are_noticed(tmp_path: Path, where: str) -> None:
         file.tensor_bytes(1, 4)[-100] ^= 1
     else:
         file.table(1)[0] ^= 1
-    with pytest.raises(CorruptWeights, match="did not match"):
-        WeightReader.open(tmp_path / "w").pull(Version(0))
+    with pytest.raises(CorruptWeights, match="differ from their checksums"):
+        WeightReader.open(tmp_path / "w").fetch_whole(Version(0))
 
 
 def test_a_torn_announcement_falls_back_to_the_version_before(tmp_path: Path) -> None:
@@ -201,15 +203,15 @@ def test_a_torn_announcement_falls_back_to_the_version_before(tmp_path: Path) ->
     with (tmp_path / "w").open("r+b") as file:
         file.seek(RECORD_OFFSETS[0] + 10)
         file.write(b"\xff")
-    assert_holds(WeightReader.open(tmp_path / "w").pull(Version(0)), 0)
+    assert_holds(WeightReader.open(tmp_path / "w").fetch_whole(Version(0)), 0)
 
 
 def test_a_channel_made_anew_is_noticed_by_its_readers(tmp_path: Path) -> None:
     create(tmp_path / "w").publish(Version(5), weights(5))
     reader = WeightReader.open(tmp_path / "w")
-    assert_holds(reader.pull(Version(0)), 5)
+    assert_holds(reader.fetch_whole(Version(0)), 5)
     create(tmp_path / "w").publish(Version(2), weights(2))
-    assert_holds(reader.pull(Version(0)), 2)
+    assert_holds(reader.fetch_whole(Version(0)), 2)
 
 
 def test_closing_the_writer_removes_the_file_but_not_what_readers_hold(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_closing_the_writer_removes_the_file_but_not_what_readers_hold(tmp_path:
     reader = WeightReader.open(tmp_path / "w")
     writer.close()
     assert not (tmp_path / "w").exists()
-    assert_holds(reader.pull(Version(0)), 0)
+    assert_holds(reader.fetch_whole(Version(0)), 0)
     reader.close()
 
 
@@ -226,8 +228,3 @@ def test_a_file_that_is_no_channel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(b"x" * 5000)
     with pytest.raises(ValueError, match="not a weight channel"):
         WeightReader.open(tmp_path / "w")
-
-
-def test_the_same_name_gives_the_same_path() -> None:
-    layout = layout_of(weights(0))
-    assert channel_path("run-a", layout) == channel_path("run-a", layout) != channel_path("run-b", layout)

@@ -9,12 +9,12 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from tailrace.workers.link import LINK_VARIABLE, Link, connect
+from tailrace.workers.link import LINK_VARIABLE, ProcessLink, connect
 
 
-def pair() -> tuple[Link, Connection]:
+def pair() -> tuple[ProcessLink, Connection]:
     ours, theirs = socket.socketpair()
-    return Link(Connection(ours.detach())), Connection(theirs.detach())
+    return ProcessLink(Connection(ours.detach())), Connection(theirs.detach())
 
 
 def run_worker(code: str, *, messages: list[bytes]) -> subprocess.CompletedProcess[str]:

@@ -34,7 +34,7 @@ PLACE_SHARE = 256
 class PrefixTree:
     tokens_U: Indices
     positions_U: Indices
-    """Of each node: how many tokens stand before it."""
+    """Number of tokens before each node."""
     paths: list[Indices]
     """The nodes of each sequence, from its first token to its last."""
     leaves: list[int]
@@ -106,6 +106,6 @@ def _common_prefix(first: Tokens, second: Tokens) -> int:
 
 
 def _is_leaf(sequences: Sequence[Tokens], order: Sequence[int], shared: Sequence[int]) -> list[bool]:
-    """A sequence is none if the next one begins with all of it."""
+    """Return for each sequence whether it is a leaf: whether the next sequence does not begin with all of it."""
     following = [*shared[1:], -1][: len(order)]
     return [num_shared != len(sequences[index]) for index, num_shared in zip(order, following, strict=True)]

@@ -1,8 +1,8 @@
 """Run schedules one after another on the same prompts and seeds: `tailrace compare RECIPE --schedules a,b,c`.
 
 A schedule is a preset, or a preset with a bound of its own: `staleflow@3` has `max_staleness = 3`. Each is a run of its
-own in `output_dir`/NAME, so an interrupted comparison goes on where it was: the same command shows what is finished and
-continues the rest. Exit status: 0 every run is complete, 1 one failed or was stopped, 2 it could not begin.
+own in `output_dir`/NAME. The same command continues an interrupted comparison: it shows finished runs and goes on with
+the others. Exit status: 0 every run is complete, 1 a run failed or was stopped, 2 the comparison could not start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tailrace.cli import recipe
 from tailrace.config import presets
 from tailrace.config.load import SettingsError, load, print_hint
 from tailrace.config.settings import Settings
-from tailrace.observe import journal_file, schedule_table
-from tailrace.observe.comparison import Compared, table
+from tailrace.observe.journal import journal_file
+from tailrace.observe.schedules import schedule_table
+from tailrace.observe.schedules.comparison import Compared, table
 
 Runs = Mapping[str, Settings]
 
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _load(options: argparse.Namespace) -> Runs:
-    """Every run's settings: a schedule that is not sound is refused before the first begins."""
+    """The settings of every run. A schedule that cannot work is refused before the first run starts."""
     if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
         raise SettingsError(f"--json: {options.json} is no place for a file")
     first, *others = _names(options.schedules)
@@ -68,7 +69,7 @@ def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], N
 def _compare(runs: Runs, options: argparse.Namespace) -> int:
     # Heavy imports wait until the settings are known to be good.
     from tailrace.runtime.sources import Sources
-    from tailrace.runtime.train import train
+    from tailrace.runtime.train_command import train
 
     sources = Sources.load(next(iter(runs.values())))
     for settings in runs.values():

@@ -1,6 +1,6 @@
 """Say what a run waits for and what is wrong with it: `tailrace doctor RUN [--json]`.
 
-Works on a run that goes on, one that stopped and a finished one. Exit status: 0 fine, 1 findings, 2 no such run.
+The run may be running, stopped or finished. Exit status: 0 no problem found, 1 problems found, 2 no such run.
 """
 
 from __future__ import annotations

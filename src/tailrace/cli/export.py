@@ -1,6 +1,6 @@
 """Write a checkpoint as a plain Hugging Face model: `tailrace export RUN DIRECTORY`.
 
-An adapter (LoRA) is merged into its model. Exit status: 0 written, 2 it could not be.
+A LoRA adapter is merged into its base model. Exit status: 0 written, 2 not written.
 """
 
 from __future__ import annotations

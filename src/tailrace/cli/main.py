@@ -1,4 +1,4 @@
-"""``tailrace VERB ...``: one file per verb, found here."""
+"""The ``tailrace`` command: finds the file of each verb and runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.cli import compare, doctor, export, profile, replay, report, rollo
 
 
 class Verb(Protocol):
-    """What the module of a verb has."""
+    """What the module of a verb must define."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 

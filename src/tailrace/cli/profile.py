@@ -1,6 +1,6 @@
 """Measure an engine and fit its cost model: `tailrace profile RECIPE_OR_MODEL [--json FILE] [--section.key value ...]`.
 
-Exit status: 0 measured, 2 it could not begin, or the engine holds too few loads.
+Exit status: 0 measured, 2 it could not start, or the engine has room for too few load points.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _load(options: argparse.Namespace) -> Settings:
 
 
 def _is_model(name: str) -> bool:
-    """A built-in model, a directory, or `owner/name` where no such file is."""
+    """Whether the argument names a model: a built-in one, a directory, or `owner/name` if there is no such file."""
     is_file = name.endswith(_RECIPE_ENDINGS) or os.path.isfile(name)
     return name in built_in_models() or os.path.isdir(name) or ("/" in name and not is_file)
 

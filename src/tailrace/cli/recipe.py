@@ -1,6 +1,6 @@
-"""What the verbs that run a recipe share: their arguments, their exit status, and the report at the end.
+"""Shared by the verbs that run a recipe: their arguments, their exit status, and the report at the end.
 
-Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not begin.
+Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train import Result
+    from tailrace.runtime.train_command import Result
 
 Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])
 
@@ -27,12 +27,12 @@ _RECIPE = "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gsp
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None:
-    """``or_else``: what the verb takes beside a recipe."""
+    """Add the recipe and all settings. ``or_else``: what the verb accepts besides a recipe, for its help."""
     parser.add_argument("recipe", help=_RECIPE + or_else)
     parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
     settings = parser.add_argument_group(
         "settings",
-        "Each overrides the recipe; values are written as YAML. A section may be left out where only one has the name.",
+        "Each overrides the recipe. Values are written as YAML. The section may be omitted if the name is unique.",
     )
     for name, text in leaves(Settings):
         # argparse expands % in help texts
@@ -55,7 +55,7 @@ def overrides(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _other_names() -> list[str]:
-    """Settings without their sections, and by the names of other systems."""
+    """Names of settings without their section, and names from other systems."""
     return list(dict.fromkeys((*short_names(), *ALIASES)))
 
 
@@ -74,7 +74,7 @@ def carry_out(
 def begin(
     options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Loaded], run: Callable[[Loaded], int]
 ) -> int:
-    """The exit status; what is wrong with the settings or lacking here becomes a sentence."""
+    """Load the settings, run, and return the exit status. Wrong settings and missing packages are printed."""
     try:
         refuse_unknown(rest)
         settings = load()
@@ -92,7 +92,7 @@ def begin(
 
 
 def _report(run: Path) -> None:
-    """A page about the run, where the package that draws it is installed. Never a reason for the run to fail."""
+    """Write ``report.html`` if its package is installed. A report that cannot be written does not fail the run."""
     try:
         from tailrace.dashboard.report import write_report
 

@@ -1,9 +1,10 @@
 """Feed a journal back to the coordinator: `tailrace replay RUN_OR_JOURNAL [--schedule PRESET]`.
 
-Alone, every command must come out again as it was recorded. With `--schedule` the run is simulated under another
-preset, from the journal's own lengths and costs; lengths that the run never saw the end of are drawn, and counted.
+Without options, the coordinator must give the same commands as in the journal. With `--schedule` the run is simulated
+under another preset, with the lengths and costs of the journal. Lengths of responses that did not finish are drawn at
+random; their number is printed.
 
-Exit status: 0 done, 1 the commands are different, 2 there is no such journal.
+Exit status: 0 done, 1 the commands differ, 2 there is no such journal.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import ReplayMismatch
 from tailrace.core.journal import Entry, replay_all
 from tailrace.core.schedule import Schedule
-from tailrace.observe import journal_file, schedule_table
-from tailrace.observe.comparison import figures_of
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.run_files import RunFiles
+from tailrace.observe.schedules import schedule_table
+from tailrace.observe.schedules.comparison import figures_of
 from tailrace.policies.strategies import policies_of
 
 
@@ -71,17 +73,11 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
 
 def _under(schedule: Schedule, name: str) -> Schedule:
     preset = presets.resolved(ScheduleSettings.model_validate({"preset": name}))
-    prompts, responses = presets.launch_sizes(preset, batch_size=schedule.batch_size, group_size=schedule.group_size)
+    fields = presets.schedule_fields(preset, batch_size=schedule.batch_size, group_size=schedule.group_size)
     return replace(
         schedule,
-        launch_prompts=prompts,
-        launch_responses=responses,
-        trials=(),
-        leftovers=preset.leftovers,
-        max_staleness=preset.max_staleness,
-        admission=preset.admission,
-        rounds_ahead=preset.rounds_ahead,
-        coordination=replace(schedule.coordination, **{name: getattr(preset, name) for name in presets.STRATEGIES}),
+        **fields,
+        coordination=replace(schedule.coordination, **presets.strategies(preset)),
         keeps_deferred_tokens=False,
         max_versions_per_sample=None,
         has_quotas=False,

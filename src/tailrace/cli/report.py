@@ -1,6 +1,6 @@
 """Show a run as one HTML page: `tailrace report RUN [--output FILE]`.
 
-Works on a finished run, on one that goes on and on one that was cut off. Exit status: 0 written, 2 it could not be.
+The run may be running, stopped or finished. Exit status: 0 written, 2 not written.
 """
 
 from __future__ import annotations

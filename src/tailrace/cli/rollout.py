@@ -1,7 +1,7 @@
 """Generate and score without training: `tailrace rollout RECIPE [--num-prompts N] [--section.key value ...]`.
 
-The run directory (default: the recipe's, with `-rollout` behind its name) holds the responses for
-`tailrace train ... --rollout.from_run`, and `lengths.json`. Exit status as of `tailrace train`.
+The run directory (default: that of the recipe, with `-rollout` appended) then holds `lengths.json` and the responses,
+which `tailrace train ... --rollout.from_run` can use. The exit status is that of `tailrace train`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train import Result
+    from tailrace.runtime.train_command import Result
 
 _WITHOUT_TRAINING = {"schedule.preset": ROLLOUT_ONLY, "eval": "[]", "eval_interval": "null"}
 
@@ -41,6 +41,6 @@ def _load(options: argparse.Namespace) -> Settings:
 
 def _rollout(settings: Settings) -> Result:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.rollout import rollout
+    from tailrace.runtime.rollout_command import rollout
 
     return rollout(settings)

@@ -1,6 +1,6 @@
 """Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE] [--journals DIR]`.
 
-Exit status: 0 every schedule came to its end, 1 one of them failed or it was stopped, 2 it cannot be simulated.
+Exit status: 0 every schedule was simulated to its end, 1 one failed or was stopped, 2 it could not start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace.core.journal import encode
-from tailrace.observe import schedule_table
+from tailrace.observe.schedules import schedule_table
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_scenario
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _names(options: argparse.Namespace, scenario: Scenario) -> Sequence[str]:
-    """The schedules to simulate, each known to be sound before any work."""
+    """The schedules to simulate. A schedule that cannot work is refused before any is simulated."""
     if options.schedules is None:
         names, where = scenario.schedule.compare, f"{options.scenario}: "
     else:
@@ -68,7 +68,7 @@ def _names(options: argparse.Namespace, scenario: Scenario) -> Sequence[str]:
 
 
 def _stop(names: Sequence[str], results: Sequence[Result]) -> int:
-    """An interrupt costs the schedule that was being simulated, not those that were complete."""
+    """After an interrupt: print the results of the schedules that were complete, and return the exit status."""
     if results:
         _print(results)
     print(f"\ntailrace: stopped while simulating {names[len(results)]}; no file was written", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Train a model with a recipe: `tailrace train RECIPE [--section.key value ...]`.
 
-Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not begin.
+Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.config.load import load
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train import Result
+    from tailrace.runtime.train_command import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _train(settings: Settings) -> Result:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.train import train
+    from tailrace.runtime.train_command import train
 
     return train(settings)

@@ -1,4 +1,4 @@
-"""Settings of the learning algorithm: variants, and where to move away from their defaults."""
+"""Settings of the learning algorithm: its variants, and values that replace their defaults."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class ImportanceSamplingSettings(Section):
 
     @property
     def clip(self) -> Range:
-        """The bounds in force."""
+        """The bounds that apply: those given, else those of the type."""
         return _given_or(CORRECTIONS[self.type].clip, self.clip_low, self.clip_high)
 
 
 class OverlongSettings(Section):
     buffer_length: NonNegativeInt = 0
-    """Tokens before `max_response_length` in which a growing penalty is taken off the score; 0: no penalty."""
+    """Last tokens before `max_response_length`, in which a growing penalty is subtracted from the score; 0: none."""
     penalty_factor: PositiveFloat = 1.0
-    """The penalty at the end of the buffer."""
+    """Penalty of a response of `max_response_length` tokens."""
     filter_truncated: bool = False
-    """Responses cut off by their token budget count for their group but not in the loss."""
+    """Exclude truncated responses from the loss. They still count in the mean score of their group."""
 
 
 class AlgorithmSettings(Section):
@@ -48,40 +48,42 @@ class AlgorithmSettings(Section):
     """Upper clip range of the probability ratio (clip-higher); default: the loss's own (`ppo` 0.28, `gspo` 4e-4,
     `cispo` 4)."""
     clip_ratio_c: float | None = Field(default=None, gt=1)
-    """`ppo`: largest ratio at which a negative advantage still pulls (dual clip, usually 3); default: no limit."""
+    """`ppo`: dual clip. Tokens with a negative advantage and a ratio above this give no gradient (usually 3). Default:
+    no dual clip."""
     sapo_temperature_pos: PositiveFloat = 1.0
-    """`sapo`: how fast the gradient fades away from ratio 1 for positive advantages."""
+    """`sapo`: how fast the gradient fades as the ratio moves away from 1, for positive advantages."""
     sapo_temperature_neg: PositiveFloat = 1.05
-    """`sapo`: the same for negative advantages."""
+    """`sapo`: how fast the gradient fades as the ratio moves away from 1, for negative advantages."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
     """How token losses of a batch are averaged."""
     kl_loss_coef: NonNegativeFloat = 0.0
     """Weight of the k3 KL term to the starting model."""
     stale_tokens: Literal["train", "mask-prefix", "mask-old"] = "train"
-    """Tokens of versions before the one being trained: all train; `mask-prefix`: of a group that was resumed, only the
-    tokens after its last resumption; `mask-old`: only tokens at most `max_token_age` versions old."""
+    """Which tokens of older weight versions are trained. `train`: all. `mask-prefix`: in a group that was resumed, only
+    tokens after its last resume. `mask-old`: only tokens that are at most `max_token_age` versions old."""
     max_token_age: NonNegativeInt = 1
-    """For `stale_tokens = "mask-old"`."""
+    """Oldest tokens that `stale_tokens = "mask-old"` trains, in versions before the one being trained."""
     old_logprobs: Literal["behaviour", "recompute"] = "behaviour"
-    """Log-probs in the ratio's denominator: the engine's, or recomputed by the trainer before the step."""
+    """Log-probs in the denominator of the ratio. `behaviour`: those of the engine. `recompute`: those that the trainer
+    computes before the step."""
     importance_sampling: ImportanceSamplingSettings = ImportanceSamplingSettings()
     overlong: OverlongSettings = OverlongSettings()
     dynamic_sampling: bool = False
-    """Groups whose scores are all equal teach nothing: leave them out and generate another group in their place."""
+    """Drop groups whose scores are all equal (they give no gradient), and generate other groups instead."""
     max_useless_groups: PositiveInt = 1000
-    """Groups in a row that may be left out before the run gives up."""
+    """Number of dropped groups in a row after which the run fails."""
     gamma: float = Field(default=1.0, gt=0, le=1)
     """`gae`: discount per token."""
     lam: float = Field(default=1.0, ge=0, le=1)
-    """`gae`: 1 waits for the score, 0 trusts the critic's next value."""
+    """`gae`: lambda. At 1 advantages are computed from the score, at 0 from the critic's next value."""
     critic_learning_rate: PositiveFloat = 1e-5
-    """`gae`: peak learning rate of the critic; its course is the policy's."""
+    """`gae`: peak learning rate of the critic. Warm-up and schedule are those of the policy."""
     value_clip: PositiveFloat = 0.5
-    """`gae`: how far the critic's prediction may move from its old one and still lower the loss."""
+    """`gae`: clip range of the critic's loss. It has no effect as long as a batch is trained in one optimizer step."""
 
     @property
     def clip(self) -> Range:
-        """The clip range in force; of no meaning for a loss without one."""
+        """The clip range that applies: the one given, else the one of the loss. Losses without a clip do not use it."""
         own = LOSSES[self.loss].clip or Range(low=0.0, high=0.0)
         return _given_or(own, self.clip_ratio_low, self.clip_ratio_high)
 

@@ -1,7 +1,7 @@
-"""Other systems' names of settings, taken for ours with a hint.
+"""Names of settings in other systems. They are accepted, with a hint that names the setting here.
 
-* An alias stands at the top of a recipe, in the section of the setting it means, or under the full name that its own
-  system gives it; `-` and `_` are the same.
+* An alias may be used at the top of a recipe, in the section of the setting it means, or under the full name that its
+  own system gives it; `-` and `_` are the same.
 * A setting may be given once: an alias beside the setting itself, or two aliases of it, is an error.
 * A name is here only if it means the same thing in the same unit wherever it is used. `batch_size` and
   `train_batch_size`, say, count prompts in one system and responses in another, so they are not.
@@ -114,7 +114,7 @@ _ADVICE = {
     "resume_mode": _SAME_COMMAND,
     "resume_from_checkpoint": _SAME_COMMAND,
 }
-"""For names that have no setting of the same meaning and unit: what to write."""
+"""What to write instead of a name that has no setting with the same meaning and unit."""
 
 
 class AliasClash(ValueError):
@@ -122,7 +122,7 @@ class AliasClash(ValueError):
 
 
 def canonical_names(values: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """The same values under our dotted names, and a hint for each that had another; unknown names stay."""
+    """The values under the dotted names used here, and a hint for each alias. Unknown names are kept as they are."""
     found: dict[str, Any] = {}
     origin: dict[str, str] = {}
     hints: list[str] = []
@@ -138,7 +138,7 @@ def canonical_names(values: Mapping[str, Any], known: Collection[str]) -> tuple[
 
 
 def canonical_recipe(recipe: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """``canonical_names`` of a tree of sections."""
+    """Apply ``canonical_names`` to a tree of sections."""
     flat, hints = canonical_names(dict(flatten(recipe, known)), known)
     tree: dict[str, Any] = {}
     for name, value in flat.items():
@@ -171,7 +171,7 @@ def _meaning(name: str, known: Collection[str]) -> str:
 
 
 def advice(name: str) -> str | None:
-    """What to write for another system's name that is no alias."""
+    """What to write instead of another system's name that is not an alias; None if nothing is known about it."""
     return _ADVICE.get(_bare(name))
 
 
@@ -180,7 +180,7 @@ def _bare(name: str) -> str:
 
 
 def flatten(section: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything that is not a section; a setting whose value is a table is one value."""
+    """(dotted name, value) of every setting in a tree. A setting whose value is a table counts as one value."""
     for key, value in section.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and value and name not in known:

@@ -1,6 +1,6 @@
-"""What is wrong with a file of settings, in sentences: each names the key, what was expected and what was given.
+"""Error messages for files of settings: each names the key, what was expected and what was given.
 
-Recipes and scenarios are refused in the same words. What a sentence repeats of the file is kept short.
+Recipes and scenarios share them. Long values are shortened.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MOST_REPEATED = 60
 
 
 class SettingsError(ValueError):
-    """The user's settings cannot be run; the message says why and what to change."""
+    """The settings cannot be used. The message says why and what to change."""
 
 
 def read_table(path: Path, what: str) -> dict[str, Any]:
-    """A TOML or YAML file; ``what`` is what it should be: a recipe, a scenario."""
+    """Read a TOML or YAML file. ``what``: what the file should be (a recipe, a scenario), for error messages."""
     try:
         text = path.read_text()
         data = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
@@ -35,7 +35,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
 
 
 def sentences(error: ValidationError, data: Any, unknown: Callable[[str], str]) -> list[str]:
-    """One for each key; ``unknown`` words a key that does not exist."""
+    """One sentence for each wrong key. ``unknown`` makes the sentence for a key that does not exist."""
     by_key: dict[str, list[Any]] = {}
     for item in error.errors():
         by_key.setdefault(_key(item, data), []).append(item)
@@ -57,7 +57,7 @@ def _sentence(name: str, items: list[Any], unknown: Callable[[str], str]) -> str
 
 
 def _key(item: Any, data: Any) -> str:
-    """Where in the file it is. Parts that are not in the file name the type that was tried: nobody wrote them."""
+    """The dotted name of the wrong key, without the parts that pydantic adds for the types it tried."""
     parts = []
     for part in item["loc"]:
         if (isinstance(data, Mapping) and part in data) or (isinstance(data, list | tuple) and isinstance(part, int)):
@@ -76,7 +76,7 @@ def _short(value: Any) -> str:
 
 
 def _in_one_line(error: Exception) -> str:
-    """YAML's own words fill several."""
+    """The error in one line; YAML's own message has several."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem} (at line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
     return str(error).split("\n")[0]

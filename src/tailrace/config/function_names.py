@@ -1,8 +1,8 @@
-"""A name for what a function does, the same in every process.
+"""A fingerprint of a function's code that is the same in every process.
 
-A pickle will not do: the order of a set in it changes with the process, and a notebook's functions carry the number of
-their kernel. The name is that of the code itself, with nested functions, constants and default values; where it stands
-and what it refers to by name are not part of it.
+A pickle would not be: the order of a set in it changes from process to process, and functions of a notebook contain the
+number of their kernel. The fingerprint covers the code, nested functions, constants and default values. It does not
+cover where the function is defined, nor what the names in it refer to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From a recipe file and command-line overrides to checked settings, or one error that says what to change.
+"""Reads a recipe and command-line overrides into checked settings, or raises an error that says what to change.
 
 A recipe is TOML or YAML; overrides are (dotted name, value written as YAML). Both may use the names of other systems
-(``aliases.py``); each that is used gives a hint. Parsing is left to tomllib, PyYAML and pydantic; this file joins them
-and words their complaints.
+(``aliases.py``); a hint is printed for each. tomllib, PyYAML and pydantic do the parsing; this file joins them and
+turns their errors into sentences.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tailrace.config.settings import Settings
 
 
 def print_hint(line: str) -> None:
-    """On stderr: what a command prints on stdout may be read by a program."""
+    """Print a hint on stderr, because programs may read stdout."""
     print(line, file=sys.stderr, flush=True)
 
 
 def load(
     recipe: str | None, overrides: Mapping[str, str] | None = None, *, hint: Callable[[str], None] = print_hint
 ) -> Settings:
-    """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), check everything."""
+    """Read a recipe (a path or a built-in name), apply overrides (dotted name to YAML text), and check the result."""
     given = {name: _value(name, text) for name, text in (overrides or {}).items()}
     data = read_recipe(recipe) if recipe is not None else {}
     if recipe is not None:
@@ -45,7 +45,7 @@ def load(
 def assemble(
     recipe: Mapping[str, Any], overrides: Mapping[str, Any], *, hint: Callable[[str], None] = print_hint
 ) -> Settings:
-    """Checked settings of a recipe's tree, under values that win over it (dotted names, or trees of their own)."""
+    """Settings of a recipe's tree, checked. ``overrides`` (dotted names or trees) replace values of the recipe."""
     known = [name for name, _ in leaves(Settings)]
     try:
         # One after the other: an override may well give what the recipe gives under another name.
@@ -87,7 +87,7 @@ def _builtin(name: str) -> dict[str, Any]:
 
 
 def refuse_unknown(arguments: Sequence[str]) -> None:
-    """Raise for arguments that are no setting, naming the nearest one that is."""
+    """Raise ``SettingsError`` for an argument that is not a setting, and name the most similar setting."""
     for argument in arguments:
         name = argument.split("=")[0]
         if not name.startswith("--"):

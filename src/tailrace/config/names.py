@@ -19,7 +19,7 @@ def full_name(name: str) -> str:
 
 
 def short_names() -> list[str]:
-    """Every name that ``full_name`` has something to say about."""
+    """Every short name that ``full_name`` resolves or refuses."""
     return [name for name in _owners() if name not in Settings.model_fields]
 
 

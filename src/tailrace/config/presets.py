@@ -1,4 +1,4 @@
-"""Presets: named points in the space of schedules, and how settings move away from them."""
+"""Presets: named schedules, and how settings override their values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from tailrace.core.admission import Admission
-from tailrace.core.coordination import Strategy
-from tailrace.core.schedule import Leftovers
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.schedule import Leftovers, Strategy
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
 BoundName = Literal["deadline", "order", "count"]
 StrategyName = Literal["vanilla", "throughput"]
+RoutingName = Literal["vanilla", "fixed", "throughput"]
 STRATEGIES = ("routing", "synchronization", "migration")
 
 
@@ -25,10 +25,10 @@ class Preset:
     over_provision_responses: float = 1.0
     leftovers: Leftovers = Leftovers.WAIT
     max_staleness: int | None = 0
-    """None: unbounded."""
+    """Most versions a token may be old when it is trained; None: any number."""
     rounds_ahead: int = 0
     bound: Admission = Admission.DEADLINE
-    """How `max_staleness` is kept, where there is one."""
+    """How `max_staleness` is enforced, if there is one."""
     routing: Strategy = Strategy.VANILLA
     synchronization: Strategy = Strategy.VANILLA
     migration: Strategy = Strategy.VANILLA
@@ -43,7 +43,7 @@ PRESETS: dict[str, Preset] = {
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
-    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT, routing=Strategy.FIXED),
     "staleflow": Preset(
         leftovers=Leftovers.KEEP,
         max_staleness=1,
@@ -56,7 +56,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def check_trains(name: str, more: Collection[str] = ()) -> None:
-    """``ValueError`` unless it is a preset that trains, or one of ``more``."""
+    """Raise ``ValueError`` unless ``name`` is a preset that trains, or is in ``more``."""
     if name == ROLLOUT_ONLY:
         raise ValueError(f"'{name}' does not train, so it has no steps to compare")
     known = [*(preset for preset in PRESETS if preset != ROLLOUT_ONLY), *more]
@@ -64,8 +64,8 @@ def check_trains(name: str, more: Collection[str] = ()) -> None:
         raise ValueError(f"no schedule '{name}'; there are {', '.join(known)}")
 
 
-class Wishes(Protocol):
-    """Where settings or a scenario may differ from a preset; None: as the preset has it."""
+class ScheduleOverrides(Protocol):
+    """Values that replace the preset's own, from settings or a scenario; None keeps the preset's value."""
 
     @property
     def preset(self) -> str: ...
@@ -89,27 +89,53 @@ class Wishes(Protocol):
     def migration(self) -> str | None: ...
 
 
-def resolved(wishes: Wishes) -> Preset:
-    """The preset with what is asked for instead of it."""
+def resolved(overrides: ScheduleOverrides) -> Preset:
+    """The preset, with every override that was given."""
     given: dict[str, Any] = {
-        name: getattr(wishes, name)
+        name: getattr(overrides, name)
         for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
-        if getattr(wishes, name) is not None
+        if getattr(overrides, name) is not None
     }
-    if wishes.leftovers is not None:
-        given["leftovers"] = Leftovers(wishes.leftovers)
-    if wishes.max_staleness is not None:
-        given["max_staleness"] = None if wishes.max_staleness == "unbounded" else int(wishes.max_staleness)
-    if wishes.bound is not None:
-        given["bound"] = Admission(wishes.bound)
-    given |= {name: Strategy(wish) for name in STRATEGIES if (wish := getattr(wishes, name)) is not None}
-    return replace(PRESETS[wishes.preset], **given)
+    if overrides.leftovers is not None:
+        given["leftovers"] = Leftovers(overrides.leftovers)
+    if overrides.max_staleness is not None:
+        given["max_staleness"] = None if overrides.max_staleness == "unbounded" else int(overrides.max_staleness)
+    if overrides.bound is not None:
+        given["bound"] = Admission(overrides.bound)
+    given |= {name: Strategy(given_name) for name in STRATEGIES if (given_name := getattr(overrides, name)) is not None}
+    return replace(PRESETS[overrides.preset], **given)
+
+
+def schedule_fields(
+    preset: Preset, *, batch_size: int, group_size: int, trial_factors: Sequence[float] = ()
+) -> dict[str, Any]:
+    """Return the fields of a ``Schedule`` that a preset decides, but for ``coordination``: see ``strategies``."""
+    sizes = {"batch_size": batch_size, "group_size": group_size}
+    launch_prompts, launch_responses = launch_sizes(preset, **sizes)
+    return {
+        **sizes,
+        "launch_prompts": launch_prompts,
+        "launch_responses": launch_responses,
+        "trials": trials(preset, trial_factors, **sizes),
+        "leftovers": preset.leftovers,
+        "max_staleness": preset.max_staleness,
+        "admission": preset.admission,
+        "rounds_ahead": preset.rounds_ahead,
+    }
+
+
+def strategies(preset: Preset) -> dict[str, Any]:
+    """Return the fields of ``Coordination`` that a preset decides."""
+    return {name: getattr(preset, name) for name in STRATEGIES}
 
 
 def trials(
     preset: Preset, factors: Sequence[float], *, batch_size: int, group_size: int
 ) -> tuple[tuple[int, int], ...]:
-    """Launch sizes to try. Where responses are not over-provisioned (strict mode), no trial does."""
+    """Launch sizes to try: (prompts, responses per prompt) for each factor.
+
+    If the preset does not over-provision responses, no trial does.
+    """
     tried = [
         replace(preset, over_provision_prompts=factor, over_provision_responses=factor)
         if preset.over_provision_responses > 1
@@ -121,7 +147,7 @@ def trials(
 
 
 def launch_sizes(preset: Preset, *, batch_size: int, group_size: int) -> tuple[int, int]:
-    """Prompts a round launches and responses each begins with. Rounded so that neither falls below what is trained."""
+    """Number of prompts that a round starts, and of responses for each. Neither is below the number trained."""
     # A product like 1.1 * 10 is a little more than 11: without the correction it would be rounded up to 12.
     prompts = math.floor(preset.over_provision_prompts * batch_size + 1e-9)
     responses = math.ceil(preset.over_provision_responses * group_size - 1e-9)

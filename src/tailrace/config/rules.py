@@ -1,4 +1,4 @@
-"""Rules between settings: each returns a sentence when it is broken. All are checked before any work starts."""
+"""Rules between settings. Each yields a sentence if it is broken. All are checked before any work starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"
-"""The name of the training prompts among the sources; no evaluation set may use it."""
+"""Name of the training prompts. No evaluation set may have this name."""
 
 
 def broken_rules(settings: Settings) -> list[str]:
@@ -36,9 +36,9 @@ def _learning(settings: Settings) -> Iterator[str]:
     if settings.rollout.n_samples_per_prompt == 1 and ESTIMATORS[name].compares_siblings:
         yield f"rollout.n_samples_per_prompt is 1: {name} compares the responses of a group, so it needs at least 2"
     if algorithm.dynamic_sampling and not ESTIMATORS[name].compares_siblings:
-        yield f"algorithm.dynamic_sampling leaves out groups of equal scores, but {name} learns from those too"
+        yield f"algorithm.dynamic_sampling filters groups of equal scores, but {name} learns from those too"
     if algorithm.dynamic_sampling and settings.rollout.n_samples_per_prompt == 1:
-        yield "algorithm.dynamic_sampling with one response per prompt would leave out every group"
+        yield "algorithm.dynamic_sampling with one response per prompt would filter every group"
     correction = algorithm.importance_sampling.type
     if CORRECTIONS[correction].is_active and algorithm.old_logprobs == "behaviour":
         yield (
@@ -95,11 +95,6 @@ def _halves(settings: Settings) -> Iterator[str]:
         yield "eval_interval is given but a run that does not train has nothing to evaluate; set it to null"
     if settings.schedule.num_prompts is not None and not is_rollout_only:
         yield "schedule.num_prompts is read by `tailrace rollout` only; for training set schedule.max_steps"
-    if settings.rollout.from_run is not None and settings.eval_interval:
-        yield (
-            "rollout.from_run takes saved responses, which say nothing about the weights being trained;"
-            " set eval_interval to null"
-        )
 
 
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _clipping, _engine, _halves)

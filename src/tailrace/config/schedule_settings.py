@@ -1,4 +1,4 @@
-"""Settings of the schedule: a preset, and where to move away from it."""
+"""Settings of the schedule: a preset, and values that replace the preset's own."""
 
 from __future__ import annotations
 
@@ -6,81 +6,90 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tailrace.config.presets import BoundName, PresetName, StrategyName
+from tailrace.config.presets import BoundName, PresetName, RoutingName, StrategyName
 from tailrace.config.section import Section
 
 
 class CoordinationSettings(Section):
-    """Numbers of the `throughput` strategies."""
+    """Settings of the `throughput` strategies."""
 
     min_gain: float = Field(default=0.3, gt=0, le=1)
-    """Routing: the least a response must add to an instance's tokens per second, as a part of what it would add to an
-    idle one. With m an instance is loaded to about 1 - sqrt(m) of its top speed."""
+    """Routing: a response goes to an instance only if it adds at least this fraction of the tokens per second that it
+    would add to an idle instance. An instance is then loaded up to about 1 - sqrt(min_gain) of its top speed."""
     max_waiting: NonNegativeInt = 3
-    """Migration: responses that may wait for room inside an instance; those beyond are taken back."""
+    """Migration: most responses that may queue inside an instance; the others are moved to another instance."""
     max_gap: float = Field(default=5.0, ge=1)
-    """Migration: how many times as fast as another an instance may be before work moves between them."""
+    """Migration: responses move between two instances if one is more than this many times as fast as the other."""
     pause_s: NonNegativeFloat = 10.0
-    """Migration: an instance that gave work away is left alone for so long."""
+    """Migration: seconds after a move in which no more responses are moved away from the same instance."""
     plan_interval_s: NonNegativeFloat | None = None
-    """Least seconds between two plans; a plan is made only after something happened. Default: 50 µs for each response
-    that runs or waits, ten times what a plan takes; while every instance has what work it may have, at least 0.1 s."""
+    """Least seconds between two plans. A plan is made only after an event. Default: 50 µs for each running or queued
+    response (about ten times the planning time), and at least 0.1 s while no instance could take more work."""
     validation: Literal["instance", "global"] = "instance"
-    """Plan for the instances that owe no answer, or only while none owes one."""
+    """`instance`: plan for instances with no outstanding command. `global`: plan only when no instance has one."""
 
 
 class ScheduleSettings(Section):
     preset: PresetName = "sync"
-    """How rollout and training share the time: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL),
-    `one-step`, `async-cap`, `staleflow` (StaleFlow); or `rollout-only`, which generates and scores without training.
-    Settings below that have no value of their own are as the preset has them."""
+    """Schedule of rollout and training: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL), `one-step`,
+    `async-cap`, `staleflow` (StaleFlow); or `rollout-only`, which generates and scores without training. The preset
+    gives defaults to the settings below."""
     rollout_batch_size: PositiveInt = 32
-    """Prompts per step."""
+    """Prompts trained in one optimizer step."""
     over_provision_prompts: Annotated[float, Field(ge=1)] | None = None
-    """Prompts a round launches, as a multiple of `rollout_batch_size` (rounded down)."""
+    """Prompts that a round starts, as a multiple of `rollout_batch_size` (rounded down)."""
     over_provision_responses: Annotated[float, Field(ge=1)] | None = None
-    """Responses a prompt is launched with, as a multiple of `n_samples_per_prompt` (rounded up); 1 is the strict mode:
-    the fastest responses are not preferred."""
+    """Responses started for each prompt, as a multiple of `n_samples_per_prompt` (rounded up). Above 1, only the
+    responses that finish first are trained, so short responses are preferred; 1 avoids that."""
     over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
-    """Factors to try in the first rounds with `defer`, such as [1.1, 1.2, 1.3, 1.4]: each serves two short rounds as
-    factor for prompts and responses; after the first long round the one with the least seconds per step is kept."""
+    """Over-provisioning factors to try, such as [1.1, 1.2, 1.3, 1.4]; needs `defer`. Each is used for two short rounds,
+    for prompts and responses. After the first long round the factor with the fewest seconds per step is kept."""
     leftovers: Literal["wait", "drop", "defer", "resume", "keep"] | None = None
-    """What becomes of responses that are not finished when the batch is full: wait for them, drop them, defer their
-    prompts to a long round, resume them in the next round, or keep them running without rounds."""
+    """What happens to unfinished responses when the batch is full. `wait`: the round waits for them. `drop`: they are
+    aborted, and so is their prompt. `defer`: they are aborted, and their prompt comes again in a long round. `resume`:
+    they continue in the next round. `keep`: they go on, because there are no rounds."""
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
-    """Most versions between the oldest token of a trained response and the weights it trains."""
+    """Most versions between the weights that generated a token and the weights it trains; `unbounded`: any number."""
     bound: BoundName | None = None
-    """How `max_staleness` is kept: `deadline`, strictly, and a batch is what is done in time; `order`, strictly, and
-    prompts are trained in the order they began; `count`, by a cap on what is in flight, which slow responses exceed."""
+    """How `max_staleness` is enforced. `deadline`: strictly; a batch takes whatever is complete. `order`: strictly;
+    prompts are trained in the order in which they started. `count`: by a limit on the number of prompts in flight; this
+    is not strict, so slow responses can be staler."""
     rounds_ahead: NonNegativeInt | None = None
-    """Rounds that may begin before the batches of earlier ones are trained: rollout and training overlap."""
-    routing: StrategyName | None = None
-    """Which instance a response goes to: `vanilla`, the one with the fewest; `throughput`, where it adds most."""
+    """Rounds that may start before the batches of earlier rounds are trained. Above 0, rollout and training overlap."""
+    routing: RoutingName | None = None
+    """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
+    that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
     synchronization: StrategyName | None = None
-    """When an instance pulls a new version: `vanilla`, at once; `throughput`, if that lets in work that waits."""
+    """When an instance pulls new weights. `vanilla`: at once. `throughput`: when queued responses need them."""
     migration: StrategyName | None = None
-    """`throughput`: responses move from crowded or much faster instances to others; `vanilla`: they do not."""
+    """`throughput`: responses move away from overloaded or much faster instances. `vanilla`: responses never move."""
     coordination: CoordinationSettings = CoordinationSettings()
     placement: Literal["shared", "colocated"] = "shared"
-    """Rollout and training both stay in memory, or rollout gives its memory back while training runs."""
+    """`shared`: rollout and training both stay in memory. `colocated`: rollout frees its memory while training runs."""
     keep_deferred_tokens: bool = False
-    """A deferred prompt resumes its responses where `max_staleness` allows, instead of beginning again."""
+    """A deferred prompt continues its unfinished responses if `max_staleness` allows it, instead of starting again."""
     epoch_end: Literal["carry", "flush"] = "carry"
-    """Deferred prompts at the end of a pass over the data: carry them on, or train them in a last, smaller batch."""
+    """Deferred prompts at the end of an epoch. `carry`: train them in the next epoch. `flush`: train them in a last,
+    smaller batch, so that each epoch trains every prompt exactly once."""
     max_versions_per_sample: PositiveInt | None = None
-    """Most versions that may write one response, with `resume`; default: any number."""
+    """Most weight versions that may generate parts of one response; needs `resume`. Default: any number."""
     on_version_cap: Literal["finish", "restart"] = "finish"
-    """A response at `max_versions_per_sample`: the round waits for it, or it begins again from its prompt."""
+    """What happens to a response that has reached `max_versions_per_sample`. `finish`: the round waits for it.
+    `restart`: it starts again from its prompt."""
+    max_restarts_per_sample: NonNegativeInt = 2
+    """How often one response may start again because of `on_version_cap`; after that the round waits for it."""
     max_stuck_s: PositiveFloat | None = None
-    """Without rounds and under a strict bound: seconds the trainer may wait for the last responses of a batch; default:
-    as long as they take. Past it their prompts begin again or are dropped, and others take their places."""
+    """Seconds that the trainer may wait for the last responses of a batch; after that `on_stuck` applies. Needs `keep`
+    and a strict bound. Default: no limit."""
     on_stuck: Literal["restart", "drop"] = "restart"
-    """What becomes of prompts that training has waited for longer than `max_stuck_s`."""
+    """What happens to a prompt that the trainer has waited for longer than `max_stuck_s`. `restart`: it starts again.
+    `drop`: it is dropped. In both cases another prompt takes its place in the batch."""
     source_quotas: bool = True
-    """Short rounds take prompts of several sources in the proportion they were launched in."""
+    """With several sources and `drop` or `defer`: the batch of a short round holds each source in the proportion in
+    which the round started it."""
     max_steps: PositiveInt | None = None
-    """Optimizer steps; default: `num_epochs` passes over the prompts."""
+    """Number of optimizer steps; default: as many as `num_epochs` need."""
     num_epochs: PositiveInt = 1
-    """Passes over the training prompts, where `max_steps` is not given."""
+    """Passes over the training prompts; ignored if `max_steps` is given."""
     num_prompts: PositiveInt | None = None
-    """`rollout-only`: generate for the first so many training prompts; default: all, once."""
+    """For `rollout-only`: generate for at most this many training prompts; default: for all of them."""

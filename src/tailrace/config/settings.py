@@ -1,8 +1,8 @@
 """Every setting of a run: typed, frozen, checked before any work starts.
 
-The sentence below a field is its documentation and its ``--help``. Names follow the field's common usage;
-``rollout_batch_size`` counts prompts. The algorithm and the schedule choose from tables of variants and presets and
-have files of their own. Rules that span fields live in ``rules.py``.
+The sentence below a field is its documentation and its ``--help``. Names are those that other systems use too;
+``rollout_batch_size`` counts prompts. Settings of the algorithm and of the schedule have files of their own. Rules
+between settings are in ``rules.py``.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class ModelSettings(Section):
     path: str = "tiny-arith"
     """Hugging Face model directory or id, or a built-in model (`tiny-arith`)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of weights and activations in rollout and of activations in training."""
+    """Precision of weights and activations in rollout, and of activations in training. Training keeps fp32 weights."""
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, or `cuda:N`."""
     lora_rank: NonNegativeInt = 0
-    """Train a low-rank adapter (LoRA) of this rank and leave the model's own weights as they are; 0: train them all."""
+    """Rank of a LoRA adapter, which is then trained instead of the model's own weights; 0: train all weights."""
     lora_alpha: PositiveInt = 32
-    """The adapter's output counts `lora_alpha / lora_rank` times."""
+    """The output of the LoRA adapter is multiplied by `lora_alpha / lora_rank`."""
     lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
-    """Layers that get an adapter, by the ends of their names (`q_proj`); `all-linear`: all but the output head."""
+    """Layers that get a LoRA adapter, by the end of their name (`q_proj`); `all-linear`: all except the output head."""
 
 
 LoggerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
@@ -57,15 +57,16 @@ class DataSourceSettings(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     """Name of the source in metrics: `reward/source/<name>/mean`."""
     path: str
-    """Prompts, in any form that `data.train` takes."""
+    """Where to read the prompts; the same forms as in `data.train`."""
     weight: PositiveFloat | None = None
-    """Share of the batch, relative to the other sources; default: the number of prompts (give all weights or none)."""
+    """Share of this source in a batch, relative to the weights of the other sources; default: its number of prompts.
+    Give every source a weight, or none."""
     reward: Names = ()
-    """Reward functions for these prompts, instead of `reward.functions`."""
+    """Reward functions for prompts of this source; default: `reward.functions`."""
     prompt_column: str | None = None
-    """Default: `data.prompt_column`."""
+    """Column that holds the prompt; default: `data.prompt_column`."""
     answer_column: str | None = None
-    """Default: `data.answer_column`."""
+    """Column that holds the answer; default: `data.answer_column`."""
 
 
 DEFAULT_TRAIN = "builtin:arith-train"
@@ -76,17 +77,17 @@ class DataSettings(Section):
     """Training prompts: a jsonl or parquet file, a directory saved by Hugging Face datasets, `hf:owner/name[:split]`,
     `reasoning-gym:TASK[?size=500&seed=0]`, or `builtin:NAME`."""
     sources: tuple[DataSourceSettings, ...] = ()
-    """Several weighted sources instead of `train`, each with name, path, weight and reward."""
+    """Several sources, instead of `train`. Each has a name and a path, and may have a weight and a reward."""
     prompt_column: str | None = None
-    """Column of the prompt; dots reach into tables. Default: found by the names that common systems use."""
+    """Column that holds the prompt; `a.b` is column `b` inside column `a`. Default: found by its usual names."""
     answer_column: str | None = None
-    """Column of the answer; dots reach into tables. Default: found by the names that common systems use."""
+    """Column that holds the answer; `a.b` is column `b` inside column `a`. Default: found by its usual names."""
     max_prompt_length: PositiveInt = 256
-    """Prompts of more tokens are left out (counted and reported)."""
+    """Prompts with more tokens than this are dropped. The number of dropped prompts is printed."""
     apply_chat_template: bool | None = None
-    """Render prompts with the tokenizer's chat template; default: only prompts that are chat lists."""
+    """Render prompts with the tokenizer's chat template; default: only prompts that are lists of messages."""
     shuffle: bool = True
-    """Visit the prompts of each epoch in a seeded random order."""
+    """Shuffle the prompts in each epoch; the order follows from `seed`."""
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
@@ -103,71 +104,73 @@ class DataSettings(Section):
 
 class SamplingSettings(Section):
     temperature: NonNegativeFloat = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0: greedy decoding."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Keep the smallest set of tokens whose probabilities reach this sum."""
+    """Sample from the smallest set of most likely tokens whose probabilities add up to at least this."""
     top_k: PositiveInt | None = None
-    """Keep the k most likely tokens."""
+    """Sample from the k most likely tokens; default: from all tokens."""
     min_p: float = Field(default=0.0, ge=0, lt=1)
-    """Drop tokens less likely than this fraction of the most likely one."""
+    """Exclude tokens whose probability is below this fraction of the most likely token's."""
     stop: tuple[str, ...] = ()
-    """Strings that end a response (the text that completes one is kept)."""
+    """Strings that end a response. The string stays in the response."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a response, besides the model's own end-of-sequence tokens."""
+    """Token ids that end a response, in addition to the model's own end-of-sequence tokens."""
 
 
 class CostSettings(Section):
-    """Seconds of a decode step of n responses that hold kv tokens: `k1 * kv + max(k2, k3 * n) + k4`. A run with
-    `throughput` strategies begins with these and measures them when they turn out wrong, unless it is deterministic."""
+    """Cost model of an instance: a decode step of n responses with kv tokens in the KV cache takes
+    `k1 * kv + max(k2, k3 * n) + k4` seconds. The `throughput` strategies start from these values and replace them by
+    measured ones if they are wrong, unless `rollout.deterministic` is set. `tailrace profile` measures them."""
 
     k1: NonNegativeFloat = 0.0
-    """Seconds per step and token held in the KV cache."""
+    """Seconds per decode step for each token in the KV cache."""
     k2: NonNegativeFloat = 0.0
-    """Least seconds per step for reading the weights."""
+    """Seconds per decode step for reading the weights."""
     k3: NonNegativeFloat = 0.0
-    """Seconds per step and running response, where computing outweighs reading the weights."""
+    """Seconds per decode step for each running response; counts if `k3 * n` is more than `k2`."""
     k4: PositiveFloat = 1.0
-    """Seconds per step, always. With these defaults every response that fits counts the same until the costs are
-    measured."""
+    """Fixed seconds per decode step. With the default values a step costs the same, however many responses run."""
     k5: PositiveFloat = 1.0
-    """Tokens of the KV cache that a token of a response takes up."""
+    """KV cache tokens reserved for each token of a response (an engine may reserve more than it uses)."""
     prefill_s: NonNegativeFloat = 0.0
-    """Seconds per prefilled token."""
+    """Seconds to prefill one token."""
 
 
 class RolloutSettings(SamplingSettings):
     n_samples_per_prompt: PositiveInt = 8
     """Responses per prompt: the size of a group."""
     max_response_length: PositiveInt = 512
-    """Token budget of a response, over all its segments."""
+    """Most tokens of a response, also if it is interrupted and resumed."""
     num_instances: PositiveInt = 1
-    """Rollout engine replicas, each a process of its own."""
+    """Number of rollout instances. Each is a process with its own engine."""
     engine: Literal["native"] = "native"
-    """Rollout engine."""
+    """Engine that generates responses."""
     from_run: Path | None = None
-    """Take responses from this run directory instead of generating them: one of `tailrace rollout`, or of a training
-    run with `keep_rollouts`."""
+    """Use the saved responses of this run directory instead of generating new ones. The directory comes from
+    `tailrace rollout`, or from a training run with `keep_rollouts`."""
     max_running: PositiveInt = 128
     """Most responses an instance generates at the same time."""
     kv_tokens: PositiveInt | None = None
-    """KV budget of an instance in tokens; over it the youngest response is recomputed later.
-    Default: half of `max_running` longest responses."""
+    """Size of an instance's KV cache in tokens. When it is full, the response that started last is preempted: its KV
+    cache is freed, and recomputed later. Default: room for `max_running / 2` responses of full length."""
     prefill_chunk: PositiveInt = 512
-    """Most prompt tokens an instance prefills in one step."""
+    """Most tokens that an instance prefills in one step."""
     threads: PositiveInt | None = None
     """CPU threads of an instance; default: the cores of this machine."""
     deterministic: bool = False
-    """Fixed shapes: results do not depend on batch composition, interruption or resume, at the price of speed."""
+    """Compute with fixed tensor shapes, so that results do not depend on the batch, on interruptions or on a resume.
+    Slower."""
     progress_interval_s: PositiveFloat = 0.25
-    """How often an instance reports unfinished responses."""
+    """Least seconds between two reports of unfinished responses. Grows with load, up to 5 s: all instances together
+    report at most 512 responses per second."""
     costs: CostSettings = CostSettings()
 
 
 class RewardFunctionSettings(Section):
     function: str
-    """As in `reward.functions`."""
+    """Name of the function, as in `reward.functions`."""
     weight: float = 1.0
-    """Its score counts so many times."""
+    """Factor that multiplies this function's score."""
 
     @model_validator(mode="before")
     @classmethod
@@ -179,18 +182,19 @@ class RewardSettings(Section):
     functions: Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(_as_tuple)] = Field(
         default=None, min_length=1
     )
-    """`exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or `package.module:function`, or tables
-    with `function` and `weight`; weighted scores are added. Default: what comes with the prompts, or `exact_match`."""
+    """Reward functions: `exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
+    `package.module:function`, or tables with `function` and `weight`. The score is the weighted sum. Default: the
+    function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
     workers: PositiveInt = 1
-    """Reward processes."""
+    """Number of reward processes."""
     timeout_s: PositiveFloat = 10.0
-    """Time limit of one score; past it the process is killed and the outcome is `timeout`."""
+    """Seconds that scoring one response may take. After that the process is killed, and the outcome is `timeout`."""
     memory_mb: PositiveInt | None = 2048
-    """Memory a reward process may take beyond what loading its functions took; null for no limit."""
+    """Megabytes that a reward process may use in addition to what its functions used when loaded; null: no limit."""
     on_failure: Literal["zero", "drop"] = "zero"
-    """A response whose reward failed scores 0, or is dropped from its group."""
+    """What to do with a response whose reward failed: `zero` gives it score 0, `drop` removes it from its group."""
     timing: Literal["streamed", "barrier"] = "streamed"
-    """`streamed`: scored as soon as a response ends; `barrier`: after all responses of the step."""
+    """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
 
 
 class TrainerSettings(Section):
@@ -201,13 +205,14 @@ class TrainerSettings(Section):
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's moment decay rates."""
     warmup_steps: NonNegativeInt = 0
-    """Steps of linear warm-up."""
+    """Number of steps in which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after warm-up."""
+    """How the learning rate changes after warm-up."""
     max_grad_norm: PositiveFloat = 1.0
-    """Global-norm gradient clipping."""
+    """Gradients are scaled down to this norm if theirs is larger."""
     max_tokens_per_gpu: PositiveInt = 16384
-    """Most tokens of a micro-batch; of a prefix that several responses share, each further one counts as a quarter."""
+    """Most tokens of a micro-batch. A prefix that several responses share counts fully once, and as a quarter for each
+    further response."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     threads: PositiveInt | None = None
@@ -215,40 +220,41 @@ class TrainerSettings(Section):
 
 
 class LimitSettings(Section):
-    """How long a wait may last before the run does something about it."""
+    """How long the run waits for something before it restarts it or fails."""
 
     start_s: PositiveFloat = 600.0
-    """A worker starts and loads the model."""
+    """Seconds that a worker may take to start and load the model."""
     progress_s: PositiveFloat = 300.0
-    """A rollout instance with work reports nothing; past it the instance is restarted."""
+    """Seconds that a busy rollout instance may send no report before it is restarted."""
     train_s: PositiveFloat = 3600.0
-    """One optimizer step."""
+    """Seconds that one optimizer step may take."""
     weights_s: PositiveFloat = 600.0
-    """Publishing or pulling one version of the weights."""
+    """Seconds that publishing or pulling one version of the weights may take."""
     checkpoint_s: PositiveFloat = 1800.0
-    """Writing one checkpoint."""
+    """Seconds that writing one checkpoint may take."""
     max_restarts: NonNegativeInt = 3
-    """Times an instance is restarted between two optimizer steps. Past it the others go on without it until the next
-    step; without any left the run fails."""
+    """Times that an instance may be restarted between two optimizer steps. If it fails more often, the other instances
+    go on without it until the next step; if none is left, the run fails. The training process may be restarted as
+    often; if it fails more often, the run fails."""
 
 
 class EvalSetSettings(SamplingSettings):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     """Name of the set in metrics: `eval/<name>/avg@k`."""
     path: str
-    """Prompts, in any form that `data.train` takes."""
+    """Where to read the prompts; the same forms as in `data.train`."""
     n_samples_per_prompt: PositiveInt = 1
-    """k of avg@k and pass@k."""
+    """Responses per prompt: the k of avg@k and pass@k."""
     max_prompts: PositiveInt | None = None
-    """Use the first so many prompts."""
+    """Use at most this many prompts."""
     max_response_length: PositiveInt | None = None
-    """Token budget; default: the rollout's."""
+    """Most tokens of a response; default: `rollout.max_response_length`."""
     reward: Names = ()
-    """Reward functions for this set, instead of `reward.functions`."""
+    """Reward functions for this set; default: `reward.functions`."""
     prompt_column: str | None = None
-    """Default: `data.prompt_column`."""
+    """Column that holds the prompt; default: `data.prompt_column`."""
     answer_column: str | None = None
-    """Default: `data.answer_column`."""
+    """Column that holds the answer; default: `data.answer_column`."""
 
 
 class Settings(Section):
@@ -261,26 +267,26 @@ class Settings(Section):
     schedule: ScheduleSettings = ScheduleSettings()
     limits: LimitSettings = LimitSettings()
     eval: tuple[EvalSetSettings, ...] = ()
-    """Evaluation sets, each with sampling settings of its own."""
+    """Evaluation sets. Each has its own sampling settings."""
     eval_interval: PositiveInt | None = None
-    """Evaluate before the first step, every so many steps, and at the end; default: not at all."""
+    """Steps between evaluations; the model is also evaluated before the first step and at the end. Default: never."""
     save_interval: PositiveInt | None = None
-    """Write a checkpoint every so many steps and at the end; default: at the end only."""
+    """Steps between checkpoints; one is also written at the end. Default: only at the end."""
     keep_checkpoints: PositiveInt = 2
-    """Newest checkpoints to keep."""
+    """Number of checkpoints to keep; older ones are deleted."""
     keep_rollouts: bool = False
-    """Keep the payload of trained responses instead of deleting it once a checkpoint covers it."""
+    """Keep the tokens of trained responses. By default the first checkpoint after their training deletes them."""
     seed: NonNegativeInt = 0
-    """Keys every random choice of the run."""
+    """Seed of every random choice in the run."""
     output_dir: Path = Path("runs/run")
-    """The run directory; a recipe that names none gets `runs/<name of the recipe>`."""
+    """The run directory; default: `runs/<name of the recipe>`."""
     resume: Literal["auto", "never"] = "auto"
-    """`auto`: the same command continues an unfinished run in `output_dir`; `never`: refuse a used directory."""
+    """`auto`: continue an unfinished run in `output_dir`; `never`: refuse a directory that already holds a run."""
     logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()
-    """Where metrics go besides `metrics.jsonl`: any of `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
+    """Loggers that get the metrics, besides `metrics.jsonl`: `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
     report: bool = True
-    """Write `report.html` when the command ends; `tailrace report` writes it at any time."""
+    """Write `report.html` when the command ends. `tailrace report` writes it at any time."""
     project_name: str = Field(default="tailrace", min_length=1)
-    """Project under which W&B and trackio file the run."""
+    """Name of the project in W&B and trackio."""
     experiment_name: str | None = None
-    """Name of the run for W&B and trackio; default: the name of `output_dir`."""
+    """Name of the run in W&B and trackio; default: the name of `output_dir`."""

@@ -1,4 +1,4 @@
-"""Requests: what the core wants done, in the imperative. Its only output. Each names the event that ends it."""
+"""Commands: what the core asks its driver to do. They are the core's only output. Each names the event that ends it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ class StartInstance(Command):
     """Start a rollout instance. Ends in ``InstanceStarted`` or ``InstanceLost``."""
 
     instance: InstanceId
+    incarnation: int = 0
+    """Number of this start. The events of the instance may carry it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopInstance(Command):
+    """End a retired instance that has no work. Ends in ``InstanceStopped`` or ``InstanceLost``."""
+
+    instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +48,11 @@ class KillInstance(Command):
 
 
 class Dispatch(NamedTuple):
+    """A response that an instance shall generate."""
+
     trajectory: TrajectoryId
     start: int
-    """Tokens it already has: generation continues there."""
+    """Number of tokens it already has. Generation continues after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,7 @@ class Submit(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt(Command):
-    """Stop these responses and report every token of them; they will go on from there.
+    """Stop these responses and report all their tokens, so that they can continue later.
 
     Each ends in ``RolloutReported``, with finish INTERRUPTED unless it ended by itself before, or all in
     ``InstanceLost``.
@@ -66,7 +77,8 @@ class Interrupt(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort(Command):
-    """Give these responses up and free what they hold. Ends in ``ResponsesAborted`` or ``InstanceLost``."""
+    """Stop these responses, discard their tokens and release their memory. Ends in ``ResponsesAborted`` or
+    ``InstanceLost``."""
 
     instance: InstanceId
     trajectories: tuple[TrajectoryId, ...]
@@ -74,7 +86,8 @@ class Abort(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseMemory(Command):
-    """Free the memory of an idle instance for training. Ends in ``MemoryReleased`` or ``InstanceLost``."""
+    """Release the memory of an idle instance, so that training can use it. Ends in ``MemoryReleased`` or
+    ``InstanceLost``."""
 
     instance: InstanceId
 
@@ -98,87 +111,110 @@ class Score(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelScores(Command):
-    """Nobody waits for these rewards any more. Each ends in ``ResponsesScored``, outcome CANCELLED unless it was
-    scored before."""
+class AbortScores(Command):
+    """Stop computing these rewards. Each ends in ``ResponsesScored``, with outcome ABORTED unless it was scored
+    before."""
 
     trajectories: tuple[TrajectoryId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRound(Command):
-    """A round begins: it fills the batch of step ``round``. Says so to whoever follows the run; no event follows."""
+    """Report that the round for the batch of step ``round`` begins. The driver does nothing; no event follows."""
 
     round: int
     is_long: bool
     version: Version
-    """The oldest version that may generate it."""
+    """Oldest version that may generate tokens for it."""
     num_prompts: int = 0
     """Groups it launches; 0 in journals of older releases."""
     num_responses: int = 0
-    """Responses each of them begins with."""
+    """Responses with which each group begins."""
     resumed: tuple[GroupId, ...] = ()
-    """Interrupted or deferred groups that go on with the tokens they have."""
+    """Interrupted or deferred groups that continue with the tokens they have."""
     restarted: tuple[GroupId, ...] = ()
-    """Deferred groups that begin again from their prompts."""
+    """Deferred groups that start again from their prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRound(Command):
-    """The batch of step ``round`` is complete, and this became of the rest. No event follows."""
+    """Report that the batch of step ``round`` is complete, and what happened to every group of the round. No event
+    follows."""
 
     round: int
     is_long: bool
     accepted: tuple[GroupId, ...]
+    """Groups of the batch."""
     deferred: tuple[GroupId, ...] = ()
+    """Groups that joined the long queue."""
+    late: tuple[GroupId, ...] = ()
+    """Unfinished groups that started late in the round, so they need not be long. The next short round takes them
+    first."""
     dropped: tuple[GroupId, ...] = ()
+    """Groups that will not be trained."""
     interrupted: tuple[GroupId, ...] = ()
-    """They keep their tokens and go on in a later round."""
+    """Groups that keep their tokens and continue in a later round."""
     kept: tuple[GroupId, ...] = ()
-    """Complete, but one too many for this batch: first in the next."""
+    """Complete groups that were not needed for this batch. The next batch takes them first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveOut(Command):
-    """These groups will not be trained, or not as they are. No event follows."""
+class ReportDropped(Command):
+    """Report groups and responses that will not be trained, and groups that start again. The driver does nothing; no
+    event follows."""
 
     filtered: tuple[GroupId, ...] = ()
-    """All their scores are equal."""
+    """Groups whose scores are all equal."""
     dropped: tuple[GroupId, ...] = ()
-    """None of their responses could be scored, or they have no place within the bound any more."""
+    """Groups of which no response could be scored, or that can no longer be trained within the staleness bound."""
+    responses: tuple[TrajectoryId, ...] = ()
+    """Surplus members of complete groups that no worker was generating or scoring, so that no other command names
+    them."""
     restarted: tuple[GroupId, ...] = ()
-    """Training waited for them too long: they begin again from their prompts."""
+    """Groups that start again from their prompts: training waited too long for them, or their tokens are too old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTrainer(Command):
-    """Start the trainer and bring it to the run's version, step by step where it must catch up.
+    """Start the trainer from the newest checkpoint, and repeat the steps after it up to the run's version.
 
-    Each version on the way ends in ``TrainerReached``, or all in ``TrainingFailed``.
+    Each version on the way is reported by ``TrainerReached``. Ends in ``TrainerReached`` of the run's version,
+    ``TrainerLost`` or ``TrainingFailed``.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainStep(Command):
-    """Take one optimizer step from ``version`` on the scored members of these groups.
+class Accumulate(Command):
+    """Add the gradients of these responses, which are whole groups, to the step from ``version``.
 
-    Ends in ``StepTrained`` or ``TrainingFailed``.
+    Ends in ``GradientsAccumulated``, ``TrainerLost`` or ``TrainingFailed``.
     """
 
     version: Version
     trajectories: tuple[TrajectoryId, ...]
     scores: tuple[float, ...]
     truncated: tuple[TrajectoryId, ...] = ()
-    """Those of them that used up their token budget."""
+    """Responses that ended because their token budget was used up."""
     oldest: tuple[Version, ...] = ()
-    """The oldest version that generated a token of each."""
+    """Version of the oldest token of each response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishStep(Command):
+    """Take the optimizer step from ``version`` with the accumulated gradients.
+
+    Ends in ``StepTrained``, ``TrainerLost`` or ``TrainingFailed``.
+    """
+
+    version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishWeights(Command):
-    """Make the trainer's version available to instances. Ends in ``WeightsPublished`` or ``TrainingFailed``.
+    """Make the trainer's version available to instances.
 
-    The next step may be asked for meanwhile: its optimizer step waits until the version is published.
+    Ends in ``WeightsPublished``, ``TrainerLost`` or ``TrainingFailed``.
+    The next step may be requested before that: its optimizer step waits until the version is published.
     """
 
     version: Version
@@ -186,9 +222,9 @@ class PublishWeights(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpoint(Command):
-    """Write the trainer's state and the core's, as of this moment.
+    """Write a checkpoint with the current state of the trainer and of the core.
 
-    Ends in ``CheckpointSaved`` or ``CheckpointFailed``.
+    Ends in ``CheckpointSaved``, ``CheckpointFailed`` or ``TrainerLost``.
     """
 
     version: Version
@@ -196,7 +232,8 @@ class SaveCheckpoint(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseEvaluation(Command):
-    """The evaluation of ``version`` on this set is complete; its responses are no longer needed. No event follows."""
+    """Report that the evaluation of ``version`` on this set is complete. Its responses are no longer needed. No event
+    follows."""
 
     version: Version
     source: str
@@ -205,14 +242,14 @@ class CloseEvaluation(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer(Command):
-    """Wake the core at ``at``; replaces an earlier timer. Ends in ``TimerFired``."""
+    """Send ``TimerFired`` at time ``at``. Replaces an earlier timer."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRun(Command):
-    """The run is over. No event follows."""
+    """End the run. No event follows."""
 
     is_complete: bool
     reason: str

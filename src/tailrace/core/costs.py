@@ -1,12 +1,12 @@
-"""How fast an instance generates, as a function of its load: what the strategies weigh their choices with.
+"""The cost model: how fast an instance generates, as a function of its load. Throughput-oriented strategies use it.
 
 A decode step adds one token to each of ``n`` running responses and reads the ``kv`` tokens they hold:
 
     step       = k1 * kv + max(k2, k3 * n) + k4          seconds
     throughput = n / step                                tokens per second
 
-The KV cache is counted in tokens, whatever a token takes in bytes. The coefficients belong to one model on one device:
-they are measured, never assumed.
+The KV cache is counted in tokens, not in bytes. The coefficients belong to one model on one device: they are measured,
+never assumed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Protocol
 
 
 class StepCoefficients(Protocol):
+    """The coefficients of a decode step."""
+
     @property
     def k1(self) -> float: ...
     @property
@@ -27,33 +29,33 @@ class StepCoefficients(Protocol):
 
 
 def step_s(k: StepCoefficients, kv_tokens: float, num_running: int) -> float:
-    """Seconds of one decode step."""
-    reading, computing = k.k2, k.k3 * num_running  # a plan asks ten thousands of times: compared without a call of max
+    """Return the seconds of one decode step."""
+    reading, computing = k.k2, k.k3 * num_running  # no call of max(): a plan calls this tens of thousands of times
     return k.k1 * kv_tokens + (computing if computing > reading else reading) + k.k4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillWork:
-    """What an engine has prefilled since it started, and how long that took it."""
+    """How much an engine has prefilled since it started, and how long that took."""
 
     num_batches: int
     num_tokens: int
-    """Padding included."""
+    """Prefilled tokens, padding included."""
     seconds: float
 
 
 class PrefillChunk:
-    """Sequences that are prefilled together, before one step: each is padded to the longest of them."""
+    """Sequences that are prefilled together before one step. Each is padded to the longest of them."""
 
     def __init__(self, limit: int | None) -> None:
-        """``limit``: tokens, padding included; None: any number, and nothing is padded."""
+        """``limit``: most tokens, padding included; None: no limit and no padding."""
         self._limit = limit
         self._num_parts = self._longest = 0
         self.num_tokens = 0
-        """To compute, padding included."""
+        """Tokens to compute, padding included."""
 
     def take(self, tokens: int) -> bool:
-        """Whether there is room for these too; the first ones always find some."""
+        """Add a sequence if there is room for it; return whether there was. The first sequence always fits."""
         if self._limit is None or not tokens:
             self.num_tokens += tokens
             return True
@@ -67,35 +69,40 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
+    """Measured speed of one model on one device."""
+
     k1: float
-    """Seconds per step and token held in the KV cache."""
+    """Seconds per step for each token in the KV cache."""
     k2: float
-    """Least seconds per step for reading the weights."""
+    """Seconds per step for reading the weights: the least that a step's computation takes."""
     k3: float
-    """Seconds per step and running response, where computing outweighs reading the weights."""
+    """Seconds per step for each running response, if computing takes longer than reading the weights."""
     k4: float
-    """Seconds per step, always."""
+    """Fixed seconds per step."""
     k5: float = 1.0
-    """Tokens of the KV cache that a token of a response takes up; above 1 where the cache is handed out in blocks."""
+    """Tokens of KV cache that one token of a response occupies. Above 1 if the cache is allocated in blocks."""
     prefill_s: float = 0.0
-    """Seconds per prefilled token. No strategy weighs it; what is measured in a run holds prefill too."""
+    """Seconds per prefilled token. No strategy uses it. Costs that are measured during a run include prefill."""
 
     def __post_init__(self) -> None:
         if min(self.k1, self.k2, self.k3, self.k4, self.prefill_s) < 0 or self.k2 + self.k4 <= 0 or self.k5 <= 0:
-            raise ValueError(f"needs k1..k4 and prefill_s >= 0, a step that takes time and k5 > 0, not {self}")
+            raise ValueError(
+                f"k1 to k4 and prefill_s must be at least 0, a step must take time and k5 must be above 0, got {self}"
+            )
 
     def step_s(self, *, kv_tokens: float, num_running: int) -> float:
-        """Seconds of one decode step."""
+        """Return the seconds of one decode step."""
         return step_s(self, kv_tokens, num_running)
 
     def throughput(self, *, kv_tokens: float, num_running: int) -> float:
-        """Tokens per second."""
+        """Return the tokens per second."""
         return num_running / step_s(self, kv_tokens, num_running)
 
     def gain(
         self, *, length: float, kv_tokens: float, num_running: int, num_waiting: int = 0, kv_budget: float | None = None
     ) -> float:
-        """Tokens per second that one more response adds, of ``length`` tokens with its prompt; 0 if it would queue."""
+        """Return the tokens per second that one more response adds, of ``length`` tokens with its prompt; 0 if the
+        instance has no room for it."""
         grown = kv_tokens + self.k5 * length
         if num_waiting or (kv_budget is not None and grown > kv_budget):
             return 0.0
@@ -103,9 +110,9 @@ class CostModel:
         return (num_running + 1) / step_s(self, grown, num_running + 1) - before
 
     def ideal_gain(self, *, length: float) -> float:
-        """What the response adds to an idle instance: the most it can add anywhere."""
+        """Return the tokens per second that the response adds to an idle instance, the most it can add anywhere."""
         return 1 / step_s(self, self.k5 * length, 1)
 
 
 NOTHING_KNOWN = CostModel(k1=0.0, k2=0.0, k3=0.0, k4=1.0)
-"""Every response that fits counts the same."""
+"""Cost model before anything is measured: every response that fits adds the same."""

@@ -1,9 +1,9 @@
-"""What the core raises: always a bug in the core or in a driver, never a user's mistake.
+"""Exceptions of the core. Each means a bug in the core or in a driver, never a user's mistake.
 
 CoreError
-+-- InvalidTransition   a life cycle was asked for a move its table does not have; carries the story
-+-- UnknownSubject      an event speaks of a thing the core has never heard of
-+-- ReplayMismatch      a journal, fed back, gave other commands than it recorded
++-- InvalidTransition   a phase change that the table of legal changes does not have; holds the history of the object
++-- UnknownSubject      an id that the core does not know
++-- ReplayMismatch      a replayed journal gave other commands than it recorded
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Facts: what has happened, in the past tense. The only input of the core.
+"""Events: what has happened. They are the core's only input.
 
-Every event says which command it answers and reports what really happened. Adapters turn every failure
-into an event. Events carry metadata only: ids, counts, lengths, versions, outcomes.
+The docstring of each event names the command that it answers. Adapters turn every failure into an event. Events hold
+metadata only: ids, counts, lengths, versions, outcomes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tailrace.core.costs import CostModel, PrefillWork
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, Schedule
-from tailrace.core.trajectory import Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,48 +29,76 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Event):
-    """The run goes on after its processes ended. Nothing asked for earlier will be answered any more."""
+    """The run continues after its processes ended. No earlier command will be answered any more."""
 
     limits: Limits
-    """How long waits may last from here on: the one thing that may change when a run is resumed."""
+    """Time limits from now on. They are the only part of the schedule that may change when a run is resumed."""
     checkpoint: Version | None
-    """The newest checkpoint that is complete on disk."""
+    """Version of the newest complete checkpoint on disk; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested(Event):
-    """Somebody asked the run to stop here."""
+    """A user or a signal asked the run to stop."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptsOffered(Event):
-    """Prompts to work on, and where the source's cursor stands now. Answers ``RequestPrompts``."""
+    """Prompts to work on, and the new position of the source's cursor. Answers ``RequestPrompts``."""
 
     source: str
     prompts: tuple[tuple[int, int], ...]
-    """(epoch, prompt index) of each."""
+    """(epoch, prompt index) of each prompt."""
     next_epoch: int
     next_offset: int
     domains: tuple[str, ...] = ()
-    """Which of several mixed sources each prompt comes from; empty when there is only one."""
+    """Name of the mixed source that each prompt comes from; empty if there is only one source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceStarted(Event):
-    """The instance holds the weights of ``version`` and accepts work. Answers ``StartInstance``."""
+class InstanceAdded(Event):
+    """The fleet has one more instance. The core starts it."""
 
     instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRetired(Event):
+    """An instance shall leave the fleet. Its responses continue on other instances."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceEvent(Event):
+    """Base class of the events of rollout instances."""
+
+    instance: InstanceId
+    incarnation: int | None = None
+    """``StartInstance.incarnation`` of the process that reports. None: the adapter never delivers a report of an
+    earlier process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStarted(InstanceEvent):
+    """The instance holds the weights of ``version`` and accepts work. Answers ``StartInstance``."""
+
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceLost(Event):
-    """The instance is gone, with all work that was not reported. Answers ``KillInstance`` and may end any other."""
+class InstanceLost(InstanceEvent):
+    """The instance has ended, and its unreported work is lost. Answers ``KillInstance``; ends every other command to
+    the instance."""
 
-    instance: InstanceId
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStopped(InstanceEvent):
+    """A retired instance has ended. Answers ``StopInstance``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,65 +119,64 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutReported(Event):
-    """What an instance did since its last report. Answers ``Submit`` and ``Interrupt``, one response at a time."""
+class RolloutReported(InstanceEvent):
+    """Progress of an instance since its last report. Answers ``Submit`` and ``Interrupt``, one response at a time."""
 
-    instance: InstanceId
     version: Version
     progressed: tuple[Progressed, ...] = ()
     finished: tuple[Finished, ...] = ()
     num_preemptions: int = 0
-    """Since the instance started."""
+    """Preemptions since the instance started."""
     submit_s: float = 0.0
-    """Seconds it took, since the last report, to take responses in; their prefill is not part of it."""
+    """Seconds that accepting new responses took since the last report, prefill not included."""
     interrupt_s: float = 0.0
-    """The same, to stop them."""
+    """Seconds that interrupting responses took since the last report."""
     prefill: PrefillWork | None = None
-    """Since the instance started; None: it does not measure that."""
+    """Prefill since the instance started; None: the engine does not measure it."""
 
     @property
     def parts(self) -> tuple[Progressed | Finished, ...]:
-        """Every response it tells of, with the tokens that has by now."""
+        """Every response in the report, with its current length."""
         return (*self.progressed, *self.finished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostsMeasured(Event):
-    """Instances turned out to generate at another pace than expected; this is how fast they are. Answers nothing."""
+    """The measured speed of instances differs from the cost model; ``costs`` is the new one. Answers no command."""
 
     costs: CostModel
     error: float
-    """Mean error of the costs before in tokens per second, as a share, on the instance where it was worst."""
+    """Mean relative error of the old cost model in tokens per second, on the instance where it was largest."""
     fitted_error: float
-    """The same of these, on the steps they were fitted to."""
+    """Mean relative error of the new cost model, on the steps it was fitted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
-    """A response that was given up with ``length`` tokens, or 0 if it had ended, as an earlier report told."""
+    """A response that was aborted with ``length`` tokens; 0 if an earlier report said that it had ended."""
 
     trajectory: TrajectoryId
     length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsesAborted(Event):
-    """The instance has forgotten these; it will not speak of them again. Answers ``Abort``."""
+class ResponsesAborted(InstanceEvent):
+    """The instance has aborted these responses and will not report them again. Answers ``Abort``."""
 
-    instance: InstanceId
     aborted: tuple[Aborted, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReleased(Event):
-    """The instance holds no weights and no cache until it pulls again. Answers ``ReleaseMemory``."""
+class MemoryReleased(InstanceEvent):
+    """The instance has released its weights and its KV cache until it pulls again. Answers ``ReleaseMemory``."""
 
-    instance: InstanceId
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
+    """The reward of one response."""
+
     trajectory: TrajectoryId
     outcome: Outcome
     score: float
@@ -158,38 +185,55 @@ class Scored:
     extras: tuple[tuple[str, float], ...] = ()
     """Further numbers the reward function returned."""
     detail: str = ""
-    """What went wrong, if something did."""
+    """What went wrong, if the reward failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesScored(Event):
-    """Rewards are back. Answers ``Score`` and ``CancelScores``, one response at a time."""
+    """Rewards were computed, failed or were aborted. Answers ``Score`` and ``AbortScores``, one response at a time."""
 
     scores: tuple[Scored, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerReached(Event):
-    """The trainer holds ``version``: it has loaded it, or taken a step again. Answers ``StartTrainer``."""
+    """The trainer holds ``version``: it has loaded a checkpoint or repeated a step. Answers ``StartTrainer``."""
 
     version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsAccumulated(Event):
+    """The gradients of a batch were added to the step from ``version``. Answers ``Accumulate``."""
+
+    version: Version
+    num_responses: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrained(Event):
-    """One optimizer step is complete; the trainer holds ``version``. Answers ``TrainStep``.
+    """One optimizer step is complete; the trainer holds ``version``. Answers ``FinishStep``.
 
-    Whatever was being published when the step was asked for is published before this.
+    A version that was being published when the step was requested is published before this event.
     """
 
     version: Version
     seconds: float
+    """Seconds of the whole step, accumulation included."""
     metrics: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLost(Event):
+    """The trainer process has ended, and its weights are lost. Ends every command to the trainer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFailed(Event):
-    """The trainer is gone or refused the step. Answers ``StartTrainer``, ``TrainStep`` and ``PublishWeights``."""
+    """The trainer cannot perform a command. Answers any command to the trainer except ``SaveCheckpoint``."""
 
     reason: str
 
@@ -203,10 +247,9 @@ class WeightsPublished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsPulled(Event):
+class WeightsPulled(InstanceEvent):
     """The instance now samples from ``version``. Answers ``PullWeights``."""
 
-    instance: InstanceId
     version: Version
     seconds: float
 
@@ -229,4 +272,4 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Event):
-    """The time of ``SetTimer`` has come."""
+    """The time of the last ``SetTimer`` has come. Answers ``SetTimer``."""

@@ -1,11 +1,11 @@
-"""Names of things. An id says what a thing is, never when it was dispatched.
+"""Ids of groups, responses, versions and instances. An id never depends on when or where something was dispatched.
 
     GroupId       one prompt of one source in one pass over it:  ``train:0:17``
     TrajectoryId  one response of that group:                     ``train:0:17:3:0``
 
 ``epoch`` counts passes over a source; for an evaluation set it is the version that is evaluated.
-``attempt`` grows when a response is thrown away and generated again from scratch. The id keys all
-randomness of a response, so neither dispatch order nor interruption changes what is sampled.
+``attempt`` increases by 1 when a response is discarded and generated again from its prompt. The id keys all
+randomness of a response, so neither dispatch order nor interruption changes the sampled tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ InstanceId = NewType("InstanceId", int)
 
 
 class GroupId(NamedTuple):
+    """One prompt of one source in one pass over it."""
+
     source: str
     epoch: int
     prompt: int
@@ -34,6 +36,8 @@ class GroupId(NamedTuple):
 
 
 class TrajectoryId(NamedTuple):
+    """One response of a group."""
+
     group: GroupId
     member: int
     attempt: int = 0

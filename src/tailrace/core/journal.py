@@ -1,6 +1,7 @@
-"""The record of a run: every event, when it was handled, and the answer. One JSON object per entry.
+"""The journal of a run: every event, the time it was handled, and the commands that followed. One JSON object per line.
 
-A journal begins with ``RunStarted``, which holds the schedule, so a journal alone is enough to replay a run.
+A journal begins with ``RunStarted``, which holds the schedule, so a journal alone is enough to replay a run. That first
+line also names the format of all lines: a journal of another format is refused.
 """
 
 from __future__ import annotations
@@ -14,33 +15,44 @@ from typing import Protocol
 from tailrace.core import codec
 from tailrace.core.commands import Command
 from tailrace.core.errors import ReplayMismatch
-from tailrace.core.events import Event, RunStarted
+from tailrace.core.events import Event, InstanceEvent, RunStarted
 from tailrace.core.schedule import Schedule
 
-_EVENTS = {cls.__name__: cls for cls in Event.__subclasses__()}
+FORMAT = 2
+"""Number of the format that this version writes and reads. A journal without a number has format 1."""
+
+_EVENTS = {cls.__name__: cls for base in (Event, InstanceEvent) for cls in base.__subclasses__()}
 _COMMANDS = {cls.__name__: cls for cls in Command.__subclasses__()}
 
 
+class OtherFormat(ValueError):
+    """The journal has a format that this version of tailrace does not read."""
+
+
 class Machine(Protocol):
+    """Anything that answers events with commands, such as a coordinator."""
+
     def handle(self, event: Event, *, now: float) -> list[Command]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
+    """One event and the commands that followed from it."""
+
     now: float
+    """Time of the event, in seconds of run time."""
     event: Event
     commands: tuple[Command, ...]
     decided_s: float = 0.0
-    """Processor seconds it took to find the answer; nothing is decided by it."""
+    """Processor seconds that the decision took. For measurement only."""
 
 
 def encode(entry: Entry) -> str:
-    """One line of text, without its line end."""
-    data = {
-        "now": entry.now,
-        "event": _tagged(entry.event),
-        "commands": [_tagged(command) for command in entry.commands],
-    }
+    """Return the entry as one line of text, without a line end."""
+    data: dict[str, object] = {"format": FORMAT} if isinstance(entry.event, RunStarted) else {}
+    data |= {"now": entry.now, "event": _tagged(entry.event)}
+    if entry.commands:
+        data["commands"] = [_tagged(command) for command in entry.commands]
     if entry.decided_s:
         data["decided_s"] = entry.decided_s
     return json.dumps(data, separators=(",", ":"))
@@ -52,9 +64,21 @@ def decode(line: str) -> Entry:
     return Entry(
         now=data["now"],
         event=codec.decode(_EVENTS[event["type"]], event),
-        commands=tuple(codec.decode(_COMMANDS[item["type"]], item) for item in data["commands"]),
+        commands=tuple(codec.decode(_COMMANDS[item["type"]], item) for item in data.get("commands", ())),
         decided_s=data.get("decided_s", 0.0),
     )
+
+
+def check_format(first_line: str) -> None:
+    """Raise ``OtherFormat`` unless the first line of a journal names the format that this version reads."""
+    data = json.loads(first_line)
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
+        which = "has no format number" if found is None else f"has format {found}"
+        raise OtherFormat(
+            f"the journal {which}, and this version of tailrace reads format {FORMAT}:"
+            " use the version that wrote it, or start in another output_dir"
+        )
 
 
 def _tagged(message: Event | Command) -> dict[str, object]:
@@ -64,7 +88,7 @@ def _tagged(message: Event | Command) -> dict[str, object]:
 
 
 def replay(machine: Machine, entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Feed entries to a machine, yielding each; raise at the first different answer."""
+    """Feed entries to a machine and yield each. Raise ``ReplayMismatch`` at the first answer that differs."""
     for number, entry in enumerate(entries):
         answer = tuple(machine.handle(entry.event, now=entry.now))
         if answer != entry.commands:

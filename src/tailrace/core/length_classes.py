@@ -1,7 +1,7 @@
-"""Length classes: an engine may keep its KV cache in rows of a few capacities, each sequence in the smallest it fits.
+"""Length classes: an engine may keep its KV cache in rows of a few capacities. A sequence has the smallest row it fits.
 
-A decode step then attends class by class, to as many tokens in every row as the longest of the class has. So short and
-long sequences beside each other cost more than their tokens alone: for each class that has rows, and for the padding.
+A decode step then computes attention class by class, and pads every row to the longest sequence of its class. So a
+batch of short and long sequences costs more than its tokens alone: a cost for each class in use, and the padding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SMALLEST_CLASS = 64
 
 
 def length_classes(max_length: int) -> tuple[int, ...]:
-    """Capacities: 64, 128, 256, ... and finally ``max_length`` itself."""
+    """Return the capacities: 64, 128, 256, ... and finally ``max_length`` itself."""
     sizes = []
     size = SMALLEST_CLASS
     while size < max_length:
@@ -24,18 +24,19 @@ def length_classes(max_length: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """What one decode step attends to."""
+    """What the attention of one decode step covers."""
 
     num_tokens: float
-    """Padding included. As long as no sequence changes its class, every step adds one for each of them."""
+    """Tokens, padding included. Each step adds one per sequence, until a sequence changes its class."""
     num_classes: int
-    """Classes that have rows."""
+    """Classes in use."""
     num_steps: float
-    """After so many steps the first sequence has outgrown its class."""
+    """Steps until the first sequence outgrows its class."""
 
 
 def attended(lengths: Iterable[float], capacities: Sequence[int]) -> Attended:
-    """``lengths``: tokens of each sequence; what is longer than the last capacity counts to the last class."""
+    """Return what a step covers. ``lengths``: tokens of each sequence. One that is longer than the last capacity counts
+    in the last class."""
     rows: dict[int, list[float]] = {}
     for length in lengths:
         num_too_small = sum(capacity < length for capacity in capacities[:-1])

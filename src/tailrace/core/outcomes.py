@@ -6,6 +6,8 @@ from enum import Enum
 
 
 class Outcome(Enum):
+    """How the reward of one response ended."""
+
     OK = "ok"
     """The function returned a finite number."""
     ERROR = "error"
@@ -16,5 +18,5 @@ class Outcome(Enum):
     """The process ended while it was scoring."""
     INVALID = "invalid"
     """The function returned something that is not a finite number."""
-    CANCELLED = "cancelled"
-    """Its response was given up before the reward was back."""
+    ABORTED = "aborted"
+    """The response was aborted before its reward was computed."""

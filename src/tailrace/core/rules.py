@@ -1,252 +1,90 @@
-"""Every schedule as rules: each looks at the state, does what is due, and returns the commands.
+"""Two tables: every rule of the core, and the handler of every event. The code is in the rooms.
 
-Rules look at state, not at the event that led there, so it does not matter how a state was reached: a first start, a
-lost instance and a resumed run all take the same way. The order of ``RULES`` is the order of their commands.
+Rules look at the state, never at the event that led to it. So a first start, a lost instance and a resumed run need no
+rules of their own. The coordinator applies all rules until none has anything left to do. Their order therefore affects
+only the order of commands. Decisions that must be made in a certain order are one rule.
 
-    batch of step r:  launch groups  ->  accept B of them  ->  collect: what becomes of the rest?  ->  train r -> r+1
-
-With rounds (``round_rules``) a batch is collected from one round, which begins when the version it needs is published;
-without them (`keep`) groups begin whenever the ledger has room, and a batch is collected when the trainer is free.
+A rule yields its commands. It also yields None if it changed something that another rule may depend on: then all rules
+are applied once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tailrace.core import commands as do
-from tailrace.core.dispatching import dispatch
-from tailrace.core.errors import CoreError
-from tailrace.core.fleet import InstancePhase
-from tailrace.core.groups import GroupPhase
-from tailrace.core.moves import let_go, move
-from tailrace.core.policy import Policies
-from tailrace.core.relief import relieve
-from tailrace.core.round_rules import accept, collect, open_round, request_prompts
-from tailrace.core.schedule import Placement, Schedule
-from tailrace.core.state import Pending, State
-from tailrace.core.steering import close_plan, migrate, open_plan, pull, synchronize
-from tailrace.core.trajectory import Finish, TrajectoryPhase
-from tailrace.core.waits import waits
+from tailrace.core import events as ev
+from tailrace.core.collection import facts as collection_facts
+from tailrace.core.collection.relief import relieve
+from tailrace.core.collection.rules import abort_surplus, collect, open_round, request_prompts
+from tailrace.core.evaluation import facts as evaluation_facts
+from tailrace.core.evaluation.rules import close_evaluation, open_evaluation
+from tailrace.core.fleet import facts as fleet_facts
+from tailrace.core.fleet.planning import plan
+from tailrace.core.fleet.rules import release_memory, retire_instances, start_instances
+from tailrace.core.rewards import facts as rewards_facts
+from tailrace.core.rewards.rules import score
+from tailrace.core.rooms import Rooms
+from tailrace.core.run import facts as run_facts
+from tailrace.core.training import facts as training_facts
+from tailrace.core.training.rules import advance, start_trainer
 
-_MAX_RELIEFS = 20
-"""Times in a row that training may be relieved of what it waits for, without a batch in between."""
-_MIN_FAILURES = 32
-"""Rewards that fail one after the other before it is not bad luck any more."""
-Rule = Callable[[State, Schedule, Policies, float], Iterator[do.Command]]
-
-
-def release_surplus(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """A group that has what it needs calls off the rest of its members, and is heard of if that is all it comes to."""
-    surplus, state.surplus = state.surplus, {}
-    yield from let_go(state, surplus.values())
-    left_out, state.left_out = state.left_out, {}
-    if left_out:
-        filtered = tuple(sorted(group for group, phase in left_out.items() if phase is GroupPhase.FILTERED))
-        dropped = tuple(sorted(group for group in left_out if group not in filtered))
-        yield do.LeaveOut(filtered=filtered, dropped=dropped)
-
-
-def start_trainer(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    if schedule.trains and not state.is_trainer_asked:
-        state.is_trainer_asked, state.trainer_heard_at = True, now
-        yield do.StartTrainer()
-
-
-def start_instances(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """One that is lost again and again is left alone until the next step, while there are others."""
-    gone = InstancePhase.ABSENT  # looked up once: every event asks this of every instance
-    absent = [each for each in state.instances.values() if each.phase is gone]
-    startable = [each for each in absent if each.num_restarts <= state.limits.max_restarts]
-    if len(absent) == len(state.instances) and not startable:
-        last = max(absent, key=lambda each: each.heard_at)
-        times = f"{last.num_restarts} times within one step"
-        state.verdict = (
-            f"no rollout instance is left: instance {last.id} was lost {times}; the last time: {last.last_loss}"
-        )
-        return
-    for instance in startable:
-        instance.move(InstancePhase.STARTING, now=now)
-        yield do.StartInstance(instance=instance.id)
-
-
-def publish(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """Instances wait for it, so it comes before the checkpoint; both, and the next step, may then go on beside it."""
-    if state.published < state.version and state.publishing is None and state.is_trainer_ready:
-        state.publishing = Pending(since=now, version=state.version)
-        yield do.PublishWeights(version=state.version)
-
-
-def save(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    # Comes before the rule that begins a step, and the training worker does one thing after the other: the
-    # checkpoint holds exactly this version.
-    is_possible = state.saving is None and state.training is None and state.is_trainer_ready
-    if state.save_due is not None and is_possible:
-        state.saving = Pending(since=now, version=state.save_due)
-        yield do.SaveCheckpoint(version=state.saving.version)
-
-
-def evaluate(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    if state.eval_done == state.version:
-        return
-    if not schedule.is_eval_due(state.version):
-        state.eval_done = state.version
-        return
-    for eval_set in schedule.eval_sets:
-        if eval_set.name not in state.eval_open:
-            state.eval_open[eval_set.name] = eval_set.num_prompts
-            state.prompts[eval_set.name] = Pending(since=now, version=state.version)
-            yield do.RequestPrompts(source=eval_set.name, epoch=state.version, offset=0, count=eval_set.num_prompts)
-
-
-def close_evaluation(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    if not state.eval_open or any(state.eval_open.values()):
-        return
-    for name in state.eval_open:
-        groups = [group for group in state.groups.values() if group.id.source == name]
-        for group in groups:
-            group.move(GroupPhase.EVALUATED, now=now)
-            del state.groups[group.id]
-        ids = tuple(sorted(group.id for group in groups))
-        yield do.CloseEvaluation(version=state.version, source=name, groups=ids)
-    state.eval_open = {}
-    state.eval_done = state.version
-
-
-def score(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    # A barrier holds back training responses only: an evaluation is never part of what it compares.
-    if not state.generated:
-        return
-    is_open = schedule.is_reward_streamed or not _is_generating(state, schedule)
-    due = [t for t in state.generated if is_open or t.group.source != schedule.train_source]
-    if not due:
-        return
-    if not state.scoring:
-        state.scored_at = now
-    for trajectory in due:
-        move(state, state.trajectory(trajectory), TrajectoryPhase.SCORING, now)
-    yield do.Score(trajectories=tuple(due))
-
-
-def _is_generating(state: State, schedule: Schedule) -> bool:
-    source = schedule.train_source
-    is_waiting = source in state.prompts or any(group.source == source for group in state.pending)
-    return is_waiting or any(t.group.source == source for i in state.instances.values() for t in i.running)
-
-
-def release_memory(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """Colocated: rollout makes room for the optimizer step."""
-    if schedule.placement is not Placement.COLOCATED or not _may_train(state):
-        return
-    for instance in state.instances.values():
-        if instance.is_idle:
-            instance.move(InstancePhase.RELEASING, now=now)
-            yield do.ReleaseMemory(instance=instance.id)
-
-
-def _may_train(state: State) -> bool:
-    is_free = state.training is None and state.is_trainer_ready and state.eval_done == state.version
-    return is_free and bool(state.batches)
-
-
-def train(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    if not _may_train(state):
-        return
-    if schedule.placement is Placement.COLOCATED:
-        away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
-        if any(instance.phase not in away for instance in state.instances.values()):
-            return
-    step = next_step(state)
-    if schedule.is_strict and min(step.oldest) < state.version - (schedule.max_staleness or 0):
-        worst = min(zip(step.oldest, step.trajectories, strict=True))
-        raise CoreError(f"{worst[1]} has tokens of version {worst[0]}, too old to train {state.version}")
-    state.training = Pending(since=now, version=state.version)
-    yield step
-
-
-def next_step(state: State) -> do.TrainStep:
-    """On the first batch that is not trained yet; the same whenever it is asked for."""
-    members = sorted((t for group in state.batches[0] for t in state.groups[group].scored()), key=lambda t: t.id)
-    # A response without tokens is as fresh as can be.
-    oldest = tuple(min((version for version, _ in t.segments), default=state.version) for t in members)
-    return do.TrainStep(
-        version=state.version,
-        trajectories=tuple(t.id for t in members),
-        scores=tuple(t.score for t in members),
-        truncated=tuple(t.id for t in members if t.finish is Finish.LENGTH),
-        oldest=oldest,
-    )
-
-
-def judge(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """Is the run over?"""
-    if state.num_dropped_in_a_row >= schedule.batch_size:
-        count = state.num_dropped_in_a_row
-        state.verdict = f"{count} groups in a row lost every response to a failing reward; {state.last_reward_failure}"
-    elif state.num_useless_in_a_row >= schedule.max_useless_groups:
-        count = state.num_useless_in_a_row
-        state.verdict = (
-            f"{count} groups in a row had equal scores and were filtered; the prompts are too easy or too hard"
-        )
-    elif state.num_failed_in_a_row >= max(_MIN_FAILURES, 2 * schedule.batch_size * schedule.group_size):
-        count = state.num_failed_in_a_row
-        state.verdict = f"the last {count} rewards failed, every one of them; {state.last_reward_failure}"
-    elif state.num_reliefs_in_a_row >= _MAX_RELIEFS:
-        state.verdict = (
-            f"training gave up what it waited for {_MAX_RELIEFS} times in a row, each time after"
-            f" {schedule.max_stuck_s} s: max_stuck_s is shorter than responses take"
-        )
-    is_saved = state.save_due is None
-    if state.verdict is None and state.version == schedule.max_steps and state.eval_done == state.version and is_saved:
-        state.verdict = f"{state.version} steps are done" if schedule.trains else "every prompt is done"
-        yield do.FinishRun(is_complete=True, reason=state.verdict)
-
-
-def watch(state: State, schedule: Schedule, policies: Policies, now: float) -> Iterator[do.Command]:
-    """Act on waits past their limit, and be woken when the next one may be."""
-    shortest_s, planned = state.limits.shortest_s, [] if state.plan_at is None else [state.plan_at]
-    if state.stuck_since is not None and schedule.max_stuck_s is not None:
-        planned.append(state.stuck_since + schedule.max_stuck_s)
-    if state.timer_at is not None and now < state.timer_at <= min([now + shortest_s, *planned]):
-        return  # it was set by the waits of that time, and none that began since can end before it
-    current = waits(state, schedule)
-    for wait in current:
-        if wait.until > now:
-            continue
-        age = f"waited {now - wait.since:.0f} s for {wait.what} (limit {wait.limit_s:.0f} s)"
-        if wait.instance is None:
-            state.verdict = age
-            return
-        state.instances[wait.instance].is_condemned = True
-        state.instances[wait.instance].heard_at = now
-        yield do.KillInstance(instance=wait.instance, reason=age)
-    ends = [wait.until for wait in waits(state, schedule)] + planned
-    if ends:
-        state.timer_at = min(*ends, now + shortest_s)
-        yield do.SetTimer(at=state.timer_at)
-
+Rule = Callable[[Rooms, float], Iterator[do.Command | None]]
+Handler = Callable[[Rooms, Any, float], None]
 
 RULES: tuple[Rule, ...] = (
-    release_surplus,
+    abort_surplus,
     start_trainer,
     start_instances,
-    publish,
-    save,
-    open_plan,
-    synchronize,
-    pull,
-    migrate,
-    evaluate,
+    retire_instances,
+    open_evaluation,
     close_evaluation,
-    accept,
     relieve,
     collect,
     open_round,
     request_prompts,
-    dispatch,
-    close_plan,
+    advance,
+    plan,
     score,
     release_memory,
-    train,
-    judge,
-    watch,
 )
+
+
+def prompts_offered(rooms: Rooms, event: ev.PromptsOffered, now: float) -> None:
+    is_training = event.source == rooms.schedule.train_source
+    (collection_facts if is_training else evaluation_facts).prompts_offered(rooms, event, now)
+
+
+def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
+    """Reset all open requests, because no earlier command will be answered: the rules then make them again."""
+    for facts in (fleet_facts, rewards_facts, evaluation_facts, collection_facts, training_facts, run_facts):
+        facts.run_resumed(rooms, event, now)
+
+
+HANDLERS: dict[type[ev.Event], Handler] = {
+    ev.RunStarted: run_facts.run_started,
+    ev.RunResumed: run_resumed,
+    ev.StopRequested: run_facts.stop_requested,
+    ev.TimerFired: run_facts.timer_fired,
+    ev.PromptsOffered: prompts_offered,
+    ev.InstanceAdded: fleet_facts.instance_added,
+    ev.InstanceRetired: fleet_facts.instance_retired,
+    ev.InstanceStarted: fleet_facts.instance_started,
+    ev.InstanceLost: fleet_facts.instance_lost,
+    ev.InstanceStopped: fleet_facts.instance_stopped,
+    ev.RolloutReported: fleet_facts.rollout_reported,
+    ev.ResponsesAborted: fleet_facts.responses_aborted,
+    ev.WeightsPulled: fleet_facts.weights_pulled,
+    ev.MemoryReleased: fleet_facts.memory_released,
+    ev.CostsMeasured: fleet_facts.costs_measured,
+    ev.ResponsesScored: rewards_facts.responses_scored,
+    ev.TrainerReached: training_facts.trainer_reached,
+    ev.GradientsAccumulated: training_facts.gradients_accumulated,
+    ev.StepTrained: training_facts.step_trained,
+    ev.TrainerLost: training_facts.trainer_lost,
+    ev.TrainingFailed: training_facts.training_failed,
+    ev.WeightsPublished: training_facts.weights_published,
+    ev.CheckpointSaved: training_facts.checkpoint_saved,
+    ev.CheckpointFailed: training_facts.checkpoint_failed,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import cycle
 from statistics import fmean
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from tailrace.dashboard.figures import Chart, Mark, Range, blank, explain, over_steps, roomy
 from tailrace.dashboard.thinning import buckets, drawn
-from tailrace.observe.fates import StepLengths
-from tailrace.observe.metrics import Row
-from tailrace.observe.timeline import Lane
+from tailrace.observe.metrics.rows import Row
+from tailrace.observe.prompts.fairness import ComparedLengths
+from tailrace.observe.prompts.fates import StepLengths
+from tailrace.observe.time_use.timeline import Lane
 
 Numbers = NDArray[np.float64]
 
@@ -43,7 +45,7 @@ PHASES = {
     "update_weights": ("move weights", "#c9a227"),
     "save": ("save", "#b0649b"),
 }
-"""Metric `timing_s/NAME` to its words and colour."""
+"""Words and colour of each metric `timing_s/NAME`."""
 OTHER = ("other", "#8a94a6")
 LINES = ("#2a9d8f", "#d1603d", "#4c78c8", "#c9a227", "#8a6fc0", "#b0649b", "#5a9e4b", "#8a94a6")
 _LENGTH_SHADES = 12
@@ -51,7 +53,7 @@ _LENGTH_PALETTE = tuple(f"{LINES[0]}{255 * shade // _LENGTH_SHADES:02x}" for sha
 
 
 def rewards(steps: Sequence[Row]) -> Chart:
-    """The mean reward of every step; a long run also has the trend that its steps are too noisy to show."""
+    """The mean reward of every step, and in a long run a smoothed trend, because single steps are noisy."""
     rows = _thin(steps)
     window = len(steps) // TREND_PARTS if len(steps) > MAX_BARS else 1
     mean, std = _column(rows, "reward/mean"), _column(rows, "reward/std")
@@ -123,6 +125,21 @@ def lengths(steps: Sequence[StepLengths], rows: Sequence[Row]) -> Chart:
     return Chart(title="Tokens of generated responses", key=key, figure=figure)
 
 
+def longer(compared: ComparedLengths) -> Chart:
+    """Share of responses that are longer than each length: those trained on, and natural ones."""
+    trained, natural = compared.trained, compared.natural
+    figure = blank("tokens", (0, 1.05 * max(trained[-1], natural.longest)), (0, 1.05))
+    distinct = sorted(set(trained))
+    shares = [1.0 - bisect_right(trained, length) / len(trained) for length in distinct]
+    lines = {"trained on": (distinct, shares), "natural": (natural.lengths, natural.longer)}
+    key = tuple(Mark(words=words, colour=colour) for words, colour in zip(lines, LINES, strict=False))
+    for mark, (lengths, values) in zip(key, lines.values(), strict=True):
+        columns = {"tokens": np.array([0, *lengths]), "share": np.array([1.0, *values])}
+        data = ColumnDataSource({name: values[_shown(len(values))] for name, values in columns.items()})
+        figure.step("tokens", "share", source=data, color=mark.colour, line_width=2, mode="after")
+    return Chart(title="Share of responses longer than", key=key, figure=figure)
+
+
 def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
     """Every lane over time; a part without anything to do is drawn as idle, never left blank.
 
@@ -158,7 +175,7 @@ def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
 
 
 def phases(steps: Sequence[Row]) -> Chart:
-    """Where the seconds of a step went; a bar is the mean of its steps where there are too many for one each."""
+    """Seconds of each phase of a step. If there are too many steps for one bar each, a bar is the mean of several."""
     bars = [[steps[index] for index in part] for part in buckets(len(steps), MAX_BARS)]
     seconds = [_phase_seconds(rows) for rows in bars]
     highest = max(sum(bar.values()) for bar in seconds) or 1.0
@@ -199,7 +216,7 @@ def _stroke(count: int) -> dict[str, float]:
 
 
 def _trailing_mean(values: Numbers, window: int) -> Numbers:
-    """Of the last ``window`` values at each place, of fewer at the start."""
+    """Mean of the last ``window`` values at each place, of fewer at the start."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - window, 0)
@@ -208,7 +225,7 @@ def _trailing_mean(values: Numbers, window: int) -> Numbers:
 
 
 def _column(rows: Sequence[Row], name: str) -> Numbers:
-    """As an array, which bokeh puts into the page as bytes."""
+    """One metric of all rows as an array: bokeh stores arrays in the page as bytes."""
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
@@ -234,7 +251,7 @@ def _span_of_steps(rows: Sequence[Row]) -> str:
 
 
 def _phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean seconds of every phase, and of what is in none."""
+    """Mean seconds of every phase, and of the rest."""
     known = {words: fmean(row[f"timing_s/{name}"] for row in rows) for name, (words, _) in PHASES.items()}
     rest = fmean(row["timing_s/step"] for row in rows) - sum(known.values())
     return {**known, OTHER[0]: max(rest, 0.0)}

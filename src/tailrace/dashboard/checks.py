@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tailrace.core.groups import GroupPhase
 from tailrace.core.outcomes import Outcome
-from tailrace.core.trajectory import TrajectoryPhase
-from tailrace.dashboard.diagnosis import RUNNING, STOPPED, Finding, Patient
-from tailrace.observe.disk import says_disk_full
-from tailrace.observe.fates import ResponseNote
+from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.dashboard.diagnosis import RUNNING, STOPPED, ExaminedRun, Finding
+from tailrace.observe.journal.disk import says_disk_full
+from tailrace.observe.prompts import fairness
+from tailrace.observe.prompts.fates import ResponseNote
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[ExaminedRun], Iterator[Finding]]
 
 NEAR_LIMIT = 0.5
 """Share of its limit from which a wait is worth a word."""
@@ -24,26 +24,26 @@ MANY_PREEMPTIONS = 0.1
 MIN_FREE_BYTES, MIN_FREE_MEMORY = 200 * 1024 * 1024, 0.05
 
 
-def stopped(patient: Patient) -> Iterator[Finding]:
-    if patient.life != STOPPED:
+def stopped(run: ExaminedRun) -> Iterator[Finding]:
+    if run.life != STOPPED:
         return
-    cause = patient.stop_reason or "its process ended without a word (it was killed, or the machine went down)"
+    cause = run.stop_reason or "its process ended without a word (it was killed, or the machine went down)"
     yield Finding(
         subject="run",
-        what=f"it stopped after {patient.account.version} steps: {cause}",
+        what=f"it stopped after {run.account.version} steps: {cause}",
         suggestion="repair what is named here, then run the same command again: it continues from here",
     )
 
 
-def disk(patient: Patient) -> Iterator[Finding]:
-    needed = max(2 * patient.checkpoint_bytes, MIN_FREE_BYTES)
-    free = patient.machine.disk_free
-    evidence = _disk_full_evidence(patient)
+def disk(run: ExaminedRun) -> Iterator[Finding]:
+    needed = max(2 * run.checkpoint_bytes, MIN_FREE_BYTES)
+    free = run.machine.disk_free
+    evidence = _disk_full_evidence(run)
     if evidence:
         yield Finding(
             subject="disk",
             what=f"the disk was full: {evidence}; {_size(free)} are free now",
-            suggestion=f"free at least {_size(needed)} on the disk of {patient.path}, or lower keep_checkpoints; then"
+            suggestion=f"free at least {_size(needed)} on the disk of {run.path}, or lower keep_checkpoints; then"
             " run the same command again",
         )
     elif free < needed:
@@ -54,22 +54,22 @@ def disk(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _disk_full_evidence(patient: Patient) -> str:
-    if patient.life == RUNNING:
+def _disk_full_evidence(run: ExaminedRun) -> str:
+    if run.life == RUNNING:
         return ""
-    if patient.life == STOPPED and says_disk_full(patient.stop_reason):
-        return patient.stop_reason
-    if patient.life == STOPPED and not patient.stop_reason and patient.log_complaint:
-        return patient.log_complaint  # only of a run without a word of its own: logs reach far back
-    if patient.has_torn_end and patient.machine.disk_free < MIN_FREE_BYTES:
+    if run.life == STOPPED and says_disk_full(run.stop_reason):
+        return run.stop_reason
+    if run.life == STOPPED and not run.stop_reason and run.log_complaint:
+        return run.log_complaint  # only of a run without a word of its own: logs reach far back
+    if run.has_torn_end and run.machine.disk_free < MIN_FREE_BYTES:
         return "the last line of the journal is cut off"
     return ""
 
 
-def checkpoints(patient: Patient) -> Iterator[Finding]:
-    for name, problem in patient.damaged:
-        where = f"{patient.path}/checkpoints/{name}"
-        left = "the newest whole checkpoint" if patient.num_whole_checkpoints else "the beginning"
+def checkpoints(run: ExaminedRun) -> Iterator[Finding]:
+    for name, problem in run.damaged:
+        where = f"{run.path}/checkpoints/{name}"
+        left = "the newest whole checkpoint" if run.num_whole_checkpoints else "the beginning"
         yield Finding(
             subject="checkpoint",
             what=f"checkpoint {name} is damaged: {problem}",
@@ -77,9 +77,21 @@ def checkpoints(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def instances(patient: Patient) -> Iterator[Finding]:
+def refused_reports(run: ExaminedRun) -> Iterator[Finding]:
+    coordinator = None if run.memory is None else run.memory.coordinator
+    if coordinator is not None and coordinator.num_refused_reports:
+        count = coordinator.num_refused_reports
+        yield Finding(
+            subject="reports",
+            what=f"{count} reports of workers were repeated, late or impossible, and ignored;"
+            f" the last one: {coordinator.last_refused_report}",
+            suggestion="they do no harm; many of them point to a connection that loses or repeats messages",
+        )
+
+
+def instances(run: ExaminedRun) -> Iterator[Finding]:
     by_instance: dict[int, list[str]] = {}
-    for loss in patient.account.losses:
+    for loss in run.account.losses:
         by_instance.setdefault(loss.instance, []).append(loss.reason)
     for number, reasons in sorted(by_instance.items()):
         times = "once" if len(reasons) == 1 else f"{len(reasons)} times"
@@ -94,11 +106,11 @@ def instances(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def rewards(patient: Patient) -> Iterator[Finding]:
-    notes = _recent(patient)
+def rewards(run: ExaminedRun) -> Iterator[Finding]:
+    notes = _recent(run)
     failures = Counter(note.outcome for note in notes if note.outcome not in (None, Outcome.OK))
     if failures[Outcome.TIMEOUT]:
-        limit = f" of {patient.reward_timeout_s:g} s" if patient.reward_timeout_s else ""
+        limit = f" of {run.reward_timeout_s:g} s" if run.reward_timeout_s else ""
         yield Finding(
             subject="reward",
             what=f"the reward function hangs: {failures[Outcome.TIMEOUT]} of the last {len(notes)} scores passed their"
@@ -115,20 +127,20 @@ def rewards(patient: Patient) -> Iterator[Finding]:
             what=f"rewards fail: {kinds} among the last {len(notes)} scores; the last one: {last or 'no detail'}",
             suggestion="call the reward function with one of those responses; its output is in logs/reward-*.log",
         )
-    yield from _slow_rewards(patient)
+    yield from _slow_rewards(run)
 
 
-def _recent(patient: Patient) -> list[ResponseNote]:
+def _recent(run: ExaminedRun) -> list[ResponseNote]:
     notes: list[ResponseNote] = []
-    for fate in reversed(patient.account.fates.groups.values()):
+    for fate in reversed(run.account.fates.groups.values()):
         notes += [note for note in fate.responses.values() if note.outcome is not None]
         if len(notes) >= RECENT_RESPONSES:
             break
     return list(reversed(notes))
 
 
-def _slow_rewards(patient: Patient) -> Iterator[Finding]:
-    rows = patient.account.steps[-RECENT_STEPS:]
+def _slow_rewards(run: ExaminedRun) -> Iterator[Finding]:
+    rows = run.account.steps[-RECENT_STEPS:]
     waited, whole = (sum(row[name] for row in rows) for name in ("timing_s/reward", "timing_s/step"))
     if whole > 0 and waited / whole > SLOW_REWARD_SHARE:
         yield Finding(
@@ -138,23 +150,18 @@ def _slow_rewards(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def stragglers(patient: Patient) -> Iterator[Finding]:
+def stragglers(run: ExaminedRun) -> Iterator[Finding]:
     """Everything but a few responses is there, and the trainer has nothing to do."""
-    memory = patient.memory
-    if memory is None or patient.life != RUNNING or memory.state.training is not None:
+    memory = run.memory
+    if memory is None or run.life != RUNNING or memory.coordinator.batch_in_training() is not None:
         return
-    state, source = memory.state, memory.schedule.train_source
-    groups = [
-        g for g in state.groups.values() if g.id.source == source and g.phase in (GroupPhase.OPEN, GroupPhase.COMPLETE)
-    ]
+    groups = [group for group in memory.coordinator.rooms.responses.training_groups() if group.is_live]
     members = [t for group in groups for t in group.members.values()]
     left = [t for t in members if t.phase is TrajectoryPhase.RUNNING]
     is_rest_done = len(left) == sum(t.phase is not TrajectoryPhase.SCORED for t in members)
     if not left or not is_rest_done or len(left) > max(1.0, FEW_LEFT * len(members)):
         return
-    quiet_s = (
-        patient.now - max(_last_move(t.story) for t in members if t not in left) if len(left) < len(members) else 0
-    )
+    quiet_s = run.now - max(_last_move(t.story) for t in members if t not in left) if len(left) < len(members) else 0
     if quiet_s < STRAGGLER_S:
         return
     slowest = max(left, key=lambda t: t.length)
@@ -173,9 +180,9 @@ def _last_move(story: list[str]) -> float:
     return float(story[-1].split()[0]) if story else 0.0
 
 
-def waiting(patient: Patient) -> Iterator[Finding]:
-    for wait in patient.waits:
-        age = patient.now - wait.since
+def waiting(run: ExaminedRun) -> Iterator[Finding]:
+    for wait in run.waits:
+        age = run.now - wait.since
         if age >= NEAR_LIMIT * wait.limit_s:
             then = "it is restarted" if wait.instance is not None else "the run fails"
             yield Finding(
@@ -186,9 +193,9 @@ def waiting(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def preemptions(patient: Patient) -> Iterator[Finding]:
-    count = sum(patient.account.num_preemptions.values())
-    responses = sum(len(fate.responses) for fate in patient.account.fates.groups.values())
+def preemptions(run: ExaminedRun) -> Iterator[Finding]:
+    count = sum(run.account.num_preemptions.values())
+    responses = sum(len(fate.responses) for fate in run.account.fates.groups.values())
     if count > MANY_PREEMPTIONS * responses > 0:
         yield Finding(
             subject="preemptions",
@@ -197,9 +204,29 @@ def preemptions(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def memory(patient: Patient) -> Iterator[Finding]:
-    available, total = patient.machine.memory_available, patient.machine.memory_total
-    if available is not None and total and available < MIN_FREE_MEMORY * total and patient.life == RUNNING:
+def lengths(run: ExaminedRun) -> Iterator[Finding]:
+    for alarm in fairness.length_alarms(run.account.fates):
+        yield Finding(
+            subject="lengths",
+            what=alarm,
+            suggestion="launch fewer prompts or responses beyond the batch (schedule.over_provision_prompts,"
+            " schedule.over_provision_responses), or choose a schedule that keeps or resumes unfinished responses",
+        )
+
+
+def restarts(run: ExaminedRun) -> Iterator[Finding]:
+    schedule = run.account.schedule
+    for alarm in fairness.restart_alarms(run.account.fates, schedule) if schedule is not None else ():
+        yield Finding(
+            subject="restarts",
+            what=alarm,
+            suggestion="raise schedule.max_versions_per_sample, or set schedule.on_version_cap to 'finish'",
+        )
+
+
+def memory(run: ExaminedRun) -> Iterator[Finding]:
+    available, total = run.machine.memory_available, run.machine.memory_total
+    if available is not None and total and available < MIN_FREE_MEMORY * total and run.life == RUNNING:
         yield Finding(
             subject="memory",
             what=f"{_size(available)} of {_size(total)} memory are left on this machine",
@@ -207,11 +234,11 @@ def memory(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def record(patient: Patient) -> Iterator[Finding]:
-    if patient.memory_problem:
+def record(run: ExaminedRun) -> Iterator[Finding]:
+    if run.memory_problem:
         yield Finding(
             subject="journal",
-            what=f"the journal cannot be followed to its end: {patient.memory_problem}",
+            what=f"the journal cannot be followed to its end: {run.memory_problem}",
             suggestion="use the version of tailrace that wrote it, or start in another output_dir",
         )
 
@@ -224,11 +251,14 @@ CHECKS: tuple[Check, ...] = (
     disk,
     checkpoints,
     record,
+    refused_reports,
     instances,
     rewards,
     stragglers,
     waiting,
     preemptions,
+    lengths,
+    restarts,
     memory,
     stopped,
 )

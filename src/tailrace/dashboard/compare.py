@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from tailrace.config.settings import Settings
 from tailrace.dashboard import charts, machine, page
-from tailrace.observe.comparison import Compared, costs, lessons
+from tailrace.observe.schedules.comparison import Compared, costs, lessons
 
 _OWN = ("preset", "max_staleness")
-"""Settings of a schedule that its name in a comparison stands for."""
+"""Settings that differ between the compared schedules and are shown by their names."""
 _VERSIONS = ("tailrace", "python", "torch", "transformers")
 
 
@@ -43,7 +43,7 @@ def write_comparison(results: Sequence[Compared], runs: Mapping[str, Settings], 
 
 
 def _facts(settings: Settings, num_steps: int) -> dict[str, str]:
-    """What a reader must know to take the figures for what they are."""
+    """What a reader must know to judge the figures."""
     rollout, algorithm, prompts = settings.rollout, settings.algorithm, settings.schedule.rollout_batch_size
     sources = [source.path for source in settings.data.sources] or [settings.data.train]
     versions = machine.versions()

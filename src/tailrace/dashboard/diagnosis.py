@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.core.waits import Wait
+from tailrace.core.run.waits import Wait
 from tailrace.dashboard.machine import Machine
 from tailrace.observe.account import Account
-from tailrace.observe.recollection import Recollection
+from tailrace.observe.journal.recollection import Recollection
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
@@ -23,8 +23,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
-    """Everything a check may look at. Built once; checks read no file and no clock."""
+class ExaminedRun:
+    """Everything a check may read about the run and its machine. Checks open no file and read no clock."""
 
     path: str
     life: str
@@ -34,7 +34,7 @@ class Patient:
     """None where the core's state cannot be rebuilt."""
     memory_problem: str
     now: float
-    """Run time: of this moment while the run lives, else of its last entry."""
+    """Seconds since the run began: until this moment while it is running, else until its last journal entry."""
     machine: Machine
     checkpoint_bytes: int
     """Size of the newest checkpoint."""
@@ -50,7 +50,7 @@ class Patient:
 
     @property
     def waits(self) -> list[Wait]:
-        """Of a run that goes on; nothing else waits."""
+        """What the run waits for; empty unless it is running."""
         if self.memory is None or self.life != RUNNING:
             return []
         return self.memory.waits()
@@ -58,6 +58,6 @@ class Patient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    patient: Patient
+    run: ExaminedRun
     headline: str
     findings: tuple[Finding, ...]

@@ -11,27 +11,27 @@ from typing import Any
 
 from tailrace.dashboard import machine
 from tailrace.dashboard.checks import CHECKS
-from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis, Patient
-from tailrace.observe import journal_file
+from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis, ExaminedRun
+from tailrace.observe import summaries
 from tailrace.observe.account import MISFITS, Account
-from tailrace.observe.disk import says_disk_full
-from tailrace.observe.progress import clock
-from tailrace.observe.recollection import Recollection, recollect
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.display.progress import clock
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.disk import says_disk_full
+from tailrace.observe.journal.recollection import Recollection, recollect
+from tailrace.observe.journal.run_files import RunFiles
 from tailrace.store import checkpoint_files
 
 _LOG_END_BYTES = 65536
 
 
 def examine(run: Path, *, wall: float | None = None) -> Diagnosis:
-    """``ValueError`` where there is no run. ``wall`` is the time of day, as ``time.time`` gives it."""
-    files = RunFiles.find(run)
-    patient = _admit(files, time.time() if wall is None else wall)
-    findings = tuple(finding for check in CHECKS for finding in check(patient))
-    return Diagnosis(patient=patient, headline=_headline(patient), findings=findings)
+    """Examine the run in this directory; ``ValueError`` if there is none. ``wall``: seconds, as of ``time.time``."""
+    examined = _read(RunFiles.find(run), time.time() if wall is None else wall)
+    findings = tuple(finding for check in CHECKS for finding in check(examined))
+    return Diagnosis(run=examined, headline=_headline(examined), findings=findings)
 
 
-def _admit(files: RunFiles, wall: float) -> Patient:
+def _read(files: RunFiles, wall: float) -> ExaminedRun:
     is_alive, quiet_s = files.is_alive(), files.quiet_s(wall)
     account, memory, problem = _remember(files)
     is_complete = bool(files.result().get("is_complete")) or bool(account.finish and account.finish.is_complete)
@@ -41,7 +41,7 @@ def _admit(files: RunFiles, wall: float) -> Patient:
     # One that is gone by now was not damaged: a run that goes on removes its oldest.
     damaged = [(path.name, what) for path, what in found if what and path.exists()]
     timeout_s = files.config().get("reward", {}).get("timeout_s")
-    return Patient(
+    return ExaminedRun(
         path=str(files.path),
         life=life,
         account=account,
@@ -60,9 +60,10 @@ def _admit(files: RunFiles, wall: float) -> Patient:
 
 
 def _remember(files: RunFiles) -> tuple[Account, Recollection | None, str]:
-    account, problem = Account(), ""
+    (account, position), problem = summaries.start(files), ""
     try:
-        account.follow(entry for _, entry in journal_file.read(files.journal))
+        with summaries.without_collection():
+            account.follow(entry for _, entry in journal_file.read(files.journal, position))
         return account, recollect(files), problem
     except MISFITS as error:
         # Whatever a damaged journal makes the core say is what the person should read.
@@ -84,34 +85,34 @@ def _log_complaint(files: RunFiles) -> str:
     return ""
 
 
-def _headline(patient: Patient) -> str:
-    account = patient.account
+def _headline(run: ExaminedRun) -> str:
+    account = run.account
     where = f"{account.so_far}, {clock(account.now - account.began)} of run time"
-    if patient.life == FINISHED:
+    if run.life == FINISHED:
         return f"the run is finished: {where}"
-    if patient.life == RUNNING:
-        return f"the run goes on: {where}; its journal grew {patient.now - account.now:.0f} s ago"
+    if run.life == RUNNING:
+        return f"the run goes on: {where}; its journal grew {run.now - account.now:.0f} s ago"
     return f"the run has stopped: {where}"
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
     """For a terminal."""
-    patient = diagnosis.patient
+    run = diagnosis.run
     text = [diagnosis.headline]
-    for wait in patient.waits:
-        text.append(f"  waiting for {wait.what}: {patient.now - wait.since:.0f} s (limit {wait.limit_s:.0f} s)")
+    for wait in run.waits:
+        text.append(f"  waiting for {wait.what}: {run.now - wait.since:.0f} s (limit {wait.limit_s:.0f} s)")
     for finding in diagnosis.findings:
         text += ["", f"{finding.subject}: {finding.what}", f"  -> {finding.suggestion}"]
     if not diagnosis.findings:
         text += ["", "nothing is wrong"]
-    text += ["", *_facts(patient)]
+    text += ["", *_facts(run)]
     return text
 
 
-def _facts(patient: Patient) -> list[str]:
-    box = patient.machine
+def _facts(run: ExaminedRun) -> list[str]:
+    box = run.machine
     idle = "  ".join(
-        f"{lane.name} {lane.idle_s:.1f} s ({lane.idle_ratio:.0%})" for lane in patient.account.timeline.lanes()
+        f"{lane.name} {lane.idle_s:.1f} s ({lane.idle_ratio:.0%})" for lane in run.account.timeline.lanes()
     )
     available, total = box.memory_available, box.memory_total
     memory = "?" if available is None or total is None else f"{available / 1e9:.1f} of {total / 1e9:.1f} GB"
@@ -126,17 +127,15 @@ def _facts(patient: Patient) -> list[str]:
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """For a program."""
-    patient, box = diagnosis.patient, diagnosis.patient.machine
+    run, box = diagnosis.run, diagnosis.run.machine
     return {
-        "run": patient.path,
-        "state": patient.life,
+        "run": run.path,
+        "state": run.life,
         "headline": diagnosis.headline,
-        "step": patient.account.version,
-        "waits": [
-            {"what": w.what, "age_s": round(patient.now - w.since, 3), "limit_s": w.limit_s} for w in patient.waits
-        ],
+        "step": run.account.version,
+        "waits": [{"what": w.what, "age_s": round(run.now - w.since, 3), "limit_s": w.limit_s} for w in run.waits],
         "findings": [{"subject": f.subject, "what": f.what, "suggestion": f.suggestion} for f in diagnosis.findings],
-        "idle_s": {lane.name: lane.idle_s for lane in patient.account.timeline.lanes()},
+        "idle_s": {lane.name: lane.idle_s for lane in run.account.timeline.lanes()},
         "disk": {"free": box.disk_free, "total": box.disk_total},
         "memory": {"available": box.memory_available, "total": box.memory_total},
         "versions": box.versions,

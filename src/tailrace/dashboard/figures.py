@@ -58,7 +58,7 @@ def blank(x_title: str, x: Range, y: Range, *, height: int = HEIGHT_PX, left: in
 
 
 def over_steps(x: Range, y: Range) -> figure:
-    """A figure whose x axis counts optimizer steps: never in halves."""
+    """A figure whose x axis counts whole optimizer steps."""
     chart = blank("step", x, y)
     chart.xaxis.ticker.min_interval = 1
     chart.yaxis.ticker.desired_num_ticks = 5
@@ -66,12 +66,12 @@ def over_steps(x: Range, y: Range) -> figure:
 
 
 def explain(chart: figure, renderer: GlyphRenderer[Any], tips: Sequence[tuple[str, str]], *, mode: str) -> None:
-    """Numbers under the pointer; with ``vline`` wherever it is above or below a point."""
+    """Show numbers under the pointer; with ``vline`` also above and below a point."""
     chart.add_tools(HoverTool(renderers=[renderer], tooltips=list(tips), mode=mode, show_arrow=False, visible=False))
 
 
 def roomy(values: Sequence[float]) -> Range:
-    """A little more than the values need, so that no line runs along an edge."""
+    """A range a little larger than the values, so that no line runs along an edge."""
     low, high = min(values), max(values)
     edge = 0.06 * (high - low) or 0.5
     return low - edge, high + edge

@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def describe() -> str:
-    """Processors and memory in a few words; what the system does not tell is left out."""
+    """Processors and memory in a few words, as far as the system tells them."""
     words = [f"{_processor()}, {os.cpu_count()} cores"]
     if (total := _memory().get("MemTotal")) is not None:
         words.append(f"{total / 2**30:.0f} GiB of memory")
@@ -66,7 +66,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Of the files in it; those that vanish meanwhile count nothing."""
+    """Size of all files in the folder. Files that vanish while it is read do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -21,6 +21,8 @@ from tailrace.dashboard import charts, tables
 from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.samples import Sample
 from tailrace.observe.account import Account
+from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
+from tailrace.observe.prompts.fairness import compare_lengths
 
 SECTIONS = (
     ("learning", "Learning"),
@@ -50,6 +52,8 @@ def render(
         tiles=tables.tiles(account),
         charts=drawings,
         lengths_note=tables.lengths_note(account),
+        length_rows=tables.length_rows(account),
+        length_steps=min(len(account.fates.lengths), WINDOW_STEPS),
         kinds=tables.kinds(account),
         lanes=tables.lanes(account),
         phases=tables.phases(account),
@@ -75,6 +79,8 @@ def _drawings(account: Account) -> dict[str, Chart]:
     if account.steps:
         found["rewards"] = charts.rewards(account.steps)
         found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
+        if (compared := compare_lengths(account.fates)) is not None:
+            found["longer"] = charts.longer(compared)
         found["phases"] = charts.phases(account.steps)
     if account.evaluations:
         found["evaluations"] = charts.evaluations(account.evaluations)

@@ -1,4 +1,4 @@
-"""From a run directory to its ``report.html``. Reads only; the run may be going on."""
+"""Writes ``report.html`` from a run directory. It changes nothing else; the run may be going on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 from pathlib import Path
 
 from tailrace.dashboard import page, samples
-from tailrace.observe import journal_file
+from tailrace.observe import summaries
 from tailrace.observe.account import Account, Unfollowable
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.run_files import RunFiles
 
 
 def write_report(run: Path, output: Path | None = None) -> Path:
@@ -31,8 +32,11 @@ def write_report(run: Path, output: Path | None = None) -> Path:
 
 
 def _account(files: RunFiles) -> Account:
+    account, position = summaries.start(files)
     try:
-        return Account.of(entry for _, entry in journal_file.read(files.journal))
+        with summaries.without_collection():
+            account.follow(entry for _, entry in journal_file.read(files.journal, position))
+        return account
     except (journal_file.DamagedJournal, Unfollowable) as error:
         raise ValueError(
             f"the journal cannot be followed: {error}; `tailrace doctor {files.path}` says more"
@@ -40,7 +44,7 @@ def _account(files: RunFiles) -> Account:
 
 
 def _put(text: str, path: Path) -> None:
-    """Whole or not at all: a page that is open in a browser is never half a page."""
+    """Write the whole page or nothing, so that a browser never shows half a page."""
     draft = path.with_name(path.name + ".draft")
     try:
         draft.write_text(text, encoding="utf-8")

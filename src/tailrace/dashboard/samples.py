@@ -16,9 +16,10 @@ from tailrace.core.ids import TrajectoryId
 from tailrace.data.columns import Columns
 from tailrace.data.models import built_in_models, resolve_model
 from tailrace.data.rows import HUB_PREFIX, read_rows
-from tailrace.observe.fates import EVALUATED, TRAINED, Fate, Fates
-from tailrace.observe.run_files import RunFiles
-from tailrace.store.record import DamagedRecord, decode
+from tailrace.observe.journal.run_files import RunFiles
+from tailrace.observe.prompts.fates import EVALUATED, TRAINED, Fate, Fates
+from tailrace.store.record import decode
+from tailrace.store.record_frame import DamagedRecord
 
 MAX_BYTES = 48 * 1024 * 1024
 MAX_STEPS, MAX_CHARACTERS = 4, 4000
@@ -63,7 +64,7 @@ def _by_score(fate: Fate) -> list[tuple[float, TrajectoryId]]:
 
 
 def load(files: RunFiles, fates: Fates) -> list[Sample]:
-    """Samples of steps spread over what is still held; empty where nothing is."""
+    """Samples of a few steps, spread over the steps whose payload still exists; empty if none does."""
     chosen = choose(fates)
     tokens = read_tokens(files.payload, set(chosen))
     whole = [t for t in chosen if len(tokens.get(t, ())) == fates.groups[t.group].responses[t].length > 0]
@@ -94,7 +95,7 @@ def _cut(text: str) -> str:
 
 
 def read_tokens(folder: Path, wanted: set[TrajectoryId]) -> dict[TrajectoryId, list[int]]:
-    """The tokens held of each; those whose beginning is gone are left out."""
+    """The stored tokens of each response, without responses whose beginning was deleted."""
     names: list[Path] = []
     size = 0
     for path in sorted(folder.glob("payload-*.bin"), reverse=True):
@@ -127,7 +128,7 @@ def _scan(path: Path, wanted: set[TrajectoryId], found: dict[TrajectoryId, list[
 
 
 def _decoder(files: RunFiles) -> Callable[[Sequence[int]], str]:
-    """Tokens to text with the run's own tokenizer; their numbers where there is none to be had."""
+    """A function that turns tokens into text with the run's tokenizer, or into numbers if there is none."""
     model = str(files.config().get("model", {}).get("path", ""))
     places = [*reversed(files.checkpoints()), resolve_model(model) if model in built_in_models() else Path(model)]
     for place in places:
@@ -142,7 +143,7 @@ def _decoder(files: RunFiles) -> Callable[[Sequence[int]], str]:
 
 
 def _prompts(config: Mapping[str, Any], indexes: set[int]) -> dict[int, str]:
-    """Texts of training prompts by index; what cannot be read any more is left out. Nothing is downloaded."""
+    """Texts of training prompts by index, as far as they can still be read. Nothing is downloaded."""
     data = config.get("data", {})
     sources = data.get("sources") or [{"path": data.get("train", "")}]
     if not indexes or any(source["path"].startswith(HUB_PREFIX) for source in sources):

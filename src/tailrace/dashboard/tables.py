@@ -1,19 +1,22 @@
-"""The words and tables of the report, from an account. Seconds are shown as they were folded, rounded only here."""
+"""The words and tables of the report, made from an account. Numbers are rounded only here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from tailrace.dashboard.charts import OTHER, PHASES
-from tailrace.observe import fairness
 from tailrace.observe.account import Account
-from tailrace.observe.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, Totals
-from tailrace.observe.progress import clock
-from tailrace.observe.timeline import REWARDS, TRAINER
+from tailrace.observe.display.progress import clock
+from tailrace.observe.metrics.response_metrics import percentile
+from tailrace.observe.prompts import fairness
+from tailrace.observe.prompts.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, Totals
+from tailrace.observe.time_use.timeline import REWARDS, TRAINER
 
 MAX_FATES = 20_000
 _TO = " \N{RIGHTWARDS ARROW} "
+_AT_LEAST = "\N{GREATER-THAN OR EQUAL TO} "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +71,38 @@ def _tile(value: str, words: str) -> dict[str, str]:
 
 
 def lengths_note(account: Account) -> str:
-    """Generated against trained: what a schedule leaves out is visible here."""
-    generated = [length for step in account.fates.lengths for length in step.generated]
-    trained = [length for step in account.fates.lengths for length in step.trained]
-    if not generated or not trained:
+    """How trained lengths compare with natural ones, and alarms about it."""
+    steps = account.fates.lengths
+    ended = sorted(length for step in steps for length in step.generated)
+    trained = sorted(length for step in steps for length in step.trained)
+    num_censored = sum(step.observed.num_censored for step in steps)
+    if not ended or not trained:
         return ""
-    if sorted(generated) == sorted(trained):
+    if ended == trained and not num_censored:
         return "Every generated response was trained on."
-    means = sum(generated) / len(generated), sum(trained) / len(trained)
-    compared = (
-        f"{len(generated):,} responses were generated (mean {means[0]:.1f} tokens),"
-        f" {len(trained):,} trained on (mean {means[1]:.1f})."
+    counts = (
+        f"{len(ended):,} responses ended (mean {fmean(ended):.1f} tokens), {num_censored:,} were stopped for good"
+        f" before they ended, {len(trained):,} were trained on (mean {fmean(trained):.1f})."
     )
     alarms = fairness.alarms(account.fates, account.schedule) if account.schedule is not None else []
-    return " ".join([compared, *(f"Look at this: {alarm}." for alarm in alarms)])
+    return " ".join([counts, *(f"Look at this: {alarm}." for alarm in alarms)])
+
+
+def length_rows(account: Account) -> list[dict[str, Any]]:
+    """Trained lengths beside natural ones, over the newest steps; empty before the first step."""
+    found = fairness.compare_lengths(account.fates)
+    if found is None:
+        return []
+    trained, natural = list(found.trained), found.natural
+    known = [fmean(trained), percentile(trained, 0.50), percentile(trained, 0.95), trained[-1]]
+    bounds = [natural.mean, natural.percentile(0.50), natural.percentile(0.95), natural.longest]
+    is_bound = [natural.unseen_share > share for share in (0.0, 0.50, 0.05, 0.0)]
+    cells = [f"{_AT_LEAST if bound else ''}{value:,.0f}" for value, bound in zip(bounds, is_bound, strict=True)]
+    num_observed = natural.num_ended + natural.num_censored
+    return [
+        {"words": "trained on", "cells": [f"{len(trained):,}", "-", *(f"{value:,.0f}" for value in known)]},
+        {"words": "natural (Kaplan-Meier)", "cells": [f"{num_observed:,}", f"{natural.num_censored:,}", *cells]},
+    ]
 
 
 def kinds(account: Account) -> list[str]:
@@ -134,7 +155,7 @@ def _cells(total: Totals, num_tokens: int) -> list[str]:
 
 
 def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
-    """One row per visit, training first; of a run with too many visits, those that need a look come first."""
+    """One row per visit, training first. If there are too many, visits that were not trained come first."""
     fates = sorted(account.fates.groups.values(), key=lambda fate: fate.group.source != account.fates.train_source)
     note = ""
     if len(fates) > MAX_FATES:

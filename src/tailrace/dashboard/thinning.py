@@ -1,11 +1,11 @@
-"""Less to draw, nothing to count: a long run is drawn at the resolution of a screen. Totals never come from here."""
+"""Reduces a long run to the resolution of a screen. It is for drawing only: totals never come from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tailrace.observe.timeline import Lane, Span
+from tailrace.observe.time_use.timeline import Lane, Span
 
 
 def buckets(count: int, limit: int) -> list[range]:
@@ -37,7 +37,7 @@ def drawn(lane: Lane, *, limit: int) -> list[Span]:
 
 
 def _clusters(spans: Sequence[Span], shortest: float) -> Iterator[list[Span]]:
-    """Every long span alone, short ones together until they are long."""
+    """Groups of spans: every long span alone, short ones together until they are long."""
     cluster: list[Span] = []
     for span in spans:
         if span.seconds >= shortest and cluster:

@@ -1,8 +1,8 @@
-"""Which columns hold the prompt and the answer: canonical names first, then those that other systems write.
+"""Finds the columns that hold the prompt and the answer: by their names here, then by those of other systems.
 
-* A dotted name reaches into a table: `reward_model.ground_truth`.
-* Marks that only one system writes decide before common names do, since the same row may hold both.
-* Every row leaves with `prompt` and (where there is one) `answer`, and with all its own columns.
+* A dotted name is a column inside a column: `reward_model.ground_truth`.
+* Columns that only one system writes are looked for before common names, because a row may have both.
+* The result of a row has `prompt`, `answer` (if there is one) and all columns of the row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ASSISTANT = "assistant"
 class _Format:
     system: str
     marks: tuple[str, ...]
-    """Columns by which its rows are known."""
+    """Columns that only this system writes."""
     prompt: tuple[str, ...]
     answer: tuple[str, ...]
 
@@ -43,16 +43,16 @@ _COMMON = _Format(system="", marks=(), prompt=PROMPT_NAMES, answer=ANSWER_NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where prompt and answer are in the rows of one source."""
+    """The columns of one source that hold the prompt and the answer."""
 
     prompt: str
     answer: str | None
     system: str = ""
-    """The system whose format it is, where the rows tell."""
+    """The system that writes this format, if the columns show it."""
 
     @classmethod
     def detect(cls, source: str, rows: Sequence[Row], *, prompt: str | None = None, answer: str | None = None) -> Self:
-        """Look at the rows; `prompt` and `answer` are the user's own choice and are not questioned."""
+        """Find the columns of these rows. `prompt` and `answer`: the user's own choice, which is taken as it is."""
         first = rows[0]
         found = next((f for f in _MARKED if all(_at(first, mark) is not _MISSING for mark in f.marks)), _COMMON)
         chosen_prompt = prompt or _first_that_fits(found.prompt, first)
@@ -79,7 +79,7 @@ class Columns:
         return self.prompt == "prompt" and self.answer in (None, "answer")
 
     def canonical(self, row: Row, place: str) -> dict[str, object]:
-        """The row with `prompt` and `answer`, or a `ValueError` that names the place."""
+        """The row with `prompt` and `answer`; `ValueError` with the place if the row lacks one."""
         prompt = _as_chat(_at(row, self.prompt))
         if prompt is _MISSING:
             raise ValueError(f"{place}: there is no {self.prompt!r}; the row has {', '.join(row) or 'nothing'}")
@@ -91,7 +91,7 @@ class Columns:
 
 
 def _at(row: object, dotted: str) -> object:
-    """The value under a name or a dotted path; a name with dots of its own is found as it is."""
+    """The value under a name or a dotted path. A column whose name contains dots is found first."""
     if isinstance(row, dict) and dotted in row:
         return row[dotted]
     head, _, rest = dotted.partition(".")
@@ -101,7 +101,7 @@ def _at(row: object, dotted: str) -> object:
 
 
 def _first_that_fits(names: Iterable[str], row: Row) -> str | None:
-    """The first column that is there. Conversations that end with a reply are training texts, not prompts."""
+    """The first of these columns that exists. Skips conversations that end with a reply: they are not prompts."""
     for name in names:
         value = _at(row, name)
         ends_with_reply = name == "messages" and _last_role(_as_chat(value)) == _ASSISTANT
@@ -119,7 +119,7 @@ def _last_role(chat: object) -> object:
 
 
 def _as_chat(value: object) -> object:
-    """Chats written as JSON text become lists; keys that a table format filled with nothing are left out."""
+    """Turn chats written as JSON text into lists, and remove keys without a value (table formats add them)."""
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         try:
             parsed = json.loads(value)

@@ -1,7 +1,7 @@
-"""Tasks of reasoning-gym as prompts: `TASK[?size=500&seed=0&...]`, the same spec always the same rows.
+"""Tasks of reasoning-gym as prompts: `TASK[?size=500&seed=0&...]`. The same text always gives the same rows.
 
-Other parameters are those of the task's own configuration. Rows keep what the task's scorer needs (`metadata`,
-whose `source_dataset` names the task), and the reward function `reasoning_gym` is that scorer.
+Other parameters are those of the task's own configuration. Rows keep the `metadata` that the task's scorer needs; the
+reward function `reasoning_gym` calls that scorer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 from tailrace.data.rows import Row
 
 SCORER = "reasoning_gym"
-"""The reward that belongs to these rows."""
+"""The reward function that belongs to these rows."""
 _DEFAULTS = {"size": 500, "seed": 0}
 
 

@@ -1,11 +1,11 @@
-"""Several sources in one order: every stretch of it holds each source by its share.
+"""The order of prompts from several weighted sources. Any part of the order holds each source in proportion.
 
-An epoch of the mixture is as long as all its sources together, and takes from source `i` the fixed number of prompts
-that its weight allows (at least one). Within the epoch they are spread evenly. So the number of prompts a source has
-given before a cursor (epoch, offset) is a sum, not a memory, and a cursor survives restarts as two numbers.
+An epoch of the mixture has as many prompts as all sources together. Source `i` gives a fixed number of them, which
+follows from its weight (at least one), spread evenly over the epoch. The number of prompts that a source gave before a
+cursor (epoch, offset) can therefore be computed, and a cursor survives restarts as two numbers.
 
-A source that is asked for more than it has begins again in an order of its own; a prompt's epoch counts the passes over
-its own source, so that no (epoch, prompt index) comes twice.
+A source that must give more prompts than it has starts again in a new order. The epoch of a prompt counts the passes
+over its own source, so no (epoch, prompt index) comes twice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tailrace.data.order import Offer, PromptOrder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a source brings into the mixture."""
+    """One source of the mixture."""
 
     indices: tuple[int, ...]
     weight: float | None = None
-    """Relative to the other sources' weights; none: the number of its prompts."""
+    """Share of the source, relative to the other weights; None: its number of prompts."""
 
 
 class MixedOrder:
-    """Owns the orders of its sources and the fixed pattern of an epoch."""
+    """Offers prompts of several sources in a fixed pattern."""
 
     def __init__(self, shares: Mapping[str, Share], *, seed: int, shuffle: bool) -> None:
         self._orders = [
@@ -37,10 +37,10 @@ class MixedOrder:
         self._quotas = quotas(weights, sum(self._sizes))
         self._pattern = _spread(self._quotas)
         self.shares = {name: quota / len(self._pattern) for name, quota in zip(shares, self._quotas, strict=True)}
-        """The part of all prompts that each source gives."""
+        """The fraction of all prompts that each source gives."""
 
     def ids(self, epoch: int, offset: int, count: int) -> Offer:
-        """The `count` prompts from the cursor on, and the cursor behind them."""
+        """The next `count` prompts after the cursor, and the cursor after them."""
         length = len(self._pattern)
         if epoch < 0 or count < 0 or not 0 <= offset < length:
             raise ValueError(
@@ -59,7 +59,7 @@ class MixedOrder:
 
 
 def quotas(weights: list[float], total: int) -> list[int]:
-    """`total` (at least one each) divided by weight; what rounding leaves goes to the largest remainders."""
+    """Divide `total` by weight, with at least one for each. Rounding follows the largest remainders."""
     exact = [total * weight / sum(weights) for weight in weights]
     counts = [max(1, int(value)) for value in exact]
     by_need = sorted(range(len(weights)), key=lambda n: (counts[n] - exact[n], n))
@@ -71,6 +71,6 @@ def quotas(weights: list[float], total: int) -> list[int]:
 
 
 def _spread(counts: list[int]) -> tuple[int, ...]:
-    """Each source's number as often as its count, at even distances."""
+    """The index of each source, repeated as often as its count says and spread evenly."""
     places = [((visit + 0.5) / count, number) for number, count in enumerate(counts) for visit in range(count)]
     return tuple(number for _, number in sorted(places))

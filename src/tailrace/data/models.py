@@ -1,7 +1,7 @@
-"""From the name of a model to a directory with its files.
+"""Finds the directory of a model by its name.
 
-A name is, in this order: a built-in model (`tiny-arith`), a directory, or a Hugging Face id, which is downloaded
-unless it is already in the local cache. Anything else is a `ValueError` that says what was tried.
+A name is a built-in model (`tiny-arith`), a directory, or a Hugging Face id, in this order. A Hugging Face model is
+downloaded unless it is in the local cache. Anything else is a `ValueError` that says what was tried.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _download(name: str) -> Path:
     except (OSError, ValueError) as error:  # no network, no such repository, not allowed, or not an id at all
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
-            f"{_not_found(name)}, and it cannot be had from Hugging Face ({reason});"
-            " check the name, or give the directory of a model that is here"
+            f"{_not_found(name)}, and it cannot be downloaded from Hugging Face ({reason});"
+            " check the name, or give the directory of a model"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """The order in which a source's prompts are visited: a pure function of (seed, source, epoch).
 
-Each epoch visits every prompt once. A cursor is (epoch, offset); it survives restarts as two numbers, since
-nothing about the order is remembered. An offer that reaches the end of an epoch goes on with the next one, and every
-prompt in it says which epoch it belongs to.
+Each epoch visits every prompt once. A cursor (epoch, offset) survives restarts as two numbers, because the order
+has no other state. An offer that reaches the end of an epoch continues with the next one; each prompt in it says which
+epoch it belongs to.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     prompts: tuple[tuple[int, int], ...]
-    """(epoch, prompt index) of each."""
+    """(epoch, prompt index) of each prompt."""
     next_epoch: int
     next_offset: int
 
 
 class Order(Protocol):
-    """Prompts from a cursor on; the same cursor always the same prompts, no (epoch, prompt index) twice."""
+    """Gives the prompts after a cursor. Equal cursors give equal prompts; no (epoch, prompt index) comes twice."""
 
     def ids(self, epoch: int, offset: int, count: int) -> Offer: ...
 
 
 class PromptOrder:
-    """Owns nothing but the permutation of the epoch asked for last."""
+    """The order of one source. Caches the permutation of the last epoch that was asked for."""
 
     def __init__(self, indices: Sequence[int], *, source: str, seed: int, shuffle: bool) -> None:
         if not indices:
@@ -39,7 +39,7 @@ class PromptOrder:
         self._permutation: tuple[int, ...] = ()
 
     def ids(self, epoch: int, offset: int, count: int) -> Offer:
-        """The `count` prompts from the cursor on, and the cursor behind them."""
+        """The next `count` prompts after the cursor, and the cursor after them."""
         if epoch < 0 or count < 0 or not 0 <= offset < len(self._indices):
             raise ValueError(
                 f"source {self._source!r} of {len(self._indices)} prompts has no cursor "

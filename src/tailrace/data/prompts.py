@@ -1,10 +1,10 @@
-"""A set of prompts, read, rendered, tokenised and filtered before any work starts.
+"""A set of prompts. It is read, rendered, tokenized and filtered before any work starts.
 
-* A prompt's index is the number of its row in the file, from 0: it names the same row whatever is filtered. Where a
-  set joins several sources, the rows of each follow those of the one before.
-* A string is tokenised the way its tokenizer does by default; a rendered chat template without further special
-  tokens, since the template writes its own.
-* Prompts of more than `max_prompt_length` tokens are left out and counted. A set without a usable prompt is refused.
+* The index of a prompt is the number of its row in the file, from 0, and does not depend on the filter. If a set joins
+  several sources, the rows of each source follow those of the previous one.
+* A string is tokenized with the tokenizer's defaults. A rendered chat template is tokenized without special tokens,
+  because the template has its own.
+* Prompts with more than `max_prompt_length` tokens are dropped and counted. A set without a usable prompt is refused.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Tokenizer(Protocol):
 class Prompt:
     index: int
     row: Row
-    """As it was read, with `prompt` and `answer` under these names: what rewards see."""
+    """All columns of the row, plus `prompt` and `answer`. Reward functions get these."""
     text: str
-    """As the model sees it."""
+    """The prompt's tokens, as the model gets them."""
     tokens: Tokens
     rewards: tuple[str, ...] = ()
-    """The reward functions it asks for; none: those of the run."""
+    """Reward functions that the source or the row names; empty: those of the run."""
     scorer: str | None = None
-    """The reward function that comes with it, for a run that names none."""
+    """The reward function that belongs to the prompt. It is used if the run names none."""
     source: str = ""
-    """The source it comes from, where a set joins several."""
+    """Name of the source, if the set joins several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,14 @@ class PromptSet:
     name: str
     path: str
     prompts: Mapping[int, Prompt]
-    """By index, in the order of the file."""
+    """Prompts by index, in the order of the file."""
     columns: tuple[str, ...]
-    """Those that every usable row has."""
+    """Columns that every usable row has."""
     num_rows: int
     num_filtered: int
-    """Rows left out because they were too long."""
+    """Number of rows dropped because they were too long."""
     notes: tuple[str, ...] = ()
-    """What was found out about the columns, where it was not given."""
+    """Lines to print: which columns were chosen, if the settings do not name them."""
 
     @classmethod
     def load(
@@ -79,7 +79,7 @@ class PromptSet:
         answer_column: str | None = None,
         rewards: Sequence[str] = (),
     ) -> Self:
-        """Read at most the first `max_prompts` usable prompts; `rewards` go before those that rows name themselves."""
+        """Read at most `max_prompts` usable prompts. `rewards` take precedence over those that rows name."""
         read = list(read_rows(path))
         if not read:
             raise ValueError(f"{path} holds no prompts; give a file with at least one row")
@@ -122,7 +122,7 @@ class PromptSet:
 
     @classmethod
     def join(cls, name: str, parts: Sequence[Self]) -> Self:
-        """One set of all parts, each prompt knowing the part it comes from."""
+        """Join the parts into one set. Each prompt keeps the name of its part."""
         prompts: dict[int, Prompt] = {}
         base = 0
         for part in parts:
@@ -140,7 +140,7 @@ class PromptSet:
         )
 
     def fingerprint(self) -> str:
-        """Differs whenever a prompt, its place or what a reward sees of it differs."""
+        """A hash of all prompts, their indices and the columns that rewards get."""
         digest = hashlib.sha256()
         for prompt in self.prompts.values():
             row = json.dumps(prompt.row, sort_keys=True, default=str)
@@ -210,7 +210,7 @@ def _shared_columns(prompts: Mapping[int, Prompt]) -> tuple[str, ...]:
 
 
 def _named_rewards(row: Row) -> tuple[str, ...]:
-    """A `reward` column names functions; where it holds anything else, it is a column like any other."""
+    """The functions that a `reward` column names. A column with other contents names none."""
     named = row.get("reward")
     if isinstance(named, str):
         return (named,)

@@ -1,4 +1,4 @@
-"""Rows of a prompt source, as they are stored, each with its place.
+"""Reads the rows of a prompt source. Each row comes with its place, for error messages.
 
     path/to/file.jsonl                          one JSON object per line
     path/to/file.parquet                        a table
@@ -26,7 +26,7 @@ Row = Mapping[str, object]
 
 
 def read_rows(path: str) -> Iterator[tuple[str, Row]]:
-    """Every row with its place (`FILE, line N` or `SOURCE, row N`, from 1); empty lines are skipped."""
+    """Every row with its place: `FILE, line N` or `SOURCE, row N`, counted from 1. Empty lines are skipped."""
     # Each reader needs a package of its own, so it is imported only where its sources are asked for.
     if path.startswith(GYM_PREFIX):
         from tailrace.data.gym_tasks import read_tasks
@@ -54,7 +54,7 @@ def _numbered(path: str, rows: Iterator[Row]) -> Iterator[tuple[str, Row]]:
 
 
 def _saved_dataset(path: str) -> tuple[str, str] | None:
-    """Directory and split (or nothing) where the path names a directory."""
+    """The directory and the split (or an empty string), if the path names a directory."""
     directory, _, split = path.rpartition(":")
     if Path(path).is_dir():
         return path, ""

@@ -1,4 +1,4 @@
-"""Rows of tables: parquet files and Hugging Face datasets. Values are plain Python, never arrays."""
+"""Reads rows from parquet files and Hugging Face datasets. Values are plain Python objects, never arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_parquet(path: str) -> Iterator[Row]:
 
 
 def read_saved(directory: str, split: str) -> Iterator[Row]:
-    """A dataset, or a dictionary of splits, written by `save_to_disk`."""
+    """Rows of a dataset, or of a dictionary of splits, that `save_to_disk` wrote."""
     datasets = _package(directory)
     try:
         found = datasets.load_from_disk(directory)
@@ -39,7 +39,7 @@ def read_saved(directory: str, split: str) -> Iterator[Row]:
 
 
 def read_hub(name: str) -> Iterator[Row]:
-    """`owner/name[/config][:split]`, or a directory of data files that `load_dataset` understands."""
+    """Rows of `owner/name[/config][:split]`, or of a directory that `load_dataset` can read."""
     datasets = _package(name)
     place, _, split = name.rpartition(":") if ":" in name else (name, "", "")
     config = None
@@ -48,7 +48,7 @@ def read_hub(name: str) -> Iterator[Row]:
     try:
         found = datasets.load_dataset(place, config)
     except (OSError, ValueError, RuntimeError) as error:  # no network, no such dataset, a config must be named
-        raise ValueError(f"dataset {name!r} cannot be had from Hugging Face: {_first_line(error)}") from error
+        raise ValueError(f"dataset {name!r} cannot be downloaded from Hugging Face: {_first_line(error)}") from error
     return iter(_chosen(found, name, split))
 
 

@@ -18,7 +18,7 @@ class TrainingPrompts:
 
     @classmethod
     def load(cls, name: str, settings: DataSettings, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Read `data.sources`, or `data.train` where there are none; `name` is the set's in the run."""
+        """Read `data.sources`, or `data.train` if there are none. `name`: name of the set in the run."""
         if not settings.sources:
             prompts = PromptSet.load(name, settings.train, tokenizer, settings)
             plain_order = PromptOrder(prompts.indices, source=name, seed=seed, shuffle=settings.shuffle)

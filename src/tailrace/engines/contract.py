@@ -1,19 +1,24 @@
-"""What a rollout engine promises. Every adapter passes ``tests/contract/engine_suite.py``.
+"""What a rollout engine promises. Every engine passes ``tests/contract/engine_suite.py``.
 
-* ``submit`` accepts work at any time; ``step`` advances every running request and returns those that finished, with
-  the tokens not yet returned. ``progress`` drains what unfinished requests have generated since they were last asked;
-  requests without news are absent.
-* Outputs of one trajectory are consecutive: the next one starts where the last one ended, the first one at
-  ``len(request.prefix)``. Tokens include the stop token. The last output carries a ``finish`` reason.
-* ``interrupt`` returns the exact tokens not yet returned (possibly none), with finish INTERRUPTED, for just those ids
-  that were live; ids that already finished are absent. ``abort`` forgets without an answer.
+* ``submit`` accepts requests at any time. ``step`` advances every running request and returns those that finished, with
+  the tokens not returned before. ``progress`` returns the tokens of unfinished requests that were not returned before;
+  requests without new tokens are absent.
+* Outputs of one trajectory are consecutive: each starts where the previous one ended, the first one at
+  ``len(request.prefix)``. Tokens include the stop token. The last output has a ``finish`` reason.
+* ``interrupt`` ends requests and returns the tokens not returned before (possibly none), with finish INTERRUPTED. Ids
+  that are not live are ignored. ``abort`` ends requests and returns nothing.
 * A request whose prefix already uses up its budget finishes with LENGTH and no tokens in the next ``step``.
-* Log-probs are those of the distribution really sampled from. Randomness is keyed by
-  (seed, trajectory, token position): neither batch composition nor interruption changes what is sampled.
-* ``layout`` says what of the model the engine keeps; ``pull`` is given the values of just that, by Hugging Face name.
-  ``pull`` with live requests is an error. ``release`` gives the engine's memory back while it has no live
-  requests; ``restore`` takes it again, after which weights must be pulled before the next ``submit``.
-* ``submit`` raises ``Unservable``, taking none of the requests, where no engine of this kind could ever serve one.
+* Log-probs are those of the distribution that the tokens were sampled from.
+* ``layout`` says which parts of the model the engine holds, one holding per rank. ``pull`` is given one mapping per
+  holding, in the same order: the rank's part of each of its parameters, by Hugging Face name. ``pull`` with live
+  requests is an error.
+* ``release`` gives the engine's memory back; it is an error with live requests. ``restore`` takes the memory again;
+  then weights must be pulled before the next ``submit``.
+* ``submit`` raises ``Unservable``, and accepts none of the requests, if no engine of this kind could ever serve one.
+
+Engines differ in what else they can do, and each declares it (``Capabilities``). The suite tests what is declared. A
+call that needs a capability the engine lacks raises ``Unsupported``. Settings that need one are refused by
+``engines/registry.py`` before work starts.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.store.segment import Segment, Tokens
 from tailrace.weights.sharding import Holding
 
@@ -33,12 +38,47 @@ if TYPE_CHECKING:
 
 
 class Unservable(Exception):
-    """A request that no restart would help; the message says which and why."""
+    """No engine of this kind can serve the request, so a restart does not help. The message says which and why."""
+
+
+class Unsupported(ValueError):
+    """The engine cannot do what is asked of it, or cannot run the model. The message names the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do besides generating."""
+
+    name: str
+    """The engine's name in messages."""
+    has_keyed_randomness: bool
+    """The random number of a token is a function of (seed, trajectory, token position): neither other requests nor an
+    interruption changes what is sampled. Without it, a resumed request continues with different random numbers."""
+    has_exact_interrupt: bool
+    """``interrupt`` returns every token generated so far. Without it, tokens not returned before may be lost."""
+    streams_progress: bool
+    """``progress`` returns tokens of unfinished requests. Without it, a request returns all its tokens when it ends."""
+    has_deterministic_mode: bool
+    """In this mode tokens and log-probs are equal bit by bit, whatever else the engine runs."""
+    releases_memory: bool
+    """``release`` and ``restore`` work."""
+    uses_weights: bool
+    """Responses come from the weights last pulled."""
+    has_kv_cache: bool
+    """``stats`` counts the tokens in a KV cache."""
+    serves_adapters: bool = False
+    """Requests may name one of several LoRA adapters."""
+    max_parallel_size: int = 1
+    """Most devices that one instance can be split over."""
+
+    def __post_init__(self) -> None:
+        if self.has_deterministic_mode and not self.has_keyed_randomness:
+            raise ValueError(f"the {self.name} engine declares a deterministic mode without keyed randomness")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one request is sampled. ``temperature`` 0 is greedy; its log-probs are those at temperature 1."""
+    """Sampling parameters of a request. Temperature 0 is greedy decoding, with the log-probs of temperature 1."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -57,12 +97,12 @@ class Request:
     trajectory: TrajectoryId
     prompt: Tokens
     prefix: Tokens
-    """Response tokens generated earlier (perhaps elsewhere); they count towards the budget and never change."""
+    """Response tokens that were generated earlier, here or on another instance. They count towards the budget."""
     budget: int
-    """Most response tokens, over all segments."""
+    """Most response tokens, the prefix included."""
     sampling: Sampling
     forced_length: int | None = None
-    """Benchmark mode: ignore stops and end at exactly this many response tokens."""
+    """For benchmarks: ignore stop tokens and strings, and end at exactly this many response tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +118,22 @@ class Stats:
     kv_tokens_used: int
     kv_tokens_budget: int
     num_preemptions: int
-    """Since the engine started."""
+    """Number of preemptions since the engine started."""
     version: Version
     prefill: PrefillWork | None = None
-    """None: it is not measured."""
+    """Tokens prefilled so far and the time it took; None if the engine does not measure it."""
 
 
 class Engine(Protocol):
+    @property
+    def capabilities(self) -> Capabilities: ...
     def submit(self, requests: Sequence[Request]) -> None: ...
     def step(self) -> list[Output]: ...
     def progress(self) -> list[Output]: ...
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]: ...
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
-    def layout(self) -> Holding: ...
-    def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None: ...
+    def layout(self) -> Sequence[Holding]: ...
+    def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None: ...
     def stats(self) -> Stats: ...
     def release(self) -> None: ...
     def restore(self) -> None: ...

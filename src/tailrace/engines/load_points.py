@@ -1,10 +1,10 @@
-"""Time the steps of an engine under chosen loads, through its contract alone.
+"""Times the steps of an engine under chosen loads. Works with any engine that keeps the contract.
 
-A visit to a load point fills the engine with responses of one length, times some steps and gives the responses up.
-Points are visited in a new random order each time, so that what else the machine does falls on all of them alike. The
-first visit warms up and is not counted; a point that the engine cannot hold at once is found out then, and left out.
+A visit to a load point fills the engine with responses of one length, times some steps and aborts the responses. Points
+are visited in a new random order each time, so that other work on the machine affects all of them equally. The first
+visit is a warm-up and is not counted; points for which the engine has no room are skipped from then on.
 
-The members of one group share their prompt, so that an engine that knows about it fills quickly.
+The responses share one prompt, so that an engine with prompt sharing fills quickly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.engines.contract import Engine, Request, Sampling
-from tailrace.observe.engine_profile import LoadPoint, Measurement
+from tailrace.observe.costs.engine_profile import LoadPoint, Measurement
 
 STEPS = 16
-"""Timed in one visit."""
+"""Number of steps timed in one visit."""
 ROOM = 2 * STEPS
-"""Tokens that a response may grow by in a visit: until all of them run, and while they are timed."""
+"""Most tokens that a response grows by in one visit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LoadBench:
     def measure(
         self, points: Sequence[LoadPoint], *, repeats: int, say: Callable[[str], None] = lambda line: None
     ) -> list[Measurement]:
-        """In the order of the points, less those that the engine cannot hold."""
+        """Measure the points, in their order. Points for which the engine has no room are absent."""
         say(f"warming up: {len(points)} load points")
         visits: dict[LoadPoint, list[_Visit]] = {point: [] for point in points if self._visit(point) is not None}
         for number in range(repeats):
@@ -95,7 +95,7 @@ class LoadBench:
         )
 
     def _fill(self, requests: Sequence[Request], lengths: dict[TrajectoryId, int]) -> float | None:
-        """Seconds until every response has a token; None: they do not run at the same time."""
+        """Seconds until every response has a token; None if the engine cannot run them all at the same time."""
         began = self._clock()
         self._engine.submit(requests)
         while len(lengths) < len(requests):

@@ -1,9 +1,9 @@
-"""Everything a journal says about its run, from one pass over it. What the report and the doctor read."""
+"""Everything a journal says about its run, from one pass over it. The report and the doctor read this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -11,12 +11,14 @@ from tailrace.core.errors import CoreError
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
-from tailrace.observe.fates import Fates
-from tailrace.observe.metrics import Metrics, Row
-from tailrace.observe.timeline import Timeline
+from tailrace.observe.metrics.rows import Metrics, Row
+from tailrace.observe.prompts.fates import Fates
+from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.run_fold import RunFold
+from tailrace.observe.time_use.timeline import Timeline
 
 MISFITS = (ValueError, CoreError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
-"""What a fold raises over entries that do not belong together."""
+"""Errors that a fold raises when an entry contradicts the entries before it."""
 
 
 class Unfollowable(ValueError):
@@ -32,24 +34,40 @@ class Loss:
     reason: str
 
 
-@dataclass(slots=True, kw_only=True)
 class Account:
-    schedule: Schedule | None = None
-    steps: list[Row] = field(default_factory=list)
-    evaluations: list[Row] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)
-    fates: Fates = field(default_factory=Fates)
-    losses: list[Loss] = field(default_factory=list)
-    resumed_at: list[float] = field(default_factory=list)
-    num_preemptions: dict[InstanceId, int] = field(default_factory=dict)
-    finish: do.FinishRun | None = None
-    """The run's own last word; None while it goes on, or if it was cut off."""
-    version: int = 0
-    began: float = 0.0
-    now: float = 0.0
-    """Run time of the last entry."""
-    num_entries: int = 0
-    _metrics: Metrics = field(default_factory=Metrics)
+    """Feed it a journal from its first entry."""
+
+    def __init__(self, run: RunFold | None = None) -> None:
+        """``run``: a fold that several accounts share; whoever shares it calls ``hear`` and not ``feed``."""
+        self._run = run or RunFold()
+        self._metrics = Metrics(self._run)
+        self.timeline, self.fates = Timeline(self._run), Fates(self._run)
+        self.steps: list[Row] = []
+        self.evaluations: list[Row] = []
+        self.losses: list[Loss] = []
+        self.resumed_at: list[float] = []
+        self.finish: do.FinishRun | None = None
+        """How the run ended, as it said itself; None while it goes on, or if it was killed."""
+        self.began = 0.0
+        self.num_entries = 0
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return self._run.state.schedule
+
+    @property
+    def version(self) -> int:
+        return self._run.state.version
+
+    @property
+    def now(self) -> float:
+        """Run time of the last entry."""
+        return self._run.state.now
+
+    @property
+    def num_preemptions(self) -> dict[InstanceId, int]:
+        """Preemptions of each instance, according to its last report."""
+        return {number: instance.num_preemptions for number, instance in self._run.state.instances.items()}
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Account:
@@ -58,7 +76,7 @@ class Account:
         return account
 
     def follow(self, entries: Iterable[Entry]) -> None:
-        """Feed them all; ``Unfollowable`` at the first that does not fit."""
+        """Feed all entries. Raises ``Unfollowable`` at the first one that contradicts those before it."""
         for entry in entries:
             try:
                 self.feed(entry)
@@ -67,18 +85,26 @@ class Account:
                 raise Unfollowable(f"{where} ({type(error).__name__}: {error})") from error
 
     def feed(self, entry: Entry) -> None:
-        if self.num_entries == 0:
-            self.began = entry.now
-        self.num_entries += 1
-        self.now = entry.now
-        for row in self._metrics.feed(entry):
+        for news in self._run.feed(entry):
+            self.hear(news)
+
+    def hear(self, news: News) -> None:
+        for row in self._metrics.hear(news):
             (self.steps if "reward/mean" in row else self.evaluations).append(row)
-        self.timeline.feed(entry)
-        self.fates.feed(entry)
-        self._event(entry.event)
-        for command in entry.commands:
-            if isinstance(command, do.FinishRun):
-                self.finish = command
+        self.timeline.hear(news)
+        self.fates.hear(news)
+        match news.message:
+            case TimePassed():
+                if self.num_entries == 0:
+                    self.began = news.now
+                self.num_entries += 1
+            case ev.RunResumed():
+                self.resumed_at.append(news.now)
+                self.finish = None
+            case ev.InstanceLost(instance=instance, reason=reason):
+                self.losses.append(Loss(at=news.now, instance=instance, reason=reason))
+            case do.FinishRun():
+                self.finish = news.message
 
     @property
     def so_far(self) -> str:
@@ -89,23 +115,10 @@ class Account:
         return f"{len(self.fates.settled())} of {num_prompts} prompts"
 
     def why_it_stopped(self, note: str) -> str:
-        """The run's last word: ``note``, left beside the journal, or its own. Empty if it had no time for either.
+        """The reason why the run stopped; empty if it could not write one.
 
-        The note is the newer one: it also speaks of a start that came to no entry. A long reason is cut off in it.
+        ``note`` is the reason in the file beside the journal. It is newer than the one in the journal, because it is
+        also written by a start that fails before its first entry; but a long reason is shortened in it.
         """
         own = self.finish.reason if self.finish else ""
         return own if own.startswith(note) else note
-
-    def _event(self, event: ev.Event) -> None:
-        match event:
-            case ev.RunStarted(schedule=schedule):
-                self.schedule = schedule
-            case ev.RunResumed():
-                self.resumed_at.append(self.now)
-                self.finish = None
-            case ev.InstanceLost(instance=instance, reason=reason):
-                self.losses.append(Loss(at=self.now, instance=instance, reason=reason))
-            case ev.RolloutReported(instance=instance, num_preemptions=count):
-                self.num_preemptions[instance] = count
-            case ev.StepTrained(version=version):
-                self.version = version

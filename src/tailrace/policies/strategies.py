@@ -1,14 +1,14 @@
-"""From the numbers of a schedule to the policies that read them. The one place that knows every strategy by name."""
+"""Builds the policies that a schedule names. Only this file knows every strategy."""
 
 from __future__ import annotations
 
 import math
 
-from tailrace.core.coordination import Coordination, Strategy
-from tailrace.core.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
-from tailrace.core.schedule import Schedule
+from tailrace.core.fleet.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
+from tailrace.core.schedule import Coordination, Schedule, Strategy
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
+from tailrace.policies.routing.fixed import Fixed
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
 from tailrace.policies.synchronization.as_published import AsPublished
@@ -24,6 +24,8 @@ def policies_of(schedule: Schedule) -> Policies:
 def _routing(chosen: Coordination) -> RoutingPolicy:
     if chosen.routing is Strategy.VANILLA:
         return LeastLoaded()
+    if chosen.routing is Strategy.FIXED:
+        return Fixed()
     return Waterfall(
         kv_budget=chosen.kv_tokens or math.inf,
         max_running=chosen.max_running or math.inf,

@@ -17,7 +17,7 @@ class RewardUse:
     """`exact_match`, `path/to/file.py:function`, ..."""
     weight: float = 1.0
     columns: tuple[str, ...] = ("prompt", "answer")
-    """Those that every row it has to score holds."""
+    """Columns that every row it has to score holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

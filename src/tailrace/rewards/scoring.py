@@ -108,7 +108,7 @@ class Scorer:
 
 
 def read_score(result: object) -> tuple[float, dict[str, float]]:
-    """The score and the other finite numbers of what a function returned; `InvalidScore` unless there is one."""
+    """Return the score and the other finite numbers in a function's result; `InvalidScore` if it has no score."""
     if not isinstance(result, Mapping):
         return _number(result), {}
     if "score" not in result:
@@ -129,12 +129,12 @@ def _number(value: Any) -> float:
     if not isinstance(value, int | float):
         raise InvalidScore(f"returned {_shown(value)}, expected a number or a dict with 'score'")
     if not math.isfinite(value):
-        raise InvalidScore(f"returned {value}")
+        raise InvalidScore(f"returned {value}, expected a finite number")
     return float(value)
 
 
 def _num_elements(array: Any) -> int:
-    """Of a tensor of torch or an array of numpy, neither of which is imported here."""
+    """Return the number of elements of a torch tensor or a NumPy array. Neither package is imported here."""
     return int(array.numel() if hasattr(array, "numel") else getattr(array, "size", 1))
 
 
@@ -150,7 +150,7 @@ def _describe(error: BaseException) -> str:
 
 
 def labels(specs: Sequence[str]) -> list[str]:
-    """A short name for each function: its own, or all of its spec where two share it."""
+    """Return a short name for each function: its own name, or its whole spec if two functions have the same name."""
     names = [_own_name(spec) for spec in specs]
     return [name if names.count(name) == 1 else spec for name, spec in zip(names, specs, strict=True)]
 

@@ -43,7 +43,7 @@ class Shape(Protocol):
         """Every value a parameter can be filled with, by name."""
 
     def rest(self, task: ScoreTask) -> Values:
-        """What `**kwargs` receives."""
+        """Return the values that a reward function's `**kwargs` receives."""
 
     def result(self, returned: Any) -> object:
         """The number or dict with `score` in what the function returned; or raise ``NotApplicable``."""

@@ -11,10 +11,14 @@ from tailrace.core.ids import TrajectoryId
 from tailrace.data.order import Order
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
+from tailrace.rewards.assignment import RewardAssignment
 from tailrace.rewards.outcome import ScoreTask
-from tailrace.rewards.plan import RewardPlan
+from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
+from tailrace.store.segment import Tokens
 from tailrace.trainer.batch import Sample
+from tailrace.workers.batches import SentSamples, StoredSample, StoredSamples
+from tailrace.workers.reward_tasks import SentTokens, StoredTokens, TokenTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class Source:
 
 class Catalogue:
     def __init__(
-        self, sources: Mapping[str, Source], store: PayloadStore, decode: Callable[..., str], rewards: RewardPlan
+        self, sources: Mapping[str, Source], store: PayloadStore, decode: Callable[..., str], rewards: RewardAssignment
     ) -> None:
         self._sources, self._store, self._decode = sources, store, decode
         self.rewards = rewards
@@ -54,7 +58,7 @@ class Catalogue:
         )
 
     def task(self, trajectory: TrajectoryId) -> ScoreTask:
-        """What a reward needs to score a finished response."""
+        """What a reward needs to score a finished response, for reward processes that cannot make texts."""
         prompt = self._sources[trajectory.group.source].prompts[trajectory.group.prompt]
         tokens = self._store.response(trajectory).tokens
         return ScoreTask(
@@ -68,16 +72,59 @@ class Catalogue:
             source=prompt.source,
         )
 
-    def samples(self, command: do.TrainStep) -> tuple[Sample, ...]:
-        """What the trainer needs for a step."""
+    def sent_task(self, trajectory: TrajectoryId) -> TokenTask:
+        """A response to score, for reward processes that do not see the payload store."""
+        return self._token_task(trajectory, _sent(self._store.response(trajectory).tokens))
+
+    def stored_task(self, trajectory: TrajectoryId) -> TokenTask:
+        """A response to score, for reward processes that read the payload store's files."""
+        place = StoredTokens(directory=self._store.directory.absolute(), address=address_of(self._store, trajectory))
+        return self._token_task(trajectory, place)
+
+    def _token_task(self, trajectory: TrajectoryId, response: SentTokens | StoredTokens) -> TokenTask:
+        prompt = self._sources[trajectory.group.source].prompts[trajectory.group.prompt]
+        return TokenTask(
+            trajectory=trajectory,
+            row=prompt.row,
+            prompt_text=prompt.text,
+            prompt=_sent(prompt.tokens),
+            response=response,
+            rewards=self.rewards.asked(prompt),
+            source=prompt.source,
+        )
+
+    def sent(self, command: do.Accumulate) -> SentSamples:
+        """A batch for a trainer that does not see the payload store."""
         truncated = set(command.truncated)
-        return tuple(
+        samples = tuple(
             Sample(
                 trajectory=trajectory,
-                prompt=self._sources[trajectory.group.source].prompts[trajectory.group.prompt].tokens,
+                prompt=self._prompt(trajectory),
                 response=self._store.response(trajectory),
                 score=score,
                 is_truncated=trajectory in truncated,
             )
             for trajectory, score in zip(command.trajectories, command.scores, strict=True)
         )
+        return SentSamples(samples=samples)
+
+    def stored(self, command: do.Accumulate) -> StoredSamples:
+        """A batch for a trainer that reads the payload store's files."""
+        truncated = set(command.truncated)
+        samples = tuple(
+            StoredSample(
+                response=address_of(self._store, trajectory),
+                prompt=self._prompt(trajectory),
+                score=score,
+                is_truncated=trajectory in truncated,
+            )
+            for trajectory, score in zip(command.trajectories, command.scores, strict=True)
+        )
+        return StoredSamples(directory=self._store.directory.absolute(), samples=samples)
+
+    def _prompt(self, trajectory: TrajectoryId) -> Tokens:
+        return self._sources[trajectory.group.source].prompts[trajectory.group.prompt].tokens
+
+
+def _sent(tokens: Tokens) -> SentTokens:
+    return SentTokens(data=tokens.astype("<i4", copy=False).tobytes())

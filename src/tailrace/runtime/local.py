@@ -1,9 +1,9 @@
 """A run on one machine: the controller process and its workers.
 
     controller   driver, coordinator, journal, payload store        (this process)
-    rollout-N    one engine each                                     tailrace.workers.rollout
-    training     the trainer; publishes weights in shared memory     tailrace.workers.training
-    reward-N     reward functions, killable                          tailrace.workers.reward
+    rollout-N    one engine each                                     tailrace.workers.rollout_worker
+    training     the trainer; publishes weights in shared memory     tailrace.workers.training_worker
+    reward-N     reward functions, killable                          tailrace.workers.reward_worker
 
 This file only connects parts: each command goes to the adapter that performs it.
 """
@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,31 @@ from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.waits import Wait
-from tailrace.observe.display import Display, open_display
-from tailrace.observe.prediction import Prediction
-from tailrace.observe.rollout_display import RolloutDisplay
+from tailrace.core.run.waits import Wait
+from tailrace.observe.costs.prediction import Prediction
+from tailrace.observe.display.display import Display, open_display
+from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
-from tailrace.runtime.checkpointing import Checkpointing
-from tailrace.runtime.checkpoints import Checkpoints
+from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
+from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.driver import Driver
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
-from tailrace.runtime.rollouts import Rollouts
+from tailrace.runtime.rollout_adapter import RolloutAdapter
 from tailrace.runtime.run_directory import RunDirectory
-from tailrace.runtime.score_news import ScoreNews
+from tailrace.runtime.score_batcher import ScoreBatcher
+from tailrace.runtime.scoring import Scoring
 from tailrace.runtime.sources import Sources
-from tailrace.runtime.training import Training
+from tailrace.runtime.training_adapter import TrainingAdapter
+from tailrace.runtime.work_thread import WorkThread
+from tailrace.runtime.worker import Launcher
 from tailrace.store.payload_store import PayloadStore
-from tailrace.workers.messages import RolloutInit, TrainingInit
+from tailrace.weights.address import ChannelAddress
+from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
+from tailrace.workers.reward_tasks import RewardTask
 
 _WAITS_SHOWN_EVERY_S = 1.0
 REWARD_START_LIMIT_S = 600.0
@@ -51,10 +57,19 @@ Say = Callable[[str], None]
 class LocalRun:
     """Owns every part of one run, from the first event to the last. Made and used inside one event loop."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say):
-        self._settings, self._directory, self._sources = settings, directory, sources
+    def __init__(
+        self,
+        settings: Settings,
+        directory: RunDirectory,
+        sources: Sources,
+        store: PayloadStore,
+        say: Say,
+        launch: Launcher,
+    ) -> None:
+        """``launch`` starts the workers."""
+        self._settings, self._directory, self._sources, self._launch = settings, directory, sources, launch
         self._store, self._catalogue = store, sources.catalogue(store)
-        checkpoints = Checkpoints(directory.checkpoints, keep=settings.keep_checkpoints)
+        checkpoints = self._checkpoints = CheckpointFolder(directory.checkpoints, keep=settings.keep_checkpoints)
         checkpoints.repair()
         checkpoints.refuse_damaged()
         self._past = recall(
@@ -64,13 +79,15 @@ class LocalRun:
             schedule=sources.schedule,
         )
         self._coordinator = self._past.coordinator
-        # A sink that cannot be had is the user's mistake: found before the display takes the screen.
+        self._taken_steps = self._past.taken_steps()
+        # Opened before the display: a sink that is not available is an error that the user must see.
         sinks = _open_sinks(settings, directory, say)
         self._display = self._open_display(say)
         self._prediction = _prediction(settings, self._coordinator)
         self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks, prediction=self._prediction)
         self._driver = Driver(self._coordinator, perform=self._perform, record=self._record, start_at=self._past.now)
-        self._checkpointing = Checkpointing(
+        self._payload, self._tasks, self._batches = WorkThread("payload"), WorkThread("tasks"), WorkThread("batches")
+        self._checkpointing = CheckpointAdapter(
             checkpoints,
             coordinator=self._coordinator,
             recorder=self.recorder,
@@ -87,7 +104,7 @@ class LocalRun:
         return RolloutDisplay(schedule, say, past=self._past.tail)
 
     def _make_workers(self) -> None:
-        settings, logs, post = self._settings, self._directory.logs, self._driver.post
+        settings, launch, post = self._settings, self._launch, self._driver.post
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=settings.model,
@@ -95,20 +112,36 @@ class LocalRun:
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
         )
-        self._training = Training(
-            samples=self._catalogue.samples, post=post, on_saved=self._checkpointing.complete, log=logs / "training.log"
+        self._training = TrainingAdapter(
+            launch=launch,
+            batch=self._catalogue.stored if launch.shares_files else self._catalogue.sent,
+            post=post,
+            on_saved=self._complete,
         )
-        self._rollouts = Rollouts(
-            init, request=self._catalogue.request, channel=self._channel, store=self._store, post=post, logs=logs
+        self._rollouts = RolloutAdapter(
+            init,
+            launch=launch,
+            request=self._catalogue.request,
+            channel=self._channel,
+            store=self._store,
+            post=post,
+            work=self._payload,
         )
-        self._scores = ScoreNews(post)
+        scores = ScoreBatcher(post)
         self._rewards = RewardPool(
             settings.reward,
-            log_dir=logs,
-            on_result=self._scores.add,
+            launch=launch,
+            on_result=scores.add,
             uses=self._sources.rewards.uses,
+            detokenizer=self._sources.detokenizer,
             start_limit_s=REWARD_START_LIMIT_S,
         )
+        self._scoring = Scoring(self._rewards, scores, task=self._task_maker(), work=self._tasks)
+
+    def _task_maker(self) -> Callable[[TrajectoryId], RewardTask]:
+        if self._sources.detokenizer is None:
+            return self._catalogue.task
+        return self._catalogue.stored_task if self._launch.shares_files else self._catalogue.sent_task
 
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
@@ -116,16 +149,18 @@ class LocalRun:
         loop.set_exception_handler(self._on_broken_callback)
         watcher = asyncio.create_task(self._show_waits())
         try:
-            # Before any event: a function that cannot be loaded is the user's mistake and costs only a moment to find.
+            # Before any event: a function that cannot be loaded must be reported at once.
             await self._load_rewards()
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self.ask_to_stop)
-            self._directory.stop_note.set_aside()
+            self._directory.stop_note.reserve()
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
+            for thread in (self._payload, self._tasks, self._batches):
+                thread.close()
             self.recorder.close()
 
     def _first_event(self) -> ev.Event:
@@ -142,16 +177,18 @@ class LocalRun:
         self._has_rewards = True
 
     def _start_trainer(self) -> None:
-        to_redo = self._past.steps_to_redo()
+        """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
+        to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
             self._display.say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
-        self._training.start(self._training_init(), to_redo)
+        self._training.start(self._training_init(self._checkpoints.latest()), to_redo)
 
-    def _training_init(self) -> TrainingInit:
+    def _training_init(self, checkpoint: Path | None) -> TrainingInit:
         settings = self._settings
-        return TrainingInit(
+        policy = ModelInit(
+            name=POLICY,
             model_path=self._sources.model,
-            checkpoint=self._past.checkpoint,
+            checkpoint=checkpoint,
             model=settings.model,
             trainer=settings.trainer,
             algorithm=settings.algorithm,
@@ -161,24 +198,34 @@ class LocalRun:
             seed=settings.seed,
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
         )
+        return TrainingInit(models=(policy,))
 
-    def _channel(self) -> Path:
+    def _channel(self) -> ChannelAddress:
         assert self._training.channel is not None, "the core asks for a pull only after a publish"
         return self._training.channel
 
     def _record(self, entry: Entry) -> None:
         self.recorder.record(entry)
+        self._taken_steps.feed(entry)
+        if isinstance(entry.event, ev.CheckpointSaved):
+            self._taken_steps.cover(entry.event.version)
+        if isinstance(entry.event, ev.TrainerLost):
+            self._display.say(f"the trainer is lost: {entry.event.reason}")
         if self._prediction is not None and self._prediction.is_off:
-            self._driver.post(self._prediction.measure())
+            self._driver.post_from_thread(self._prediction.measure())
 
-    def _perform(self, command: do.Command) -> None:
+    def _perform(self, command: do.Command) -> Awaitable[None] | None:
+        """Perform a command. Return an awaitable if the next event must wait for it."""
         match command:
             case do.RequestPrompts():
                 self._driver.post(self._catalogue.offer(command))
             case do.StartTrainer():
-                self._start_trainer()
+                # Queued behind the commands for the lost trainer, so that the new one does not get them.
+                self._batches.do(lambda: None, then=lambda _: self._start_trainer())
             case do.StartInstance():
                 self._rollouts.start(command)
+            case do.StopInstance():
+                self._rollouts.retire(command)
             case do.KillInstance():
                 self._rollouts.kill(command)
             case do.Submit():
@@ -192,50 +239,53 @@ class LocalRun:
             case do.PullWeights():
                 self._rollouts.pull(command)
             case do.Score(trajectories=trajectories):
-                self._scores.expect(len(trajectories))
-                for trajectory in trajectories:
-                    self._rewards.submit(self._catalogue.task(trajectory))
-            case do.CancelScores(trajectories=trajectories):
-                self._rewards.cancel(trajectories)
-            case do.TrainStep() | do.PublishWeights():
-                self._training.perform(command)
+                self._scoring.score(trajectories)
+            case do.AbortScores(trajectories=trajectories):
+                self._scoring.abort(trajectories)
+            case do.Accumulate() | do.FinishStep() | do.PublishWeights():
+                self._batches.do(lambda: self._training.perform(command))
             case do.SaveCheckpoint():
-                self._save(command)
-            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.LeaveOut():
-                pass  # said for whoever follows the run; payload that is not needed goes with the next checkpoint
+                return self._save(command)
+            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped():
+                pass  # reports for observers; the next checkpoint releases the payload
             case _:
                 raise TypeError(f"unknown command {command!r}")
+        return None
 
-    def _save(self, command: do.SaveCheckpoint) -> None:
+    async def _save(self, command: do.SaveCheckpoint) -> None:
+        version = command.version
         try:
-            directory = self._checkpointing.begin(command.version)
+            directory = await self._driver.ask(lambda: self._checkpointing.begin(version))
         except OSError as error:
-            self._driver.post(ev.CheckpointFailed(version=command.version, reason=str(error)))
+            self._driver.post(ev.CheckpointFailed(version=version, reason=str(error)))
         else:
-            self._training.save(command.version, directory)
+            self._batches.do(lambda: self._training.save(version, directory))
+
+    def _complete(self, version: Version, seconds: float) -> None:
+        self._batches.do(lambda: self._checkpointing.complete(version, seconds), then=self._driver.post)
 
     def ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop"))
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An adapter raised where nobody awaits it (the disk is full, say): the run ends with that error."""
+        """End the run with an error that an adapter raised in a callback, for example because the disk is full."""
         self._driver.fail(context.get("exception") or RuntimeError(context["message"]))
 
     async def _show_waits(self) -> None:
-        """Name what the run waits for; the display decides what of it is worth showing."""
+        """Tell the display what the run waits for. The display decides what to show."""
         while True:
             await asyncio.sleep(_WAITS_SHOWN_EVERY_S)
-            self._display.waits(self._waits(), self._driver.now())
+            await self._driver.ask(lambda: self._display.waits(self._waits(), self._driver.now()))
 
     def _waits(self) -> list[Wait]:
         if self._has_rewards:
             return self._coordinator.waits()
-        # Before the first event the core knows nothing yet.
+        # Before the first event the core has no waits of its own.
         return [Wait(what="the reward functions to load", since=self._past.now, limit_s=REWARD_START_LIMIT_S)]
 
 
 def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | None:
-    """For a run that weighs costs, and whose choices may depend on the pace of the machine."""
+    """Return the check of the cost model, for runs that use one and need not be deterministic; else None."""
     known, rollout = coordinator.schedule.coordination, settings.rollout
     if not known.plans or rollout.deterministic or rollout.from_run is not None:
         return None

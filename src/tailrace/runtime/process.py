@@ -1,11 +1,9 @@
-"""A worker process as its controller sees it: messages in, messages out, one ending.
+"""Workers as processes of this machine. `runtime/worker.py` says what every worker does.
 
-* Messages are delivered in the event loop's thread, in the order sent, and all of them before the ending.
-* `on_exit` is called exactly once, with a sentence that says why, when the process ends by itself, by a signal or
-  by `kill`; never after `stop` was called. Then the process is reaped and every process of its group is dead.
-* `send` never blocks. A worker cannot outlive its controller (see `tailrace.workers.link`).
-* Workers are started as `python -m MODULE`, not forked or spawned by multiprocessing: a user's script needs no
-  `if __name__ == "__main__"` guard, and a worker imports only what it needs.
+* When `lose` is called, the process is reaped and every process of its group is dead.
+* A worker cannot outlive its controller (see `tailrace.workers.link`).
+* Workers are started as `python -m tailrace.workers.process`, not forked or spawned by multiprocessing: a user's
+  script needs no `if __name__ == "__main__"` guard, and a worker imports only what it needs.
 """
 
 from __future__ import annotations
@@ -25,12 +23,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
+from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
 
-TAKE_TURNS = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-"""For workers that compute on the same cores one after the other: idle threads sleep instead of spinning."""
 _UNLINKED_GRACE_S = 2.0
 _LOG_TAIL_BYTES = 4096
+
+
+class ProcessLauncher:
+    """Starts workers as processes whose output goes into a folder, one file for each name."""
+
+    shares_files = True
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+
+    def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return WorkerProcess.start(spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
 
 
 class WorkerProcess:
@@ -45,8 +55,8 @@ class WorkerProcess:
         lifeline: int,
         log: Path | None,
         log_start: int,
-        on_message: Callable[[object], None],
-        on_exit: Callable[[str], None],
+        hear: Hear,
+        lose: Lose,
     ) -> None:
         self.name = name
         self.pid = process.pid
@@ -55,7 +65,7 @@ class WorkerProcess:
         self._connection = Connection(os.dup(end.fileno()))
         self._lifeline = lifeline
         self._log, self._log_start = log, log_start
-        self._on_message, self._on_exit = on_message, on_exit
+        self._hear, self._lose = hear, lose
         self._loop = asyncio.get_running_loop()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._dead = threading.Event()
@@ -66,18 +76,8 @@ class WorkerProcess:
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
-    def start(
-        cls,
-        module: str,
-        init: object,
-        *,
-        name: str,
-        log: Path | None,
-        on_message: Callable[[object], None],
-        on_exit: Callable[[str], None],
-        env: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Start `python -m module` and send it `init`. Output is appended to `log` (None: goes where ours goes)."""
+    def start(cls, spec: WorkerSpec, *, log: Path | None, hear: Hear, lose: Lose) -> Self:
+        """Start a process and send it its `init`. Output is appended to `log` (None: goes where ours goes)."""
         parent_end, child_end = socket.socketpair()
         lifeline_of_child, lifeline = os.pipe()
         descriptors = (child_end.fileno(), lifeline_of_child)
@@ -85,12 +85,12 @@ class WorkerProcess:
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module],
+                [sys.executable, "-P", "-m", "tailrace.workers.process", spec.entry],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=descriptors,
-                env=_environment(env, *descriptors),
+                env=_environment(spec.env, *descriptors),
                 start_new_session=True,
             )
         finally:
@@ -100,15 +100,15 @@ class WorkerProcess:
                 os.close(output)
         worker = cls(
             process,
-            name=name,
+            name=spec.name,
             end=parent_end,
             lifeline=lifeline,
             log=log,
             log_start=log_start,
-            on_message=on_message,
-            on_exit=on_exit,
+            hear=hear,
+            lose=lose,
         )
-        worker.send(init)
+        worker.send(spec.init)
         worker._start_threads()
         return worker
 
@@ -117,17 +117,16 @@ class WorkerProcess:
         return not self._dead.is_set()
 
     def send(self, message: object) -> None:
-        """Queue a message; one to a process that has ended is dropped (its ending is on its way)."""
         self._outbox.put(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group; `on_exit` follows."""
+        """SIGKILL to the whole process group."""
         with self._reaping:  # a reaped process's id may already name somebody else
             if not self._is_reaped:
                 _kill_group(self.pid)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """End the worker: close the link behind the messages already sent, wait, kill. Nothing is delivered after."""
+        """Close the link behind the messages already sent, wait, kill."""
         self._is_stopping = True
         self._outbox.put(None)
         await asyncio.wait([self._gone], timeout=grace_s)
@@ -189,12 +188,12 @@ class WorkerProcess:
 
     def _deliver(self, message: object) -> None:
         if not self._is_stopping:
-            self._on_message(message)
+            self._hear(message)
 
     def _finish(self, reason: str) -> None:
         self._gone.set_result(None)
         if not self._is_stopping:
-            self._on_exit(reason)
+            self._lose(reason)
 
     def _reason(self, code: int) -> str:
         if self._unreadable is not None:
@@ -214,10 +213,10 @@ class WorkerProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _environment(extra: Mapping[str, str] | None, link: int, lifeline: int) -> dict[str, str]:
+def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:
     """Ours, plus `extra`, plus the link. The worker finds every module that we find; output is not held back."""
-    environment = {**os.environ, **(extra or {})}
-    paths = [*(extra or {}).get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    environment = {**os.environ, **extra}
+    paths = [*extra.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     environment["PYTHONUNBUFFERED"] = "1"
     return environment | {LINK_VARIABLE: str(link), LIFELINE_VARIABLE: str(lifeline)}

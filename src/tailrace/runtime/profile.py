@@ -1,4 +1,4 @@
-"""``profile``: measure the engine that these settings describe, as a rollout worker would run it, and fit its costs."""
+"""The ``profile`` command: measure the engine that the settings describe, and fit its cost model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
-from tailrace.observe.engine_profile import EngineProfile, between, fit, grid
-from tailrace.runtime import plan
-from tailrace.runtime.process import TAKE_TURNS
+from tailrace.engines.registry import ENGINES, engine_name
+from tailrace.observe.costs.engine_profile import EngineProfile, between, fit, grid
+from tailrace.runtime.sampling import sampling
 from tailrace.runtime.sources import check_device, check_model
-from tailrace.runtime.train import Say
+from tailrace.runtime.train_command import Say
+from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT
+from tailrace.store.model_config import vocabulary_size
 from tailrace.workers.messages import RolloutInit
 
 
@@ -22,17 +24,18 @@ from tailrace.workers.messages import RolloutInit
 class Profiled:
     profile: EngineProfile
     setting: dict[str, Any]
-    """What was measured, and how."""
+    """Settings and machine of the measurement."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"setting": self.setting, **self.profile.to_dict()}
 
 
 def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
-    """``SettingsError`` if the engine cannot be made, or holds too few loads to fit."""
-    os.environ.update(TAKE_TURNS)  # before torch is loaded: the threads of a worker wait in this way
-    if settings.rollout.from_run is not None:
-        raise SettingsError("rollout.from_run takes responses from a run: there is no engine to measure")
+    """Measure and fit; ``SettingsError`` if the engine cannot be made or has room for too few load points."""
+    os.environ.update(OPENMP_PASSIVE_WAIT)  # as in a worker; must be set before torch is loaded
+    engine = ENGINES[engine_name(settings.rollout)].capabilities
+    if not (engine.has_kv_cache and engine.streams_progress):
+        raise SettingsError(f"the {engine.name} engine has no decode steps to measure; choose another engine")
     try:
         check_device(settings.model.device)
         model = resolve_model(settings.model.path)
@@ -53,8 +56,7 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
     import torch  # heavy: waits until the settings are known to be good
 
     from tailrace.engines.load_points import ROOM, STEPS, LoadBench
-    from tailrace.engines.native.architecture import read_architecture
-    from tailrace.workers.rollout import device_of, make_engine
+    from tailrace.workers.rollout_worker import device_of, make_engine
 
     device, longest = device_of(settings.model), init.max_length - ROOM
     if longest < 2:
@@ -69,8 +71,8 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
     is_alone = device.type == "cpu" and torch.get_num_threads() == 1
     bench = LoadBench(
         engine,
-        vocab_size=read_architecture(init.checkpoint).vocab_size,
-        sampling=plan.sampling(settings.rollout, ()),
+        vocab_size=vocabulary_size(init.checkpoint),
+        sampling=sampling(settings.rollout, ()),
         seed=settings.seed,
         clock=time.process_time if is_alone else time.perf_counter,
     )

@@ -1,4 +1,4 @@
-"""Everything that is written down about a run, entry by entry: journal, metrics, what a person sees."""
+"""Writes the journal, the metrics and the messages for the user, entry by entry."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ from typing import Any
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.observe.display import Display
-from tailrace.observe.journal_file import JournalFile
-from tailrace.observe.metrics import Row
-from tailrace.observe.metrics_file import MetricsFile
-from tailrace.observe.prediction import Prediction
+from tailrace.observe.costs.prediction import Prediction
+from tailrace.observe.display.display import Display
+from tailrace.observe.journal import journal_segments
+from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.observe.metrics.metrics_file import MetricsFile
+from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import Sinks
 from tailrace.runtime.resume import Past
 from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.summarizer import Summarizer
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""Bytes by which the journal must grow before the next checkpoint closes a segment of it."""
 
 
 class Recorder:
     """The one writer of journal and metrics."""
 
     def __init__(
-        self, directory: RunDirectory, past: Past, *, display: Display, sinks: Sinks, prediction: Prediction | None
+        self,
+        directory: RunDirectory,
+        past: Past,
+        *,
+        display: Display,
+        sinks: Sinks,
+        prediction: Prediction | None,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """``prediction``: of a run that compares its costs with what it sees."""
+        """``prediction``: compares the cost model with measured speeds; None: no comparison."""
+        self._path, self._segment_bytes = directory.journal, segment_bytes
+        self._summarizer = Summarizer(directory.path, log=directory.logs / "summaries.log")
         self._journal = JournalFile.open(directory.journal)
         self._journal.truncate(past.journal_size)
         self._metrics = past.metrics
@@ -38,11 +52,13 @@ class Recorder:
 
     def record(self, entry: Entry) -> None:
         self._journal.append(entry)
+        if isinstance(entry.event, ev.CheckpointSaved) and self._journal.open_bytes >= self._segment_bytes:
+            self._journal.close_segment()
         self._display.entry(entry)
         self._note(entry, is_news=True)
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint must know so that recording can go on from here."""
+        """Return the state that a checkpoint needs so that recording can continue from here."""
         return {
             "metrics": self._metrics.snapshot(),
             "metrics_size": self._file.size,
@@ -55,11 +71,17 @@ class Recorder:
         self._journal.sync()
         self._file.sync()
 
+    def pack(self, until: int) -> None:
+        """Compress the part of the journal, up to byte ``until``, that a checkpoint covers. Any thread may call it."""
+        if journal_segments.pack(self._path, until=until):
+            self._summarizer.begin()
+
     def close(self) -> None:
         self._journal.close()
         self._file.close()
         self._display.close()
         self._sinks.close()
+        self._summarizer.end()
 
     def _note(self, entry: Entry, *, is_news: bool) -> None:
         self._now = entry.now
@@ -77,7 +99,7 @@ class Recorder:
                 self._sinks.write(row)
 
     def _explain(self, event: ev.Event) -> None:
-        """What a person would want to hear of at once."""
+        """Print a message about events that the user should know of at once."""
         match event:
             case ev.ResponsesScored():
                 self._explain_failures(event)
@@ -88,9 +110,9 @@ class Recorder:
                 self._display.say(told)
 
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
-        """Say once for each kind of failure what went wrong; the step lines count the rest."""
+        """Print what went wrong once for each kind of failure. The line of each step counts the failures."""
         for scored in event.scores:
-            if scored.outcome not in (Outcome.OK, Outcome.CANCELLED, *self._explained):
+            if scored.outcome not in (Outcome.OK, Outcome.ABORTED, *self._explained):
                 self._explained.add(scored.outcome)
                 self._display.say(
                     f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"

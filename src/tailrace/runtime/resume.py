@@ -1,8 +1,8 @@
-"""Where a run goes on: the newest checkpoint, then the journal after it, then the end of the journal.
+"""Resumes a run: restores the newest checkpoint, then replays the journal after it.
 
-The core is restored from the checkpoint's snapshot and fed the journal's tail, so resuming takes time in the length
-of the tail, not of the run. The trainer takes the tail's steps again from the payload store. An event whose payload
-is missing (written, but the machine died before it reached the disk) ends the journal there.
+The core is restored from the checkpoint's snapshot and fed the rest of the journal (the tail), so resuming takes time
+in proportion to the tail, not to the run. The trainer repeats the steps of the tail with data from the payload store
+(see ``TakenSteps``). If the payload of an event did not reach the disk before a crash, the journal ends before it.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry, replay
 from tailrace.core.schedule import Schedule
-from tailrace.observe import journal_file
-from tailrace.observe.metrics import Metrics, Row
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.journal_segments import end_of
+from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.policies.strategies import policies_of
+from tailrace.runtime.taken_steps import TakenSteps
 from tailrace.store.payload_store import PayloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known of a run when a command takes it up."""
+    """The state of a run that is resumed."""
 
     coordinator: Coordinator
     metrics: Metrics
     checkpoint: Path | None
     tail: tuple[Entry, ...]
-    """Entries after the checkpoint, already absorbed by the coordinator."""
-    begun: do.TrainStep | None
-    """A step that was asked for together with the checkpoint: the tail may tell of its end, never of its beginning."""
+    """Entries after the checkpoint. The coordinator has already handled them."""
+    begun: do.Accumulate | None
+    """The batch of a step that was requested together with the checkpoint. The tail may contain its end, but not its
+    beginning."""
     now: float
     journal_size: int
     metrics_size: int
-    """Bytes of metrics.jsonl that the checkpoint knows of; rows after it come again from the tail."""
+    """Bytes of metrics.jsonl at the time of the checkpoint. Later rows are computed again from the tail."""
 
     checkpoint_version: Version | None
     summary: Row
-    """The newest value of every metric, as the checkpoint knew it."""
+    """The newest value of every metric at the time of the checkpoint."""
 
     @property
     def is_new(self) -> bool:
         return self.journal_size == 0
 
-    def steps_to_redo(self) -> list[do.TrainStep]:
-        """Steps that were completed after the checkpoint, in order."""
-        asked = [] if self.begun is None else [self.begun]
-        asked += [c for entry in self.tail for c in entry.commands if isinstance(c, do.TrainStep)]
-        done = {entry.event.version for entry in self.tail if isinstance(entry.event, ev.StepTrained)}
-        # A step may have been asked for more than once, if the run was resumed in between.
-        by_version = {command.version: command for command in asked if command.version + 1 in done}
-        return [by_version[version] for version in sorted(by_version)]
+    def taken_steps(self) -> TakenSteps:
+        """Return the steps that were completed after the checkpoint."""
+        steps = TakenSteps(self.begun)
+        for entry in self.tail:
+            steps.feed(entry)
+        return steps
 
 
 def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> Past:
@@ -69,9 +70,9 @@ def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, sched
         metrics = Metrics.restore(state["metrics"])
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
         version, summary = state["version"], state["summary"]
-    begun = coordinator.step_in_progress()
+    begun = coordinator.batch_in_training()
     tail: list[Entry] = []
-    for end, entry in journal_file.read(journal, position) if journal.exists() else ():
+    for end, entry in journal_file.read(journal, position) if end_of(journal) else ():
         if not _has_payload(entry.event, store):
             break
         tail.append(entry)

@@ -1,4 +1,4 @@
-"""Reward processes that can be killed: every submitted response gets exactly one result, or is cancelled.
+"""Reward processes that can be killed. Every submitted response gets exactly one result.
 
 * Each process scores one response at a time, so a slow one delays only itself.
 * A response's time limit runs from the moment its process starts on it; the start of an interpreter is not charged.
@@ -15,15 +15,17 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
-from tailrace.rewards.plan import DEFAULT_REWARD
+from tailrace.data.detokenizer import Detokenizer
+from tailrace.rewards.assignment import DEFAULT_REWARD
+from tailrace.rewards.outcome import RewardUse, ScoreResult
 from tailrace.runtime.reward_slot import RewardSlot
+from tailrace.runtime.worker import Launcher
 from tailrace.workers.reward_messages import RewardInit
+from tailrace.workers.reward_tasks import RewardTask
 
 _MAX_RETURNS = 3
 
@@ -53,30 +55,29 @@ class RewardPool:
         self,
         settings: RewardSettings,
         *,
-        log_dir: Path,
+        launch: Launcher,
         on_result: Callable[[ScoreResult], None],
         uses: Sequence[RewardUse] = (),
         columns: Collection[str] = ("prompt", "answer"),
+        detokenizer: Detokenizer | None = None,
         start_limit_s: float = 600.0,
     ) -> None:
         """`uses` are the functions of the run; without them, those of the settings on rows that all have `columns`.
-
-        `log_dir` receives what the functions print.
-        """
-        self._timeout_s, self._log_dir = settings.timeout_s, log_dir
+        Only a pool with a `detokenizer` takes a `TokenTask`."""
+        self._timeout_s = settings.timeout_s
         self._on_result = on_result
-        self._queue: deque[ScoreTask] = deque()
+        self._queue: deque[RewardTask] = deque()
         self._num_returned: Counter[TrajectoryId] = Counter()
         self._started: asyncio.Future[None] | None = None
         uses = tuple(uses) or _uses(settings, tuple(columns))
-        init = RewardInit(uses=uses, memory_mb=settings.memory_mb)
+        init = RewardInit(uses=uses, memory_mb=settings.memory_mb, detokenizer=detokenizer)
         self._slots = [
             RewardSlot(
                 f"reward-{number}",
                 init,
+                launch=launch,
                 timeout_s=settings.timeout_s,
                 start_limit_s=start_limit_s,
-                log_dir=log_dir,
                 on_change=self._change,
                 on_result=self._finish,
                 on_returned=self._take_back,
@@ -86,7 +87,6 @@ class RewardPool:
 
     async def start(self) -> None:
         """Start every process; `ValueError` with the reason if the functions cannot be loaded."""
-        self._log_dir.mkdir(parents=True, exist_ok=True)
         self._started = asyncio.get_running_loop().create_future()
         for slot in self._slots:
             slot.launch()
@@ -96,25 +96,25 @@ class RewardPool:
             await self.stop()
             raise
 
-    def submit(self, task: ScoreTask) -> None:
+    def submit(self, task: RewardTask) -> None:
         self._queue.append(task)
         self._dispatch()
 
-    def cancel(self, trajectories: Iterable[TrajectoryId]) -> None:
-        """Call these off: each that has no result yet gets the outcome `cancelled` at once. A process that scores one
-        of them may finish within a moment; past it, it is killed and replaced."""
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        """Abort responses: each that has no result yet gets the outcome `aborted` at once. A process that is scoring
+        one of them is killed and replaced, unless it finishes within a short time."""
         doomed = set(trajectories)
         called_off = [task.trajectory for task in self._queue if task.trajectory in doomed]
         self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
         for slot in self._slots:
             if slot.task is not None and slot.task.trajectory in doomed and not slot.is_dropped:
                 called_off.append(slot.task.trajectory)
-                slot.drop()
+                slot.abort()
         for trajectory in called_off:
-            self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0))
+            self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
 
     async def stop(self) -> None:
-        """End every process. No result is delivered any more."""
+        """End every process. No result is delivered after this."""
         self._queue.clear()
         await asyncio.gather(*(slot.stop() for slot in self._slots))
 
@@ -150,19 +150,19 @@ class RewardPool:
                 slot.give(self._queue.popleft())
         if self._queue and len(broken := self._broken()) == len(self._slots):
             while self._queue:
-                self._give_up(self._queue.popleft(), broken[0])
+                self._fail(self._queue.popleft(), broken[0])
 
     def _broken(self) -> list[str]:
         return [slot.broken for slot in self._slots if slot.broken is not None]
 
-    def _take_back(self, task: ScoreTask, reason: str) -> None:
+    def _take_back(self, task: RewardTask, reason: str) -> None:
         self._num_returned[task.trajectory] += 1
         if self._num_returned[task.trajectory] < _MAX_RETURNS:
             self._queue.appendleft(task)
         else:
-            self._give_up(task, f"{reason}, {_MAX_RETURNS} times before it started on this response")
+            self._fail(task, f"{reason}, {_MAX_RETURNS} times before it started on this response")
 
-    def _give_up(self, task: ScoreTask, reason: str) -> None:
+    def _fail(self, task: RewardTask, reason: str) -> None:
         self._finish(
             ScoreResult(trajectory=task.trajectory, outcome=Outcome.CRASH, score=0.0, detail=reason, seconds=0.0)
         )

@@ -1,22 +1,24 @@
-"""A place for one reward process: whatever happens to the process, a fresh one takes its place.
+"""A slot of the reward pool: it runs one reward process, and replaces the process when it ends.
 
 A slot is starting, idle, scoring one response, dying, or broken for good (`broken` says why): a process that does
 not load the functions the first time breaks it at once, one that did before may fail three times in a row.
-Each given task ends in exactly one of: `on_result`, `on_returned` (its process never started on it), or `drop`.
-A dropped task keeps its process for a moment: most rewards take less than the start of another one.
+Each given task ends in exactly one of: `on_result`, `on_returned` (its process never started on it), or `abort`. If a
+response cannot be read from the payload store, `DamagedStore` is raised into the event loop.
+The process of an aborted task may finish it for a short time: most rewards take less time than starting a process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
-from tailrace.runtime.process import WorkerProcess
-from tailrace.workers.reward_messages import RewardInit, RewardReady, RewardRefused, ScoreStarted
+from tailrace.rewards.outcome import ScoreResult
+from tailrace.runtime.worker import Launcher, WorkerHandle, WorkerSpec
+from tailrace.store.record_frame import DamagedStore
+from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, RewardRefused, ScoreStarted
+from tailrace.workers.reward_tasks import RewardTask
 
 _MAX_FAILED_STARTS = 3
 _PICK_UP_S = 30.0
@@ -32,27 +34,30 @@ class RewardSlot:
         name: str,
         init: RewardInit,
         *,
+        launch: Launcher,
         timeout_s: float,
         start_limit_s: float,
-        log_dir: Path,
         on_change: Callable[[], None],
         on_result: Callable[[ScoreResult], None],
-        on_returned: Callable[[ScoreTask, str], None],
+        on_returned: Callable[[RewardTask, str], None],
     ) -> None:
         self.name = name
-        self.task: ScoreTask | None = None
+        self.task: RewardTask | None = None
         self.since = 0.0
         self.is_dropped = False
-        """Nobody wants the result of its task any more."""
+        """Whether its task was aborted."""
         self.is_starting = False
         self.has_started = False
-        """A process of this slot has loaded the functions at least once."""
+        """Whether a process of this slot has loaded the functions at least once."""
         self.broken: str | None = None
         self.num_restarts = 0
-        self._init, self._log = init, log_dir / f"{name}.log"
+        self._launch = launch
+        self._spec = WorkerSpec(
+            name=name, entry="tailrace.workers.reward_worker:serve", init=init, env=_SINGLE_THREADED
+        )
         self._timeout_s, self._start_limit_s = timeout_s, start_limit_s
         self._on_change, self._on_result, self._on_returned = on_change, on_result, on_returned
-        self._process: WorkerProcess | None = None
+        self._worker: WorkerHandle | None = None
         self._is_ready = False
         self._is_scoring = False
         self._refusal: str | None = None
@@ -65,35 +70,27 @@ class RewardSlot:
 
     def launch(self) -> None:
         self.is_starting, self._refusal = True, None
-        self._process = WorkerProcess.start(
-            "tailrace.workers.reward",
-            self._init,
-            name=self.name,
-            log=self._log,
-            on_message=self._receive,
-            on_exit=self._bury,
-            env=_SINGLE_THREADED,
-        )
+        self._worker = self._launch(self._spec, hear=self._receive, lose=self._bury)
         self._arm(self._start_limit_s, self._end_slow_start)
 
-    def give(self, task: ScoreTask) -> None:
+    def give(self, task: RewardTask) -> None:
         assert self.is_idle
-        assert self._process is not None
+        assert self._worker is not None
         self.task, self.since, self._is_scoring = task, _now(), False
-        # A process can be too sick to pick a task up: a thread left behind by an earlier one may never yield.
+        # A process may be unable to start on a task: a thread left behind by an earlier task may never yield.
         self._arm(_PICK_UP_S, self._kill)
-        self._process.send(task)
+        self._worker.send(task)
 
-    def drop(self) -> None:
-        """No result of the task is wanted. Its process is killed and replaced, unless it finishes in a moment."""
+    def abort(self) -> None:
+        """Abort the task. Its process is killed and replaced, unless it finishes within a short time."""
         self.is_dropped = True
         self._arm(_DROP_GRACE_S, self._kill)
 
     async def stop(self) -> None:
         self._take_task()
         self._is_ready = False
-        if self._process is not None:
-            await self._process.stop(grace_s=0.0)
+        if self._worker is not None:
+            await self._worker.stop(grace_s=0.0)
 
     def _receive(self, message: object) -> None:
         match message:
@@ -111,10 +108,13 @@ class RewardSlot:
             case ScoreResult(trajectory=trajectory) if self._holds(trajectory):
                 if self._take_task() is not None:
                     self._on_result(message)
+            case ResponseUnreadable(trajectory=trajectory, reason=reason) if self._holds(trajectory):
+                if self._take_task() is not None:
+                    raise DamagedStore(reason)
         self._on_change()
 
     def _bury(self, reason: str) -> None:
-        self._process, self._is_ready = None, False
+        self._worker, self._is_ready = None, False
         task = self._take_task()
         if task is not None and self._is_scoring:
             self._on_result(_failure(task, Outcome.CRASH, reason, _now() - self.since))
@@ -147,14 +147,14 @@ class RewardSlot:
 
     def _kill(self) -> None:
         self._is_ready = False
-        if self._process is not None:
-            self._process.kill()
+        if self._worker is not None:
+            self._worker.kill()
 
     def _holds(self, trajectory: TrajectoryId) -> bool:
         return self.task is not None and self.task.trajectory == trajectory
 
-    def _take_task(self) -> ScoreTask | None:
-        """The task is over; None if there was none, or none whose result anybody wants."""
+    def _take_task(self) -> RewardTask | None:
+        """Remove and return the task; None if there was none or it was aborted."""
         self._disarm()
         task = None if self.is_dropped else self.task
         self.task, self.is_dropped = None, False
@@ -170,7 +170,7 @@ class RewardSlot:
             self._timer = None
 
 
-def _failure(task: ScoreTask, outcome: Outcome, detail: str, seconds: float) -> ScoreResult:
+def _failure(task: RewardTask, outcome: Outcome, detail: str, seconds: float) -> ScoreResult:
     return ScoreResult(trajectory=task.trajectory, outcome=outcome, score=0.0, detail=detail, seconds=seconds)
 
 

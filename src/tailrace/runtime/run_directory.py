@@ -1,8 +1,8 @@
-"""The run directory: where everything about a run lies, and whether a command may use it.
+"""The run directory: the files of a run, and whether a command may use the directory.
 
     config.json        the resolved settings
     sources.json       fingerprints of the model and of every prompt set
-    journal.jsonl      every event and command
+    journal.jsonl      every event and command; the older part of a long one in journal-N.jsonl.gz
     payload/           tokens, log-probs, versions and masks of responses that are still needed
     metrics.jsonl      one row per step and per evaluation
     checkpoints/step_N Hugging Face or PEFT format, the trainer's state, the core's; `latest` points at the newest
@@ -30,18 +30,21 @@ from typing import Any
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
+from tailrace.core.journal import OtherFormat
+from tailrace.observe.journal.journal_file import DamagedJournal, check_format
+from tailrace.observe.journal.journal_segments import end_of
 from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
     "experiment_name",
 )  # fmt: skip
-"""What may differ when a run is continued: none of it changes what is computed."""
+"""Settings that may differ when a run is continued: none of them changes what is computed."""
 _OURS = (
     "lock", "config.json", "sources.json", "journal.jsonl", "metrics.jsonl", "stopped.json", "payload", "checkpoints",
     "logs", "inputs", "tensorboard", "wandb",
 )  # fmt: skip
-"""What may appear in the directory before the first event."""
+"""Files that may appear in the directory before the first event."""
 
 
 class RunDirectory:
@@ -61,11 +64,11 @@ class RunDirectory:
         self.lengths = self.path / "lengths.json"
         self._lock: int | None = None
         self._missing: list[Path] = []
-        """What was not there when this command came, outermost first."""
+        """Folders that this command created, outermost first."""
 
     @classmethod
     def open(cls, settings: Settings) -> RunDirectory:
-        """``SettingsError`` with the reason if this run may not use the directory. Nothing is written yet."""
+        """Open the directory; ``SettingsError`` with the reason if this run may not use it. Nothing is written yet."""
         directory = cls(settings.output_dir)
         try:
             with directory._explaining():
@@ -77,7 +80,7 @@ class RunDirectory:
         return directory
 
     def add_inputs(self, inputs: Mapping[Path, bytes]) -> None:
-        """Keep what was handed over as objects. A file of the same name means the same; the newer one is kept."""
+        """Write the contents of objects that a program passed in. A file with the same name is replaced."""
         with self._explaining():
             for path, content in inputs.items():
                 if not path.exists():
@@ -103,15 +106,15 @@ class RunDirectory:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was decided here; settings that never got that far bind nobody."""
-        return self.journal.exists() and self.journal.stat().st_size > 0
+        """Whether a run in this directory has handled an event. If not, its settings may still change."""
+        return end_of(self.journal) > 0
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
         return self._read(self.result) if self.result.exists() else None
 
     def _look(self) -> None:
-        """Could everything be made that a run needs here?"""
+        """Check that the folders and files of a run can be created here; raise ``OSError`` if not."""
         place = self.path
         while not place.exists():
             self._missing.insert(0, place)
@@ -161,6 +164,12 @@ class RunDirectory:
             return
         if settings.resume == "never":
             raise SettingsError(f"{self.path} already holds a run and resume is 'never'; choose another output_dir")
+        try:
+            check_format(self.journal)
+        except OtherFormat as error:
+            raise SettingsError(str(error)) from None
+        except DamagedJournal:
+            pass  # the run says so when it reads its past
         if different := sorted(_differences(_as_json(settings), self._read(self.config))):
             raise SettingsError(
                 f"{self.path} holds a run with other settings ({', '.join(different)});"
@@ -190,7 +199,7 @@ class RunDirectory:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """The file holds either the old content or the new one, whenever the process or machine dies."""
+    """Write a file so that after a crash it has either the old or the new content."""
     draft = path.with_name(path.name + ".draft")
     with draft.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

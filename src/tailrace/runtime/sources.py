@@ -15,18 +15,21 @@ from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import EvalSetSettings, Settings
 from tailrace.core.ids import GroupId
 from tailrace.core.schedule import Schedule
+from tailrace.data.detokenizer import Detokenizer
 from tailrace.data.models import resolve_model
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
-from tailrace.data.tokenizer import load_tokenizer
+from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.data.training import TrainingPrompts
-from tailrace.engines.native.architecture import Architecture, read_architecture, weight_shapes
-from tailrace.observe.run_files import RunFiles
-from tailrace.rewards.plan import RewardPlan
-from tailrace.runtime import plan
+from tailrace.engines.registry import check_engine
+from tailrace.observe.journal.run_files import RunFiles
+from tailrace.rewards.assignment import RewardAssignment
+from tailrace.runtime import schedule_builder
 from tailrace.runtime.catalogue import Catalogue, Source
+from tailrace.runtime.sampling import end_tokens, sampling
+from tailrace.store.model_config import read_model_config
 from tailrace.store.payload_store import PayloadStore
-from tailrace.store.tensor_file import tensor_names, weights_damage
+from tailrace.store.tensor_file import weights_damage
 
 _PROMPTS_MEASURED = 256
 
@@ -36,24 +39,26 @@ class Sources:
     model: Path
     contents: Mapping[str, Source]
     decode: Callable[..., str]
-    rewards: RewardPlan
+    detokenizer: Detokenizer | None
+    """Makes the same texts as ``decode`` in other processes; None where only ``decode`` can make them."""
+    rewards: RewardAssignment
     schedule: Schedule
     notes: tuple[str, ...]
-    """What a person should know about them."""
+    """Lines about the sources and rewards, to be printed at the start."""
     fingerprints: dict[str, str]
-    """Of the model and of each source's prompts: a run may only be continued with the same ones."""
+    """Hashes of the model and of the prompts of each source. A run can only be continued with the same ones."""
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
-        """Read everything, or raise ``SettingsError`` with the reason. Nothing is written."""
+        """Read everything; ``SettingsError`` if something is wrong. Nothing is written."""
         try:
             check_device(settings.model.device)
             model = resolve_model(settings.model.path)
             check_model(settings, model)
             tokenizer = load_tokenizer(model)
-            loader = _Loader(settings, tokenizer, plan.end_tokens(model, tokenizer.eos_token_id))
+            loader = _Loader(settings, tokenizer, end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
-            rewards = RewardPlan.make(settings, [source.prompts for source in sources.values()])
+            rewards = RewardAssignment.make(settings, [source.prompts for source in sources.values()])
             fingerprints = _fingerprints(model, sources)
             if settings.rollout.from_run is not None:
                 _check_saved_prompts(settings.rollout.from_run, fingerprints)
@@ -63,6 +68,7 @@ class Sources:
             model=model,
             contents=sources,
             decode=tokenizer.decode,
+            detokenizer=detokenizer(tokenizer),
             rewards=rewards,
             schedule=_schedule(settings, sources),
             notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
@@ -70,7 +76,7 @@ class Sources:
         )
 
     def check_schedule(self, settings: Settings) -> None:
-        """``SettingsError`` if these settings have a schedule that does not work on the same prompts."""
+        """Raise ``SettingsError`` if the schedule of these settings does not work with the same prompts."""
         _schedule(settings, self.contents)
 
     def prompt_length(self, group: GroupId) -> int:
@@ -82,7 +88,7 @@ class Sources:
 
 def _schedule(settings: Settings, sources: Mapping[str, Source]) -> Schedule:
     counts = {name: len(source.prompts) for name, source in sources.items()}
-    return plan.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts))
+    return schedule_builder.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts))
 
 
 class _Loader:
@@ -95,7 +101,7 @@ class _Loader:
         return Source(
             prompts=training.prompts,
             order=training.order,
-            sampling=plan.sampling(settings.rollout, self._end_tokens),
+            sampling=sampling(settings.rollout, self._end_tokens),
             budget=settings.rollout.max_response_length,
         )
 
@@ -114,39 +120,30 @@ class _Loader:
         return Source(
             prompts=prompts,
             order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
-            sampling=plan.sampling(eval_set, self._end_tokens),
+            sampling=sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
         )
 
 
 def _usual_length(prompts: PromptSet) -> int:
-    """The mean of the first few, in tokens."""
+    """Mean length of the first prompts, in tokens."""
     return round(fmean(len(prompts[index].tokens) for index in prompts.indices[:_PROMPTS_MEASURED]))
 
 
 def check_model(settings: Settings, model: Path) -> None:
-    """What a worker would die of later is found here, from the files' headers."""
-    longest = settings.data.max_prompt_length + settings.rollout.max_response_length
-    architecture = read_architecture(model)
-    architecture.check_length(longest)
-    if problem := weights_damage(model) or _lack(architecture, model):
+    """``ValueError`` if the model's files are damaged, or if engine or adapter cannot use them. No weight is read."""
+    read_model_config(model)
+    if problem := weights_damage(model):
         raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
+    check_engine(settings, model)
     if settings.model.lora_rank:
         from tailrace.trainer import lora  # needs torch, which other controllers do without
 
         lora.check(settings.model, model)
 
 
-def _lack(architecture: Architecture, model: Path) -> str | None:
-    held = tensor_names(model)
-    # A network saved without its head calls its weights the same, less `model.`; the trainer loads those too.
-    missing = (n for n in weight_shapes(architecture) if n not in held and n.removeprefix("model.") not in held)
-    first = next(missing, None)
-    return f"they lack {first}, which a model of this config.json needs" if first else None
-
-
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
-    left_out = f", {prompts.num_filtered} left out as too long" if prompts.num_filtered else ""
+    left_out = f", {prompts.num_filtered} dropped as too long" if prompts.num_filtered else ""
     return (f"{name}: {len(prompts)} prompts from {prompts.path}{left_out}", *prompts.notes)
 
 
@@ -160,14 +157,14 @@ def _prompts_of(source: str) -> str:
 
 
 def _check_saved_prompts(run: Path, fingerprints: Mapping[str, str]) -> None:
-    """Responses are found by the index of their prompt: with other prompts they would be answers to other questions."""
+    """Refuse a saved run with other prompts: its responses are found by prompt index, so they would not fit."""
     name = _prompts_of(TRAIN_SOURCE)
     if RunFiles.find(run).fingerprints().get(name) != fingerprints[name]:
         raise ValueError(f"rollout.from_run: the responses in {run} are to other prompts than this run's")
 
 
 def _model_fingerprint(model: Path) -> str:
-    """By configuration and file sizes: reading all weights would take as long as loading them."""
+    """A hash of the configuration and of the file sizes. Hashing all weights would take as long as loading them."""
     sizes = {path.name: path.stat().st_size for path in sorted(model.glob("*.safetensors"))}
     return hashlib.sha256(f"{(model / 'config.json').read_text()}{sizes}".encode()).hexdigest()
 

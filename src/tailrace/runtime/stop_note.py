@@ -1,7 +1,8 @@
 """``stopped.json``: why a run ended early, kept where a full disk can still take it.
 
-Room for the reason is set aside when the run begins and is overwritten in place, so no new block is needed (but where
-the file system never overwrites, as btrfs and zfs do not). Blank while the run goes on; gone when it is complete.
+The space for the reason is allocated when the run begins and overwritten in place, so no new block is needed (except on
+file systems that never overwrite, such as btrfs and zfs). The file is blank while the run continues, and is removed
+when the run is complete.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from tailrace.observe.journal_file import write_whole
+from tailrace.observe.journal.journal_file import write_whole
 
 _ROOM_BYTES = 4096
 
@@ -19,12 +20,12 @@ class StopNote:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def set_aside(self) -> None:
-        """Blank: whatever stopped the run before does no longer hold."""
+    def reserve(self) -> None:
+        """Write a blank file: the reason of an earlier stop no longer applies."""
         self._overwrite(b"", os.O_CREAT)
 
     def write(self, reason: str) -> None:
-        """Does what it can: a run that ends must not fail over its own last words."""
+        """Write the reason. Errors are ignored: a run that ends must not fail because of this file."""
         note = json.dumps({"reason": reason}).encode()
         if len(note) > _ROOM_BYTES:
             note = json.dumps({"reason": reason[: _ROOM_BYTES // 16]}).encode()

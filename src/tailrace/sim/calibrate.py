@@ -1,14 +1,15 @@
 """Fit the cost model to journals of real runs, and say how far off it is.
 
-Engine: ``observe/cost_fit.py``, over samples of some steps each. Trainer: a fixed part and a part per token. Costs are
-never negative. The rest are means.
+The engine's costs are fitted by ``observe/costs/fitting.py``, over samples of some steps each. The trainer has a fixed
+cost and a cost per token. Costs are never negative. The rest are means.
 
-What was measured alone and what was measured beside other work on the same devices is kept apart. Costs are fitted to
-the first; how much rollout and training slow each other down, to the second. What a process takes longer for when it
-has just started is warm-up, and is no part of either; nor is what an engine did while another process started.
+Samples of work that ran alone and of work that ran beside other work on the same devices are kept apart. Costs are
+fitted to the first; the slowdown of rollout and training by each other is fitted to the second. The extra time of a
+process that has just started is warm-up and belongs to neither, nor do samples of an engine during another process's
+start.
 
-Messages and decisions take no time in a simulation, and its instances never falter. What it misses of the very runs it
-is fitted to is made up for at last: steps of engine and trainer are stretched by one factor for all.
+Messages and decisions take no time in a simulation. The time that is therefore missing from the simulated runs is added
+at the end: all steps of engine and trainer are multiplied by one factor.
 
 The error is that of whole optimizer steps: the run is simulated with the fitted costs and the recorded lengths, and
 each step's seconds are compared with the real ones.
@@ -22,16 +23,14 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median, pstdev
 from typing import Any, TypeVar
 
-import numpy as np
-
 from tailrace.core.costs import PrefillWork
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.length_classes import length_classes
 from tailrace.core.schedule import Schedule
-from tailrace.observe.cost_fit import error, fit_prefill, fit_steps, non_negative, sample_s
-from tailrace.observe.metrics import Metrics
-from tailrace.observe.token_clock import EngineSample
+from tailrace.observe.costs.fitting import ErrorScale, error, fit_engine, fit_linear, fit_prefill, sample_s
+from tailrace.observe.costs.token_clock import EngineSample
+from tailrace.observe.metrics.rows import Metrics
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import RecordedLengths
@@ -43,15 +42,15 @@ from tailrace.sim.world import Sharing, WorldCosts
 
 _PROMPT_LENGTH = 12
 _REPORT_S = 0.05
-"""Between two reports of finished responses by a rollout worker."""
+"""Seconds between two reports of finished responses by a rollout worker."""
 _MOST_SLOWDOWN = 16.0
 _LITTLE = 0.02
-"""A sample with a smaller share of its time beside other work had its devices to itself."""
+"""A sample counts as alone if it ran beside other work for less than this share of its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a journal does not tell about the machine it was written on."""
+    """Facts about a machine that its journals do not contain."""
 
     prompt_length: int
     """Mean tokens of a prompt."""
@@ -62,15 +61,15 @@ class Machine:
     num_reward_workers: int
     report_s: float = 0.0
     shares_prompts: bool = False
-    """Its engines compute a prompt once for all members of a group."""
+    """Whether its engines compute a prompt once for all members of a group."""
     prefill_chunk: int | None = None
-    """Most tokens that its engines prefill before one step, padding included; None: they pad nothing."""
+    """Most tokens that its engines prefill before one step, padding included; None: no limit and no padding."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows that its engines keep the KV cache in; none: they attend to what is held."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
-        """As the settings of a run have it; ``ValueError`` if they are not there."""
+        """Return the machine that the settings of a run describe; ``ValueError`` if a setting is missing."""
         try:
             rollout, data, reward = config["rollout"], config["data"], config["reward"]
             longest = data["max_prompt_length"] + rollout["max_response_length"]
@@ -99,7 +98,7 @@ class Calibration:
     num_samples: int
     num_steps: int
     stretch: float = 1.0
-    """By which the steps of engine and trainer were made longer at last."""
+    """Factor by which the steps of engine and trainer were multiplied at the end."""
 
 
 def calibrate(journals: Sequence[Sequence[Entry]], machine: Machine) -> Calibration:
@@ -154,23 +153,23 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibration:
 
 
 def step_seconds(entries: Iterable[Entry]) -> list[float]:
-    """Seconds of each optimizer step of a run."""
+    """Return the seconds of each optimizer step of a run."""
     metrics = Metrics()
     rows = [row for entry in entries for row in metrics.feed(entry)]
     return [row["timing_s/step"] for row in rows if "timing_s/step" in row]
 
 
 def predict(entries: Sequence[Entry], calibration: Calibration, schedule: Schedule | None = None) -> list[float]:
-    """Seconds of each step of this run, or of another schedule on its lengths, as the simulator sees it."""
+    """Return the simulated seconds of each step of this run, or of another schedule on its lengths."""
     return step_seconds(simulate([entries], calibration, schedule or schedule_of(entries))[0])
 
 
 def simulate(
     journals: Sequence[Sequence[Entry]], calibration: Calibration, schedule: Schedule
 ) -> tuple[list[Entry], int]:
-    """The journal of this schedule on the lengths of these runs, and how many lengths it had to draw.
+    """Return the journal of this schedule on the lengths of these runs, and how many lengths were drawn at random.
 
-    Prompts come in the order of the first run. Of a response that several of them have, the first one's length counts.
+    Prompts come in the order of the first run. If several runs have a response, its length in the first of them counts.
     """
     runs = [Observations(prompt_length=0) for _ in journals]
     for run, entries in zip(runs, journals, strict=True):
@@ -191,7 +190,7 @@ def schedule_of(entries: Sequence[Entry]) -> Schedule:
 
 def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork], machine: Machine) -> EngineCosts:
     measured = fit_prefill(prefill) if machine.shares_prompts else None
-    costs = fit_steps(samples, shares_prompts=machine.shares_prompts, prefill=measured)
+    costs = fit_engine(samples, ErrorScale.SECONDS, shares_prompts=machine.shares_prompts, prefill=measured)
     return EngineCosts(
         **asdict(costs),
         kv_capacity=machine.kv_capacity,
@@ -214,8 +213,7 @@ def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> 
 
 def _fit_trainer(seen: Observations) -> TrainerCosts:
     alone = _alone(seen.training)
-    tokens = np.array([[1.0, sample.tokens] for sample in alone])
-    fixed_s, token_s = map(float, non_negative(tokens, np.array([sample.seconds for sample in alone])))
+    fixed_s, token_s = fit_linear([[1.0, sample.tokens] for sample in alone], [sample.seconds for sample in alone])
     first = [x for x in seen.training if x.is_first and not x.overlaps]
     return TrainerCosts(
         fixed_s=fixed_s,
@@ -231,7 +229,7 @@ Sample = TypeVar("Sample", EngineSample, TrainingSample)
 
 
 def _alone(samples: Sequence[Sample]) -> list[Sample]:
-    """Those of warm processes with their devices to themselves; all of them where there is no such sample."""
+    """Return the samples of warm processes that ran alone on their devices; all samples if there is none."""
     warm = [sample for sample in samples if not sample.is_first] or list(samples)
     return [sample for sample in warm if _overlap_s(sample) <= _LITTLE * sample.seconds] or warm
 
@@ -241,7 +239,8 @@ def _overlap_s(sample: EngineSample | TrainingSample) -> float:
 
 
 def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) -> float:
-    """How many times as long work takes beside all of the other side, from samples and their seconds alone.
+    """Return the factor by which work takes longer beside full load of the other side, from pairs (sample, its seconds
+    if it had run alone).
 
     In a second beside a part ``busy`` of the other side, ``1 / (1 + (slowdown - 1) * busy)`` seconds of work are done:
     the slowdown is the one under which all the work is done in all the time. Without overlap: each gets half.
@@ -258,7 +257,7 @@ def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) ->
 
 
 def _falling(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is zero, or the end that is nearest to it."""
+    """Return where a falling function is zero, or the end of the range that is nearest to it."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if value(middle) > 0 else (low, middle)

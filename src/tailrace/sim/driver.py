@@ -22,11 +22,11 @@ Action = Callable[[], None]
 
 
 class Deadlock(RuntimeError):
-    """Nothing will ever happen again, and the run is not over."""
+    """The run is not over, but no further event is scheduled."""
 
 
 class Agenda:
-    """Owns virtual time. ``at`` and ``post`` are all a world needs to know of its driver."""
+    """Owns virtual time. A world uses ``at`` and ``post`` to schedule what happens."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,7 +37,7 @@ class Agenda:
         return bool(self._heap)
 
     def at(self, time: float, what: Event | Action) -> None:
-        """Deliver an event, or wake the world, at ``time``. What is due at the same time comes in the order added."""
+        """Deliver an event, or call an action, at ``time``. Items of the same time are handled in the order added."""
         self._num_added += 1
         heapq.heappush(self._heap, (max(time, self.now), self._num_added, what))
 
@@ -45,7 +45,7 @@ class Agenda:
         self.at(self.now + seconds, what)
 
     def post(self, event: Event) -> None:
-        """Deliver an event now, after what is already due."""
+        """Deliver an event now, after all items that are already due."""
         self.at(self.now, event)
 
     def next(self) -> Event | Action:
@@ -76,7 +76,7 @@ class Driver:
         finish = None
         while finish is None:
             if not self._agenda:
-                raise Deadlock(f"nothing will ever happen at {self._agenda.now:.1f} s; {self._waits()}")
+                raise Deadlock(f"at {self._agenda.now:.1f} s no further event is scheduled; {self._waits()}")
             what = self._agenda.next()
             if isinstance(what, Event):
                 finish = self._handle(what)

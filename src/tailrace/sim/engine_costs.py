@@ -1,4 +1,4 @@
-"""What a simulated rollout instance takes for its steps: the costs of one engine, and the load they depend on."""
+"""The costs of a simulated engine, and the load that they depend on."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from tailrace.core.costs import step_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:
+    """Speed and capacity of one engine."""
+
     k1: float
-    """Seconds per step and token held in the KV cache."""
+    """Seconds per step for each token in the KV cache."""
     k2: float
-    """Least seconds per step for reading the weights."""
+    """Seconds per step for reading the weights: the least that a step's computation takes."""
     k3: float
-    """Seconds per step and running response, where computing outweighs reading the weights."""
+    """Seconds per step for each running response, if computing takes longer than reading the weights."""
     k4: float
-    """Seconds per step, always."""
+    """Fixed seconds per step."""
     prefill_s: float
     """Seconds per prefilled token."""
     prefill_batch_s: float = 0.0
-    """Seconds before a step for which anything is prefilled, beside those of its tokens."""
+    """Fixed seconds of each prefill batch."""
     prompt_s: float | None = None
-    """Seconds per prompt that the members of a group share; None: each member prefills it for itself."""
+    """Seconds per prompt, if the members of a group share its prefill; None: each member prefills it."""
     kv_capacity: int
     """Tokens the KV cache holds."""
     max_running: int = 256
     """Responses generated at the same time."""
     prefill_chunk: int | None = None
-    """Most tokens that are prefilled before one step, each sequence padded to the longest of them; prompts with
-    ``prompt_s`` do not count. None: all at once, and nothing is padded."""
+    """Most tokens that are prefilled before one step, with each sequence padded to the longest of them. Prompts with
+    ``prompt_s`` do not count. None: no limit and no padding."""
     class_s: float = 0.0
-    """Seconds per step and length class that has rows."""
+    """Seconds per step for each length class in use."""
     length_classes: tuple[int, ...] = ()
-    """Capacities of the rows that the KV cache is kept in, ascending; none: steps attend to what is held."""
+    """Row capacities of the KV cache, ascending; empty: attention covers exactly the tokens in the cache."""
 
     def times(self, factor: float) -> EngineCosts:
-        """Of an engine that takes so many times as long for everything."""
+        """Return the costs of an engine for which everything takes ``factor`` times as long."""
         names = ("k1", "k2", "k3", "k4", "prefill_s", "prefill_batch_s", "class_s")
         prompt_s = None if self.prompt_s is None else factor * self.prompt_s
         return replace(self, **{name: factor * getattr(self, name) for name in names}, prompt_s=prompt_s)
@@ -46,7 +48,7 @@ class EngineCosts:
         return step_s(self, kv, n) + self.class_s * num_classes
 
     def steps(self, load: Load, count: int) -> float:
-        """Seconds of ``count`` steps in a row."""
+        """Return the seconds of ``count`` steps in a row."""
         one_s = self.step(load.kv, load.num_rows, load.num_classes)
         return count * one_s + self.k1 * load.num_rows * (count * (count - 1) // 2)
 
@@ -60,4 +62,4 @@ class Load:
     num_rows: int = 0
     num_classes: int = 0
     num_steps: float = math.inf
-    """Until a row changes its length class."""
+    """Steps until a row changes its length class."""

@@ -12,12 +12,12 @@ heap holds at which step each response ends. What happens at the boundary betwee
    the queue and is computed again (its tokens are prefilled) when there is room;
 3. waiting responses are admitted in order while they fit; their tokens are prefilled before the next step, which waits
    for it (prefill is separate from decoding). With ``prompt_s``, a prompt is computed for the first member of a group
-   and shared with those that join while one of them runs. With ``prefill_chunk``, no more is prefilled before one step,
-   and who does not fit in waits for the next one.
+   and shared with those that join while one of them runs. ``prefill_chunk`` limits the tokens that are prefilled before
+   one step; responses beyond it wait for the next step.
 
 With ``length_classes`` (``core/length_classes.py``), ``kv`` is what attention covers, padding included, each class that
-has rows adds ``class_s`` to a step, and the closed form ends where a response outgrows its class. Those that wait for
-their prefill have their rows already, and steps compute them for nothing.
+has rows adds ``class_s`` to a step, and the closed form ends where a response outgrows its class. Responses that wait
+for their prefill already have rows, and steps compute these rows without effect.
 
 A request that arrives during a step or a prefill takes effect at the next boundary, as in a real engine. So lengths
 are whole tokens, and the answer to an interrupt comes up to one step later.
@@ -50,9 +50,9 @@ class Request(Generic[Id]):
     target: int
     """Tokens at which it ends."""
     group: object = None
-    """Responses with an equal one have the same prompt."""
+    """Responses with the same group have the same prompt."""
     joined: int = -1
-    """The step at which it joined; -1: it waits."""
+    """Step at which it joined the running set; -1: it is queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class EngineModel(Generic[Id]):
     def __init__(self, costs: EngineCosts) -> None:
         self._costs = costs
         self._running: dict[Id, Request[Id]] = {}
-        """In the order of admission: the youngest is last."""
+        """Running requests in the order of admission: the youngest is last."""
         self._waiting: deque[Request[Id]] = deque()
         self._ends: list[tuple[int, int, int, Request[Id]]] = []
         """(step, tie break, step of joining, request); void when the request has left or joined again since."""
@@ -80,13 +80,13 @@ class EngineModel(Generic[Id]):
         """Running members of each group, where they share their prompt."""
         self._kv = 0
         self._chunk = PrefillChunk(costs.prefill_chunk)
-        """What is prefilled before the next step."""
+        """Sequences that are prefilled before the next step."""
         self._is_held_up = False
-        """There is room for the next one that waits, but the chunk is full."""
+        """Whether the next queued request has room in the KV cache but not in the prefill chunk."""
         self._load = Load()
         self._slowdown = 1.0
         self._planned: tuple[int, float] | None = None
-        """The next change, if it has been worked out since the last one."""
+        """The next change, if it has been computed since the last one."""
         self._num_pushed = 0
         self.num_preemptions = 0
 
@@ -95,13 +95,13 @@ class EngineModel(Generic[Id]):
         return len(self._running) + len(self._waiting)
 
     def next_time(self) -> float | None:
-        """When something changes by itself: a response ends, or one is preempted."""
+        """Return when the next response ends or is preempted; None: nothing runs."""
         if self._ended:
             return self._ended[0].at
         return self._next_change()[1] if self._running else None
 
     def ended(self, now: float) -> list[Ended[Id]]:
-        """Responses that ended by themselves up to ``now``, each returned once."""
+        """Return the responses that ended up to ``now``. Each is returned once."""
         self._advance(now)
         found = []
         while self._ended and self._ended[0].at <= now:
@@ -131,9 +131,9 @@ class EngineModel(Generic[Id]):
         return done, lengths
 
     def lengths(self, at: float) -> dict[Id, int]:
-        """Tokens of every unfinished response after the last step that ended by ``at``.
+        """Return the tokens of every unfinished response after the last step that ended by ``at``.
 
-        A time before the last change is answered to within two tokens: what the steps since then added is taken off.
+        For a time before the last change the result is exact to within two tokens.
         """
         self._advance(at)
         found = {request.id: request.length for request in self._waiting}
@@ -149,7 +149,7 @@ class EngineModel(Generic[Id]):
         return found | {each: max(request.length, self._length(request) + steps) for each, request in running}
 
     def slow_down(self, factor: float, now: float) -> None:
-        """From the next boundary on everything takes ``factor`` times as long as on a healthy instance."""
+        """Make everything take ``factor`` times as long as on a healthy instance, from the next boundary on."""
         self._settle(now)
         self._slowdown, self._planned = factor, None
 
@@ -177,7 +177,7 @@ class EngineModel(Generic[Id]):
             self._take(count if self._boundary + self._seconds(count) >= now else count + 1)
 
     def _steps_by(self, now: float) -> int:
-        """The most steps that end by ``now``."""
+        """Return the largest number of steps that end by ``now``."""
         seconds = now - self._boundary
         slope = self._slowdown * self._costs.k1 * self._load.num_rows / 2
         flat = self._seconds(1) - slope  # seconds(s) == slope * s * s + (flat) * s
@@ -190,7 +190,7 @@ class EngineModel(Generic[Id]):
         return count
 
     def _next_change(self) -> tuple[int, float]:
-        """Steps until something changes by itself, and when that is."""
+        """Return the steps until the next response ends or is preempted, and the time of it."""
         if self._planned is None:
             count = self._steps_to_change()
             self._planned = (count, self._boundary + self._seconds(count))
@@ -204,7 +204,7 @@ class EngineModel(Generic[Id]):
         return 1 if self._is_held_up else int(min(until_end, until_full, self._load.num_steps))
 
     def _weigh(self) -> Load:
-        """What the next step computes."""
+        """Return the load of the next step."""
         if not self._costs.length_classes:
             return Load(self._kv, len(self._running))
         lengths = [request.prompt + self._length(request) for request in self._running.values()]
@@ -242,7 +242,7 @@ class EngineModel(Generic[Id]):
         return request
 
     def _admit(self) -> None:
-        """Ends every change of the running set."""
+        """Admit queued requests while they fit. Every change of the running set ends with this."""
         if not self._running:
             self._chunk = PrefillChunk(self._costs.prefill_chunk)
         already, num_prompts = self._chunk.num_tokens, 0
@@ -265,7 +265,7 @@ class EngineModel(Generic[Id]):
         self._load = self._weigh()
 
     def _join(self, request: Request[Id]) -> bool:
-        """Whether its prompt must be computed for it, where groups share theirs."""
+        """Add a request to the running set. Return whether its prompt must be computed, if groups share prompts."""
         request.joined = self._step
         self._running[request.id] = request
         self._num_pushed += 1

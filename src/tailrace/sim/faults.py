@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, and when. A world acts on these; the coordinator only meets the consequences."""
+"""Faults of a simulated run. The world causes them; the coordinator only sees their effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.core.ids import InstanceId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFails:
-    """The instance is gone with everything it had not reported."""
+    """The instance fails, and its unreported work is lost."""
 
     at: float
     instance: InstanceId

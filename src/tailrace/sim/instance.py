@@ -1,8 +1,8 @@
-"""A rollout instance as the coordinator meets it: an engine model behind an ordered link that may lose a message.
+"""A simulated rollout instance: an engine model behind an ordered link that may lose a message.
 
-Ends of responses are reported at once, or gathered until the next multiple of ``report_s`` while others go on. Progress
-of unfinished responses is left out except where it matters: where somebody plans by it, often enough that nobody takes
-the instance for dead, and, when it is lost, as of its last report. What was generated after that report is gone.
+Finished responses are reported at once, or together at the next multiple of ``report_s``. The progress of unfinished
+responses is reported only where it matters: if the schedule plans by it; often enough that the instance is not
+considered dead; and, when the instance is lost, as of its last progress note. Tokens generated after that are lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.sim.driver import Action, Agenda
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.engine_model import EngineModel, Request
@@ -25,15 +25,16 @@ class InstanceTimes:
     pull_s: float = 0.0
     release_s: float = 0.0
     report_s: float = 0.0
-    """Seconds between two reports of a busy instance; 0: whenever something ends. The last end is reported at once."""
+    """Seconds between two reports of finished responses; 0: report each at once. When the instance becomes idle, it
+    reports at once."""
     progress_s: float = 1.0
-    """Seconds between two notes of how far unfinished responses are."""
+    """Seconds between two progress notes. When the instance is lost, its responses keep the tokens of the last note."""
     load_s: float = 10.0
-    """Seconds between two reports of that, where somebody plans by it."""
+    """Seconds between two reports of progress, if the schedule plans by the load of instances."""
 
 
 class Instance:
-    """One incarnation: after a loss the world makes a new one, and nothing this one still had to say is delivered."""
+    """One process of an instance. After a loss the world makes a new one, and nothing more of this one is delivered."""
 
     def __init__(
         self,
@@ -46,18 +47,18 @@ class Instance:
         agenda: Agenda,
         on_busy: Callable[[], None],
     ) -> None:
-        """``on_busy`` is told when it has work, and when it has none any more. Progress is reported every ``load_s``,
-        and whenever nothing else was for ``keepalive_s``."""
+        """``on_busy`` is called with True when the instance gets work, and with False when it becomes idle. Progress is
+        reported every ``load_s``, and whenever nothing else was reported for ``keepalive_s``."""
         self.id, self.version = number, Version(0)
         self._engine: EngineModel[TrajectoryId] = EngineModel(costs)
         self._times, self._agenda = times, agenda
         self._keepalive_s, self._load_s = keepalive_s, load_s
         self._on_busy, self._was_busy = on_busy, False
         self._full_length: dict[TrajectoryId, bool] = {}
-        """Requests, and whether their budget ends them."""
+        """Each unfinished request, and whether its token budget will end it."""
         self._unreported: list[ev.Finished] = []
         self._noted: dict[TrajectoryId, int] = {}
-        """Lengths the coordinator knows."""
+        """Reported length of each unfinished response."""
         self._wake_at: float | None = None
         self._spoke_at = self._told_at = agenda.now
         self._blocked_until = 0.0
@@ -70,7 +71,7 @@ class Instance:
         return self._engine.num_requests > 0
 
     def held(self) -> Iterable[TrajectoryId]:
-        """Responses it has not ended."""
+        """Return its unfinished responses."""
         return self._noted
 
     def start(self, at: float) -> None:
@@ -89,18 +90,18 @@ class Instance:
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> None:
         done, lengths = self._engine.remove(trajectories, self._agenda.now)
         cut = [ev.Finished(trajectory=t, length=n, finish=Finish.INTERRUPTED) for t, n in lengths.items()]
-        self._forget(lengths)
+        self._remove(lengths)
         if cut:
             self._at(done, lambda: self._report(cut))
         self._wake()
 
     def abort(self, trajectories: Sequence[TrajectoryId]) -> None:
         done, lengths = self._engine.remove(trajectories, self._agenda.now)
-        self._forget(lengths)
+        self._remove(lengths)
         gone = tuple(ev.Aborted(trajectory=t, length=lengths.get(t, 0)) for t in trajectories)
 
         def answer() -> None:
-            self._report([])  # what had ended before comes first
+            self._report([])  # responses that had ended are reported first
             self._say(ev.ResponsesAborted(instance=self.id, aborted=gone))
 
         self._at(done, answer)
@@ -121,11 +122,11 @@ class Instance:
         self._wake()
 
     def lose_next_message(self, repeat_s: float) -> None:
-        """The next message is lost and arrives only when it is repeated; later ones queue behind it."""
+        """Delay the next message: it is lost and arrives only when it is repeated. Later messages queue behind it."""
         self._repeat_s = repeat_s
 
     def vanish(self) -> list[ev.Event]:
-        """The instance is gone; returned is the last report that was made before, if it says anything."""
+        """End the instance. Return its last progress note as a report, if it contains anything new."""
         now, every = self._agenda.now, self._times.progress_s
         self._is_gone = True
         at = max(self._spoke_at, math.floor(now / every) * every)
@@ -139,7 +140,7 @@ class Instance:
         self._say(ev.WeightsPulled(instance=self.id, version=version, seconds=self._times.pull_s))
 
     def _wake(self) -> None:
-        """Be there when the next response ends, or when it is time for a sign of life."""
+        """Schedule the next report: when a response ends, or when a keep-alive is due."""
         if self.is_busy != self._was_busy:
             self._was_busy = self.is_busy
             self._on_busy()
@@ -174,7 +175,7 @@ class Instance:
         self._wake()
 
     def _collect(self) -> bool:
-        """Take note of responses that have ended; whether it is time to think of a report."""
+        """Collect responses that have ended. Return whether a report may be due."""
         had_none = not self._unreported
         for end in self._engine.ended(self._agenda.now):
             finish = Finish.LENGTH if self._full_length.pop(end.id) else Finish.STOP
@@ -206,7 +207,7 @@ class Instance:
             num_preemptions=self._engine.num_preemptions,
         )
 
-    def _forget(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def _remove(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             del self._full_length[trajectory], self._noted[trajectory]
 

@@ -21,14 +21,14 @@ from statistics import NormalDist
 from typing import Literal, Protocol
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.observe import length_trace
+from tailrace.observe.prompts import length_trace
 
 _NORMAL = NormalDist()
 _SCALE = 1 << 53
 
 
 def uniforms(count: int, *key: object) -> list[float]:
-    """Up to eight numbers strictly between 0 and 1 that depend on nothing but the key; the same in every process."""
+    """Return up to eight numbers strictly between 0 and 1. They depend only on the key and are the same everywhere."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * count).digest()
     return [((int.from_bytes(digest[8 * i : 8 * i + 8], "big") >> 11) + 0.5) / _SCALE for i in range(count)]
 
@@ -40,18 +40,18 @@ def uniform(*key: object) -> float:
 
 @lru_cache(maxsize=4096)
 def of_prompt(count: int, *key: object) -> list[float]:
-    """``uniforms`` for a key that all members of a group share: each of them asks again."""
+    """Return ``uniforms`` of a key that all members of a group share. Cached, because each member needs them."""
     return uniforms(count, *key)
 
 
 def to_normal(position: float) -> float:
-    """The standard normal number that has this share of all below it."""
+    """Return the quantile of the standard normal distribution at ``position``."""
     return _NORMAL.inv_cdf(position)
 
 
 class Lengths(Protocol):
     def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        """Natural length in tokens, at least 1, of a response that begins under ``version``."""
+        """Return the natural length in tokens, at least 1, of a response that starts with ``version``."""
         ...
 
 
@@ -86,7 +86,7 @@ class DrawnLengths:
         return self.long_median if position < self.long_share else self.median
 
     def _spread(self, median: float, group: GroupId, trajectory: TrajectoryId) -> float:
-        # The prompt's own draw leaves the epoch out: a hard prompt is hard every time it comes.
+        # The draw of the prompt does not depend on the epoch: a hard prompt is hard in every pass.
         [prompt] = of_prompt(1, self.seed, "prompt", group.source, group.prompt)
         response = (self.seed, "response", *trajectory.group, trajectory.member, trajectory.attempt)
         match self.kind:
@@ -105,15 +105,15 @@ class DrawnLengths:
 
 
 class TraceLengths:
-    """Recorded lengths. Those that reached the recording's own cap are censored: the response would have gone on.
+    """Recorded lengths. Lengths that reached the token budget of the recorded run are censored.
 
-    Where a simulation's budget is longer, what a censored response would have added is drawn: exponential with mean
-    ``cap``, an assumption that no trace can support. ``num_censored`` of ``num_recorded`` says how much rests on it.
+    If the simulation has a larger budget, the rest of a censored response is drawn from an exponential distribution
+    with mean ``cap``. This is an assumption; ``num_censored`` of ``num_recorded`` lengths depend on it.
     """
 
     def __init__(self, rows: Sequence[Sequence[int]], *, cap: int | None, seed: int) -> None:
         if not rows or not all(rows):
-            raise ValueError("a trace needs at least one prompt, and every prompt at least one length")
+            raise ValueError("the trace is empty or has a prompt without lengths; every prompt needs at least one")
         self._rows, self._seed = [list(row) for row in rows], seed
         self.cap = max(max(row) for row in rows) if cap is None else cap
         self.num_recorded = sum(len(row) for row in rows)
@@ -130,13 +130,15 @@ class TraceLengths:
 
 
 class RecordedLengths:
-    """The lengths of journals, response by response; where they have none, another one of the same prompt or source.
+    """The recorded length of each response in some journals. For a response that is in none of them, the length of
+    another response of the same prompt or source is drawn.
 
-    Responses that their budget ended go on past it where the simulation's budget is longer, as in a trace.
+    If the simulation has a larger token budget, responses that reached their budget continue as in ``TraceLengths``.
     """
 
     def __init__(self, journals: Sequence[Mapping[TrajectoryId, tuple[int, bool]]], *, seed: int) -> None:
-        """Of each journal: length of each response, and whether its budget ended it. The first that has one counts."""
+        """``journals``: for each journal, the length of each response and whether its budget ended it. If several
+        journals have a response, the first counts."""
         if not any(journals):
             raise ValueError("no response of the journal ended by itself")
         self._seed = seed
@@ -149,7 +151,7 @@ class RecordedLengths:
                 self._by_source.setdefault(each.group.source, []).append(found)
         self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
         self.drawn: set[TrajectoryId] = set()
-        """Responses whose length the journals do not tell."""
+        """Responses whose length is in no journal."""
 
     def draw(self, trajectory: TrajectoryId, version: int) -> int:
         key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
@@ -167,6 +169,7 @@ class RecordedLengths:
 
 
 def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:
-    """A file of ``tailrace rollout``, or a bare JSON list of lists of lengths; ``cap`` where the file has none."""
+    """Read a trace: a file of ``tailrace rollout``, or a JSON list of lists of lengths. ``cap``: token budget of the
+    recorded run, if the file does not say."""
     trace = length_trace.read(path)
     return TraceLengths([prompt.lengths for prompt in trace.prompts], cap=cap or trace.cap, seed=seed)

@@ -1,9 +1,9 @@
-"""What a journal says about costs: a fold that turns it into samples for ``calibrate``.
+"""Extracts samples of costs from a journal, for ``calibrate``.
 
-Samples of an engine come from its token clock (``observe/token_clock.py``).
+Samples of an engine come from its token clock (``observe/costs/token_clock.py``).
 
-Work that ran beside other work on the same devices is marked: ``overlaps`` holds (seconds, part of the instances that
-were busy) for the time in which an optimizer step and rollout went on together.
+Samples of work that overlapped other work on the same devices are marked: ``overlaps`` holds pairs (seconds, fraction
+of the instances that were busy) for the time during which an optimizer step and rollout ran together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.trajectory import Finish
-from tailrace.observe.token_clock import EngineSample, TokenClock
+from tailrace.core.responses.trajectory import Finish
+from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TrainingSample:
     seconds: float
     overlaps: list[tuple[float, float]]
     is_first: bool
-    """The trainer had just started."""
+    """Whether the trainer had just started."""
 
 
 @dataclass(slots=True)
@@ -36,11 +36,11 @@ class Observations:
     """Feed it a journal from its first entry."""
 
     prompt_length: int
-    """Mean tokens of a prompt; journals do not tell."""
+    """Mean tokens of a prompt. Journals do not contain it."""
     max_running: int = 1 << 30
-    """Responses an instance generates at the same time; the others wait for one of them to end."""
+    """Most responses that an instance generates at the same time. Others are queued inside it."""
     prefill_chunk: int | None = None
-    """Most tokens that an instance prefills before one step, padding included; None: it pads nothing."""
+    """Most tokens that an instance prefills before one step, padding included; None: no limit and no padding."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows of an instance's KV cache; none: it is not kept in rows."""
     engine: list[EngineSample] = field(default_factory=list)
@@ -54,11 +54,11 @@ class Observations:
     release_s: list[float] = field(default_factory=list)
     save_s: list[float] = field(default_factory=list)
     reward_s: list[float] = field(default_factory=list)
-    """Of rewards that were computed: how long each kept a worker busy, from the order to the news of it."""
+    """For each computed reward: how long it kept a worker busy, from its request to its report."""
     num_reward_workers: int = 1
     num_timeouts: int = 0
     lengths: dict[TrajectoryId, tuple[int, bool]] = field(default_factory=dict)
-    """Of responses that ended by themselves; whether their budget ended them."""
+    """For each response that ended: its length, and whether its budget ended it."""
     offered: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, prompt index) of the training prompts, in order."""
     _train_source: str = ""
@@ -66,19 +66,20 @@ class Observations:
     _prefilled: dict[InstanceId, PrefillWork] = field(default_factory=dict)
     """As of the last report."""
     _disturbed: set[InstanceId] = field(default_factory=set)
-    """Instances that something else ran beside since their last report."""
-    _step: do.TrainStep | None = None
+    """Instances that ran beside other work since their last report."""
+    _step: list[do.Accumulate] = field(default_factory=list)
+    """Input of the optimizer step in progress."""
     _asked: dict[object, float] = field(default_factory=dict)
-    """When each kind of trainer order, and each instance's pull or release, was asked for."""
+    """When each kind of trainer command, and each instance's pull or release, was requested."""
     _trainer_free_at: float = 0.0
     _is_trainer_warm: bool = False
     _starting: set[object] = field(default_factory=set)
-    """The trainer and the instances that are not there yet."""
+    """The trainer and the instances that have not started yet."""
     _num_instances: int = 1
     _overlaps: list[tuple[float, float]] = field(default_factory=list)
-    """Of the optimizer step under way."""
+    """Overlaps of the optimizer step in progress."""
     _ordered: dict[TrajectoryId, float] = field(default_factory=dict)
-    """When each reward was asked for."""
+    """When each reward was requested."""
     _scored_at: float = 0.0
     _now: float = 0.0
 
@@ -89,9 +90,11 @@ class Observations:
             match command:
                 case do.Submit(instance=instance, dispatches=dispatches):
                     self._clock(instance).submit(dispatches, entry.now)
-                case do.TrainStep() | do.PublishWeights() | do.SaveCheckpoint():
+                case do.Accumulate():
+                    self._asked[type(command)] = self._asked[type(command)] if self._step else entry.now
+                    self._step.append(command)
+                case do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
-                    self._step = command if isinstance(command, do.TrainStep) else self._step
                 case do.Score(trajectories=trajectories):
                     self._ordered.update(dict.fromkeys(trajectories, entry.now))
                 case do.StartTrainer():
@@ -104,14 +107,14 @@ class Observations:
                     self._asked[instance] = entry.now
 
     def _elapse(self, now: float) -> None:
-        """Take note of what runs beside an optimizer step, and beside the start of a process."""
+        """Record what runs beside an optimizer step, and beside the start of a process."""
         busy = [clock for clock in self._clocks.values() if clock.is_busy]
-        if self._starting or self._step is not None:
+        if self._starting or self._step:
             self._disturbed.update(self._clocks)
         if self._starting:
             for clock in busy:
                 clock.note_start()
-        if self._step is not None and busy and now > self._now:
+        if self._step and busy and now > self._now:
             seconds, share = now - self._now, len(busy) / self._num_instances
             self._overlaps.append((seconds, share))
             for clock in busy:
@@ -145,9 +148,11 @@ class Observations:
                     clock.drop(part.trajectory for part in aborted)
             case ev.ResponsesScored(scores=scores):
                 self._scored(scores, now)
-            case ev.StepTrained() if self._step is not None:
-                lengths = [self.lengths[t][0] for t in self._step.trajectories]
+            case ev.StepTrained() if self._step:
+                lengths = [self.lengths[t][0] for batch in self._step for t in batch.trajectories]
                 self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
+            case ev.TrainerLost():
+                self._step, self._overlaps, self._is_trainer_warm = [], [], False
             case ev.WeightsPublished():
                 self.publish_s.append(now - self._asked[do.PublishWeights])
             case ev.CheckpointSaved():
@@ -161,15 +166,15 @@ class Observations:
         self._clocks.clear()
         self._prefilled.clear()
         self._starting.clear()
-        self._step, self._overlaps, self._is_trainer_warm = None, [], False
+        self._step, self._overlaps, self._is_trainer_warm = [], [], False
         self._scored_at = 0.0
         self._ordered.clear()
 
     def _trained(self, tokens: int, now: float) -> None:
-        took = self._trainer_took(do.TrainStep, now)
+        took = self._trainer_took(do.Accumulate, now)
         is_first = not self._is_trainer_warm
         self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))
-        self._step, self._overlaps, self._is_trainer_warm = None, [], True
+        self._step, self._overlaps, self._is_trainer_warm = [], [], True
 
     def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
         ordered = [self._ordered.pop(scored.trajectory, now) for scored in scores]
@@ -181,7 +186,7 @@ class Observations:
         self._scored_at = now
 
     def _trainer_took(self, kind: type[do.Command], now: float) -> float:
-        """From the order, or from when the trainer could begin with it, to the news: what a run waits for."""
+        """Return the seconds from the command, or from when the trainer became free, to the report."""
         began = max(self._asked[kind], self._trainer_free_at)
         self._trainer_free_at = now
         return now - began

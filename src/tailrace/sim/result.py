@@ -1,4 +1,4 @@
-"""Run one schedule of a scenario."""
+"""Runs one schedule of a scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
-from tailrace.observe.schedule_account import ScheduleAccount, ScheduleFigures
+from tailrace.observe.schedules.schedule_account import ScheduleAccount, ScheduleFigures
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.faults import Fault
@@ -29,9 +29,9 @@ class Result:
     num_events: int
     is_complete: bool
     reason: str
-    """The run's own last word."""
+    """Why the run ended."""
     num_censored: int = 0
-    """Recorded lengths of a trace that reached its cap; what they would have become is drawn."""
+    """Lengths of the trace that reached its cap. Their continuations are drawn at random."""
     num_recorded: int = 0
 
     def to_dict(self) -> dict[str, object]:
@@ -47,7 +47,7 @@ def run_schedule(
     order: Sequence[tuple[int, int]] = (),
     record: Callable[[Entry], None],
 ) -> tuple[FinishRun, int]:
-    """Run a schedule in virtual time; returned are the run's last word and the number of events."""
+    """Run a schedule in virtual time. Return the last command, ``FinishRun``, and the number of events."""
     agenda = Agenda()
     coordinator = Coordinator(schedule, policies=policies_of(schedule))
     world = World(schedule, costs, lengths, agenda, live=coordinator.live, faults=faults, order=order)
@@ -56,7 +56,7 @@ def run_schedule(
 
 
 def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> Result:
-    """Run the schedule called ``name``. Nothing of the journal is kept unless ``record`` keeps it."""
+    """Run the schedule called ``name``. ``record`` is called with every entry of the journal, which is not kept."""
     lengths = scenario.make_lengths()
     account = ScheduleAccount(
         devices_per_instance=scenario.engine.devices_per_instance, training_devices=scenario.trainer.devices

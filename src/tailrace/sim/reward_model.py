@@ -1,4 +1,4 @@
-"""Reward workers in virtual time: a pool, first come first served, whose work can be cancelled.
+"""Reward workers in virtual time: a pool with a queue, whose work can be aborted.
 
 Duration and score of a response are keyed by its id, like its length. A score is 1 or 0: each prompt has a solve rate
 of its own (some prompts are never solved, some always), which is what dynamic sampling filters by.
@@ -21,15 +21,15 @@ from tailrace.sim.lengths import of_prompt, to_normal, uniforms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardKind:
-    """How long the rewards of one sort of prompt take."""
+    """How long the rewards of one kind of prompt take."""
 
     share: float = 1.0
-    """Of the prompts, relative to the other kinds."""
+    """Share of the prompts that are of this kind, relative to the shares of the other kinds."""
     median_s: float = 0.0
     spread: float = 0.0
     """Standard deviation of the logarithm of the seconds."""
     timeout_share: float = 0.0
-    """Of the responses that run into the time limit."""
+    """Share of the responses whose reward reaches the time limit."""
     timeout_s: float = 30.0
 
 
@@ -42,7 +42,7 @@ class RewardCosts:
     """Share of the prompts whose responses all score 0."""
     always_solved: float = 0.0
     report_s: float = 0.0
-    """Scores are told together, at most this often; 0: each at once."""
+    """Seconds between two reports of scores; 0: report each at once."""
 
     def judge(self, trajectory: TrajectoryId) -> Scored:
         group = trajectory.group
@@ -78,24 +78,24 @@ class RewardPool:
         self._costs, self._agenda = costs, agenda
         self._queue: deque[TrajectoryId] = deque()
         self._running: dict[TrajectoryId, Scored] = {}
-        self._cancelled: set[TrajectoryId] = set()
-        """In the queue still, but answered already."""
+        self._aborted: set[TrajectoryId] = set()
+        """Aborted responses that are still in the queue."""
         self._untold: list[Scored] = []
 
     def score(self, trajectories: Iterable[TrajectoryId]) -> None:
         self._queue.extend(trajectories)
         self._start()
 
-    def cancel(self, trajectories: Iterable[TrajectoryId]) -> None:
-        """Each that is not scored yet is answered now; its worker is free at once."""
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        """Report each response that is not scored yet as aborted. Its worker is free at once."""
         scores = []
-        queued = set(self._queue) - self._cancelled
+        queued = set(self._queue) - self._aborted
         for trajectory in trajectories:
             if self._running.pop(trajectory, None) is None:
                 if trajectory not in queued:
                     continue  # scored before
-                self._cancelled.add(trajectory)
-            scores.append(Scored(trajectory=trajectory, outcome=Outcome.CANCELLED, score=0.0, seconds=0.0))
+                self._aborted.add(trajectory)
+            scores.append(Scored(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
         if scores:
             self._agenda.post(ResponsesScored(scores=tuple(scores)))
         self._start()
@@ -104,8 +104,8 @@ class RewardPool:
         instant = []
         while self._queue and len(self._running) < self._costs.num_workers:
             trajectory = self._queue.popleft()
-            if trajectory in self._cancelled:
-                self._cancelled.remove(trajectory)
+            if trajectory in self._aborted:
+                self._aborted.remove(trajectory)
                 continue
             scored = self._costs.judge(trajectory)
             if scored.seconds == 0:

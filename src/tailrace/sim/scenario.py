@@ -1,7 +1,7 @@
-"""A scenario: what is simulated, with which costs, on which lengths.
+"""A scenario: the schedules to simulate, the costs and the response lengths.
 
-It names the schedules it compares; all of them see the same costs and the same lengths. Other scenarios follow from it:
-other lengths, seeds, steps, more devices or another use of them.
+All schedules of a scenario have the same costs and the same lengths. The methods return variants of a scenario with
+other lengths, seeds, numbers of steps or devices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Scenario(Sourced):
     faults: tuple[FaultSection, ...] = ()
 
     def with_lengths(self, entry: GridEntry, cap: int) -> Scenario:
-        """The same scenario on other lengths."""
+        """Return the same scenario with other lengths."""
         drawn = entry.model_dump(exclude={"name"})
         lengths = LengthsSection(max_response_length=cap, num_prompts=self.lengths.num_prompts, **drawn)
         return self.model_copy(update={"name": f"{self.name}/{entry.name}/{cap}", "lengths": lengths})
@@ -53,7 +53,7 @@ class Scenario(Sourced):
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"num_steps": num_steps})})
 
     def with_split(self, rollout: float) -> Scenario:
-        """The same devices, this share of them for rollout and the others for training."""
+        """Return the same scenario with this share of its devices for rollout and the others for training."""
         engine, trainer = self.engine, self.trainer
         per_replica = trainer.devices // trainer.num_replicas
         devices = engine.num_instances * engine.devices_per_instance + trainer.devices
@@ -62,7 +62,7 @@ class Scenario(Sourced):
         return self._with_devices(num_instances, num_replicas, engine.placement)
 
     def colocated(self) -> Scenario:
-        """The same devices, all of them for rollout and all for training, in turns."""
+        """Return the same scenario with all its devices used by rollout and training in turn."""
         engine, trainer = self.engine, self.trainer
         per_replica = trainer.devices // trainer.num_replicas
         devices = engine.num_instances * engine.devices_per_instance + trainer.devices
@@ -75,7 +75,7 @@ class Scenario(Sourced):
         return self.model_copy(update={"engine": engine, "trainer": self.trainer.model_copy(update=replicas)})
 
     def scaled(self, factor: int) -> Scenario:
-        """The batch and everything that works on it, ``factor`` times."""
+        """Return the same scenario with ``factor`` times the batch and the devices."""
         fields = {
             "schedule": ("rollout_batch_size",),
             "engine": ("num_instances",),

@@ -1,4 +1,4 @@
-"""Reading a scenario file, or a grid of lengths: TOML, checked like a recipe before anything is simulated.
+"""Reads scenario files and grids of lengths. They are TOML, and are checked before anything is simulated.
 
 An unknown key is an error that names the nearest known one.
 """
@@ -30,7 +30,7 @@ def load_length_grid(path: Path) -> LengthGrid:
 
 
 def check(data: dict[str, Any], path: Path) -> Scenario:
-    """``path``: the file it comes from; a trace is looked for beside it."""
+    """Return the scenario; ``ScenarioError`` if it is wrong. ``path``: its file. Traces are relative to its folder."""
     scenario = _validated(Scenario, data, path)
     for key, name, known in _names(scenario.schedule):
         try:
@@ -45,13 +45,13 @@ def check(data: dict[str, Any], path: Path) -> Scenario:
     longest = scenario.engine.prompt_length + scenario.lengths.max_response_length
     if longest > (held := scenario.engine.kv_capacity):
         raise ScenarioError(
-            f"{path}: engine.kv_capacity: a response of {longest} tokens with its prompt never fits into {held}"
+            f"{path}: engine.kv_capacity is {held}, but a response with its prompt may have {longest} tokens; raise it"
         )
     return scenario
 
 
 def _names(chosen: ScheduleSection) -> Iterator[tuple[str, str, Collection[str]]]:
-    """(key, schedule it names, variants it may name) of every name in the file."""
+    """Return (key, schedule it names, variants it may name) of every name in the file."""
     for variant, section in chosen.variants.items():
         yield f"schedule.variants.{variant}.preset", section.preset, ()
     for name in chosen.compare:

@@ -1,6 +1,7 @@
-"""The sections of a scenario file: what each may say, and what it is where it says nothing.
+"""The sections of a scenario file, with their keys and defaults.
 
-Every section has a ``source``: a paper, a data sheet with the derivation, a measured run, or "assumption: ...".
+Most sections have a ``source``, which says where their numbers come from: a paper, a data sheet with the derivation, a
+measured run, or "assumption: ...".
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tailrace.config.presets import BoundName, StrategyName
+from tailrace.config.presets import BoundName, RoutingName, StrategyName
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
@@ -20,123 +21,210 @@ Share = Field(default=0.0, ge=0, le=1)
 
 
 class Section(BaseModel):
+    """Base class of all sections. Unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Sourced(Section):
+    """Base class of sections that name the source of their numbers."""
+
     source: str = Field(min_length=1)
     """Where the numbers of this section come from."""
 
 
 class VariantSection(Section):
+    """A schedule: a preset with some settings changed. A setting without a value is that of the preset."""
+
     preset: str
+    """Name of the preset."""
     over_provision_prompts: float | None = Field(default=None, ge=1)
+    """Prompts that a short round launches, as a multiple of the batch."""
     over_provision_responses: float | None = Field(default=None, ge=1)
+    """Responses with which a group begins, as a multiple of ``n_samples_per_prompt``."""
     over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
+    """Values of ``over_provision_prompts`` that the first short rounds try out."""
     leftovers: Leftovers | None = None
+    """What happens to groups that are unfinished when the batch is full."""
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
+    """Largest staleness of a trained response, in versions."""
     bound: BoundName | None = None
+    """How ``max_staleness`` is enforced."""
     rounds_ahead: NonNegativeInt | None = None
-    routing: StrategyName | None = None
+    """How many rounds may begin before the batch of an earlier round is trained."""
+    routing: RoutingName | None = None
+    """Strategy that chooses the instance of a response."""
     synchronization: StrategyName | None = None
+    """Strategy that chooses when an instance pulls weights."""
     migration: StrategyName | None = None
+    """Strategy that moves responses between instances."""
     keeps_deferred_tokens: bool | None = None
+    """Whether deferred prompts continue their responses instead of starting again."""
     max_versions_per_sample: PositiveInt | None = None
+    """Most versions whose tokens one response may contain."""
     max_stuck_s: PositiveFloat | None = None
+    """Seconds that an idle trainer waits for the unfinished groups of a full batch."""
     on_stuck: Literal["restart", "drop"] = "restart"
+    """What happens to those groups after ``max_stuck_s``."""
     rewards: Literal["streamed", "barrier"] = "streamed"
-    """``barrier``: rewards run after the rollout stage."""
+    """``streamed``: score each response when it ends. ``barrier``: score all of them after the rollout of a step."""
 
 
 class ScheduleSection(Sourced):
+    """The schedules to compare, and the settings that they share."""
+
     compare: tuple[str, ...] = ("sync",)
-    """Presets, or names of ``variants``."""
+    """Names of presets or of ``variants``."""
     num_steps: PositiveInt
+    """Optimizer steps to simulate."""
     rollout_batch_size: PositiveInt
+    """Prompts per optimizer step."""
     n_samples_per_prompt: PositiveInt
+    """Responses per prompt."""
     variants: dict[str, VariantSection] = {}
-    """Schedules of one's own: a preset and what is different."""
+    """Further schedules by name, each a preset with some settings changed."""
     dynamic_sampling: bool = False
-    """Groups of equal scores are left out and replaced."""
+    """Filter groups whose scores are all equal, and replace them."""
     eval_prompts: NonNegativeInt = 0
+    """Prompts of the evaluation set; 0: no evaluation."""
     eval_interval: PositiveInt | None = None
+    """Optimizer steps between two evaluations."""
     save_interval: PositiveInt | None = None
+    """Optimizer steps between two checkpoints."""
 
 
 class EngineSection(Sourced):
+    """The rollout instances and the costs of their engines (``sim/engine_costs.py``)."""
+
     num_instances: PositiveInt
+    """Rollout instances."""
     devices_per_instance: PositiveInt = 1
+    """Devices of one instance."""
     placement: Placement = Placement.COLOCATED
+    """Which devices rollout and training use."""
     k1: NonNegativeFloat
+    """Seconds per decode step for each token in the KV cache."""
     k2: NonNegativeFloat
+    """Seconds per decode step for reading the weights: the least that its computation takes."""
     k3: NonNegativeFloat
+    """Seconds per decode step for each running response, if computing takes longer than reading the weights."""
     k4: NonNegativeFloat
+    """Fixed seconds per decode step."""
     prefill_s: NonNegativeFloat
+    """Seconds per prefilled token."""
     prefill_batch_s: NonNegativeFloat = 0.0
+    """Fixed seconds of each prefill batch."""
     prompt_s: NonNegativeFloat | None = None
-    """Per prompt, computed once for the members of a group that run together; None: each prefills its own."""
+    """Seconds per prompt, if the members of a group that run together share its prefill; None: each member prefills the
+    prompt at ``prefill_s`` per token."""
     kv_capacity: PositiveInt
+    """Size of an instance's KV cache in tokens."""
     max_running: PositiveInt = 1024
+    """Most responses that an instance generates at the same time."""
     prefill_chunk: PositiveInt | None = None
-    """Most tokens prefilled before one step, padding to the longest sequence included; None: all, without padding."""
+    """Most tokens that are prefilled before one step, padding included; None: no limit and no padding."""
     class_s: NonNegativeFloat = 0.0
+    """Seconds per decode step for each length class in use."""
     length_classes: tuple[PositiveInt, ...] = ()
-    """Capacities of the rows that the KV cache is kept in, ascending; none: a step attends to what is held."""
+    """Row capacities of the KV cache, ascending; empty: attention covers exactly the tokens in the cache."""
     prompt_length: PositiveInt
+    """Tokens of a prompt."""
     start_s: NonNegativeFloat = 0.0
+    """Seconds that an instance takes to start."""
     pull_s: NonNegativeFloat = 0.0
+    """Seconds that an instance takes to pull weights."""
     release_s: NonNegativeFloat = 0.0
+    """Seconds that an instance takes to release its memory."""
     report_s: NonNegativeFloat = 0.0
+    """Seconds between two reports of finished responses; 0: report each at once."""
     load_s: PositiveFloat = 10.0
-    """Seconds between two reports of progress, where the schedule plans by the load of instances."""
+    """Seconds between two reports of progress, if the schedule plans by the load of instances."""
     plan_interval_s: NonNegativeFloat = 1.0
+    """Least seconds between two plans."""
     overlap_slowdown: PositiveFloat = 2.0
+    """Factor by which rollout and training slow each other down on shared devices."""
 
 
 class TrainerSection(Sourced):
+    """The trainer and its costs. A step takes ``fixed_s + token_s * tokens / num_replicas``."""
+
     num_replicas: PositiveInt = 1
+    """Data-parallel replicas."""
     devices: PositiveInt = 1
-    """Of the trainer alone, where it does not share those of the instances."""
+    """Devices of the trainer. Used only if placement is ``disaggregated``."""
     fixed_s: NonNegativeFloat
+    """Fixed seconds of an optimizer step."""
     token_s: NonNegativeFloat
+    """Seconds per token, prompt and response, on one replica."""
     publish_s: NonNegativeFloat = 0.0
+    """Seconds to publish a version."""
     publish_overlaps: bool = True
+    """True: publishing overlaps the next step. False: the next step begins after it."""
     checkpoint_s: NonNegativeFloat = 0.0
+    """Seconds to write a checkpoint."""
 
 
 class RewardKindSection(Section):
+    """How long the rewards of one kind of prompt take."""
+
     share: PositiveFloat = 1.0
+    """Share of the prompts that are of this kind, relative to the shares of the other kinds."""
     median_s: NonNegativeFloat = 0.0
+    """Median of the seconds of a reward, which have a lognormal distribution."""
     spread: NonNegativeFloat = 0.0
+    """Standard deviation of the logarithm of the seconds."""
     timeout_share: float = Share
+    """Share of the responses whose reward reaches the time limit."""
     timeout_s: PositiveFloat = 30.0
+    """Time limit of a reward in seconds."""
 
 
 class RewardSection(Sourced):
+    """The reward workers and the scores."""
+
     num_workers: PositiveInt
+    """Responses that are scored at the same time."""
     kinds: tuple[RewardKindSection, ...] = (RewardKindSection(),)
+    """Kinds of prompts, by how long their rewards take."""
     never_solved: float = Share
+    """Share of the prompts whose responses all score 0."""
     always_solved: float = Share
+    """Share of the prompts whose responses all score 1."""
     report_s: NonNegativeFloat = 0.0
+    """Seconds between two reports of scores; 0: report each at once."""
 
 
 class DistributionSection(Sourced):
+    """A distribution of response lengths (``sim/lengths.py``)."""
+
     kind: Literal["lognormal", "normal", "uniform", "constant"] = "lognormal"
+    """Family of the distribution."""
     median: PositiveFloat = 1000.0
+    """Median length in tokens. For ``normal`` the mean, for ``uniform`` the middle of the range."""
     between: NonNegativeFloat = 0.0
+    """Spread between prompts: for ``lognormal`` the standard deviation of ln(length), else a fraction of the median."""
     within: NonNegativeFloat = 0.0
+    """Spread between the responses of one prompt, in the same unit."""
     long_share: float = Share
+    """Share of the prompts whose median is ``long_median``."""
     long_median: NonNegativeFloat = 0.0
+    """Median length of those prompts."""
     drift: float = 0.0
+    """Relative growth of all lengths per version: 0.01 is one percent per optimizer step."""
 
 
 class LengthsSection(DistributionSection):
+    """Response lengths of the scenario: a distribution or a recorded trace."""
+
     max_response_length: PositiveInt
+    """Token budget of a response."""
     num_prompts: PositiveInt = 100_000
+    """Prompts in one pass over the data."""
     trace: Path | None = None
-    """A length trace as `tailrace rollout` writes it, relative to the scenario file."""
+    """Length trace as `tailrace rollout` writes it, relative to the scenario file; None: use the distribution."""
     trace_cap: PositiveInt | None = None
-    """Lengths from here on are censored in the trace; default: what the trace says, or its longest."""
+    """Token budget of the recorded run: lengths that reach it are censored. Default: the cap in the trace file, or its
+    longest length."""
 
 
 class GridEntry(DistributionSection):
@@ -144,25 +232,38 @@ class GridEntry(DistributionSection):
 
 
 class LengthGrid(Section):
-    """Distributions on which schedules are compared, each under every cap."""
+    """Length distributions to compare schedules on, each combined with every token budget in ``caps``."""
 
     caps: tuple[PositiveInt, ...]
+    """Token budgets of a response."""
     long_tailed: tuple[GridEntry, ...]
+    """Distributions with a long tail."""
     not_long_tailed: tuple[GridEntry, ...]
+    """Distributions without a long tail."""
 
 
 class FaultSection(Section):
+    """A fault of one instance."""
+
     source: str = ""
-    """Where its numbers come from."""
+    """Where the numbers of this section come from."""
     kind: Literal["lost", "slow", "message"]
+    """``lost``: the instance fails. ``slow``: it becomes slower. ``message``: its next message is lost."""
     instance: NonNegativeInt
+    """Number of the instance."""
     at: NonNegativeFloat
+    """Second of the run at which the fault happens."""
     down_s: NonNegativeFloat = 0.0
+    """``lost``: seconds until the instance can be started again."""
     until: NonNegativeFloat = math.inf
+    """``slow``: second of the run at which it ends."""
     factor: PositiveFloat = 1.0
+    """``slow``: factor by which everything on the instance takes longer."""
     repeat_s: NonNegativeFloat = 0.0
+    """``message``: seconds until the message is sent again."""
 
     def fault(self) -> Fault:
+        """Return the fault as the simulator uses it."""
         instance = InstanceId(self.instance)
         match self.kind:
             case "lost":

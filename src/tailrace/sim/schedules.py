@@ -1,4 +1,4 @@
-"""From a name in a scenario to the coordinator's schedule."""
+"""Builds the schedule that a name in a scenario means."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.config import presets
-from tailrace.core.coordination import Coordination
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import EvalSet, Limits, OnStuck, Schedule
+from tailrace.core.schedule import Coordination, EvalSet, Limits, OnStuck, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
@@ -16,7 +15,7 @@ TRAIN_SOURCE = "train"
 
 
 def schedule_of(scenario: Scenario, name: str) -> Schedule:
-    """The schedule of a preset or of one of the scenario's variants."""
+    """Return the schedule of a preset or of one of the scenario's variants."""
     chosen = scenario.schedule
     variant = chosen.variants.get(name, VariantSection(preset=name))
     try:
@@ -24,18 +23,16 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
     except ValueError as error:
         raise ScenarioError(str(error)) from None
     preset = presets.resolved(variant)
-    sizes = {"batch_size": chosen.rollout_batch_size, "group_size": chosen.n_samples_per_prompt}
-    prompts, responses = presets.launch_sizes(preset, **sizes)
+    fields = presets.schedule_fields(
+        preset,
+        batch_size=chosen.rollout_batch_size,
+        group_size=chosen.n_samples_per_prompt,
+        trial_factors=variant.over_provision_trials,
+    )
     try:
         return Schedule(
             **_base(scenario),
-            launch_prompts=prompts,
-            launch_responses=responses,
-            trials=presets.trials(preset, variant.over_provision_trials, **sizes),
-            leftovers=preset.leftovers,
-            max_staleness=preset.max_staleness,
-            admission=preset.admission,
-            rounds_ahead=preset.rounds_ahead,
+            **fields,
             coordination=_coordination(scenario, preset),
             keeps_deferred_tokens=bool(variant.keeps_deferred_tokens),
             max_versions_per_sample=variant.max_versions_per_sample,
@@ -48,10 +45,10 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
 
 
 def _coordination(scenario: Scenario, preset: presets.Preset) -> Coordination:
-    """The coordinator knows the costs of the engines it steers, as if it had measured them."""
+    """Return the settings of the strategies. Their cost model is exactly that of the simulated engines."""
     engine = scenario.engine
     return Coordination(
-        **{name: getattr(preset, name) for name in presets.STRATEGIES},
+        **presets.strategies(preset),
         costs=CostModel(**{name: getattr(engine, name) for name in ("k1", "k2", "k3", "k4", "prefill_s")}),
         kv_tokens=engine.kv_capacity,
         max_running=engine.max_running,
@@ -65,8 +62,6 @@ def _base(scenario: Scenario) -> dict[str, Any]:
     evaluated = (EvalSet(name="eval", num_prompts=chosen.eval_prompts, group_size=1),) if chosen.eval_prompts else ()
     return {
         "train_source": TRAIN_SOURCE,
-        "batch_size": chosen.rollout_batch_size,
-        "group_size": chosen.n_samples_per_prompt,
         "max_steps": chosen.num_steps,
         "placement": engine.placement,
         "num_instances": engine.num_instances,
@@ -75,6 +70,6 @@ def _base(scenario: Scenario) -> dict[str, Any]:
         "eval_sets": evaluated,
         "eval_interval": chosen.eval_interval,
         "save_interval": chosen.save_interval,
-        # Waits in virtual time are part of what is simulated; only a dead instance may end one.
+        # Time limits are switched off, except for those that detect a dead instance.
         "limits": replace(Limits(), reward_s=1e6, train_s=1e6, weights_s=1e6, checkpoint_s=1e6),
     }

@@ -1,8 +1,8 @@
-"""The trainer in virtual time: one thing after the other, in the order asked, and publishing beside it.
+"""The trainer in virtual time. It performs commands one after another; publishing may run beside them.
 
-A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, the optimizer and
-the communication at the end do not get cheaper with their number. It ends no sooner than the version it began with is
-published.
+A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, but the optimizer
+and the communication at the end take the same time for any number of replicas. Accumulating gradients takes the second
+part, finishing the step the first. A step does not end before the version it started from is published.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tailrace.core.events import CheckpointSaved, Event, StepTrained, TrainerReached, WeightsPublished
+from tailrace.core.events import (
+    CheckpointSaved,
+    Event,
+    GradientsAccumulated,
+    StepTrained,
+    TrainerReached,
+    WeightsPublished,
+)
 from tailrace.core.ids import Version
 from tailrace.sim.driver import Agenda
 
@@ -25,54 +32,68 @@ class TrainerCosts:
     num_replicas: int = 1
     publish_s: float = 0.0
     publish_overlaps: bool = True
-    """Publishing runs beside the next step and ends before it does, rather than before it begins."""
+    """True: publishing runs beside the next step, which ends after it. False: the next step begins after it."""
     checkpoint_s: float = 0.0
     start_s: float = 0.0
     warm_up_s: float = 0.0
-    """Seconds more of the first step."""
+    """Additional seconds of the first step."""
 
     def times(self, factor: float) -> TrainerCosts:
-        """Of a trainer that takes so many times as long for a step."""
+        """Return the costs of a trainer whose steps take ``factor`` times as long."""
         return replace(self, fixed_s=factor * self.fixed_s, token_s=factor * self.token_s)
 
     def step(self, tokens: int) -> float:
-        return self.fixed_s + self.token_s * tokens / self.num_replicas
+        return self.fixed_s + self.accumulation(tokens)
+
+    def accumulation(self, tokens: int) -> float:
+        return self.token_s * tokens / self.num_replicas
 
 
 @dataclass(slots=True, kw_only=True)
 class _Order:
     seconds: float
-    """Where nothing else runs on the same devices."""
+    """Seconds that it takes if nothing else runs on the same devices."""
     begin: Callable[[], None] | None = None
     end: Callable[[float], Event] | None = None
-    """The news of its end, given its seconds."""
+    """Returns the event that reports its end, given its seconds."""
     is_step: bool = False
+    changes_weights: bool = False
 
 
 class TrainerModel:
     def __init__(self, costs: TrainerCosts, agenda: Agenda, *, on_busy: Callable[[bool], None]) -> None:
-        """``on_busy`` is told when an optimizer step begins and ends."""
+        """``on_busy`` is called with True when an optimizer step begins and with False when it ends."""
         self._costs, self._agenda, self._on_busy = costs, agenda, on_busy
         self._orders: deque[_Order] = deque()
         self._slowdown = 1.0
-        """How many times as long an optimizer step takes at this moment."""
+        """Current factor by which an optimizer step is slowed down."""
         self._left_s = self._began = self._since = 0.0
-        """Of the order under way: what is left at full speed, when it began, when its speed last changed."""
+        """The order in progress: remaining seconds at full speed, time of its start, time its speed last changed."""
         self._published_at = 0.0
-        """A step does not end before the weights it changes are pushed."""
+        """When the current publish ends. A step does not end before it."""
         self._num_plans = 0
         self._is_warm = False
+        self._step_s = 0.0
+        """Seconds that the step in progress took so far."""
 
     def start(self, version: Version) -> None:
         self._order(_Order(seconds=self._costs.start_s, end=lambda seconds: TrainerReached(version=version)))
 
-    def train(self, version: Version, tokens: int) -> None:
-        def trained(seconds: float) -> Event:
-            return StepTrained(version=Version(version + 1), seconds=seconds, metrics=())
+    def accumulate(self, version: Version, num_responses: int, tokens: int) -> None:
+        def accumulated(seconds: float) -> Event:
+            self._step_s += seconds
+            return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds)
 
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True
-        self._order(_Order(seconds=warm_up_s + self._costs.step(tokens), end=trained, is_step=True))
+        self._order(_Order(seconds=warm_up_s + self._costs.accumulation(tokens), end=accumulated, is_step=True))
+
+    def finish_step(self, version: Version) -> None:
+        def trained(seconds: float) -> Event:
+            step_s, self._step_s = self._step_s + seconds, 0.0
+            return StepTrained(version=Version(version + 1), seconds=step_s, metrics=())
+
+        self._order(_Order(seconds=self._costs.fixed_s, end=trained, is_step=True, changes_weights=True))
 
     def publish(self, version: Version) -> None:
         publish_s = self._costs.publish_s
@@ -96,7 +117,7 @@ class TrainerModel:
         self._order(_Order(seconds=self._costs.checkpoint_s, end=saved))
 
     def slow_down(self, factor: float) -> None:
-        """From now on an optimizer step takes ``factor`` times as long as with the devices to itself."""
+        """Make optimizer steps take ``factor`` times as long as alone on their devices, from now on."""
         if self._orders and self._orders[0].is_step and factor != self._slowdown:
             self._left_s -= (self._agenda.now - self._since) / self._slowdown
             self._slowdown = factor
@@ -118,7 +139,7 @@ class TrainerModel:
             self._on_busy(True)
 
     def _plan(self) -> None:
-        """Be done when what is left is done at the present speed; an earlier plan is void."""
+        """Schedule the end of the order at the current speed. This replaces an earlier end."""
         self._since = self._agenda.now
         self._num_plans += 1
         plan, factor = self._num_plans, self._slowdown if self._orders[0].is_step else 1.0
@@ -127,11 +148,11 @@ class TrainerModel:
     def _finish(self, plan: int) -> None:
         if plan != self._num_plans:
             return
-        if self._orders[0].is_step and self._agenda.now < self._published_at:
+        if self._orders[0].changes_weights and self._agenda.now < self._published_at:
             self._agenda.at(self._published_at, lambda: self._finish(plan))
             return
         order = self._orders.popleft()
-        if order.is_step:
+        if order.is_step and not (self._orders and self._orders[0].is_step):
             self._on_busy(False)
         if order.end is not None:
             self._agenda.post(order.end(self._agenda.now - self._began))

@@ -1,7 +1,7 @@
-"""Everything around the coordinator, in virtual time: it answers every command with what would really have happened.
+"""The simulated workers: the world performs every command of the coordinator and answers it in virtual time.
 
-Devices: ``colocated`` and ``shared`` put rollout and training on the same ones. Colocated they take turns, which the
-coordinator sees to; shared they may overlap, and then they slow each other down (``Sharing``).
+With ``colocated`` and ``shared``, rollout and training use the same devices. Colocated, the coordinator makes them take
+turns. Shared, they may overlap, and then they slow each other down (``Sharing``).
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ _PRUNE_AT = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How many times as long work takes while an optimizer step and all instances run on the same devices.
+    """Factors by which work takes longer while an optimizer step and all instances run on the same devices.
 
-    With a part of the instances busy it is that part of the way there from 1: cores are shared out by the threads that
-    want them.
+    If only a fraction of the instances is busy, the factor is interpolated linearly between 1 and the full factor.
     """
 
     rollout: float = 2.0
@@ -50,7 +49,7 @@ class WorldCosts:
     max_response_length: int
     sharing: Sharing = Sharing()
     prompts_s: float = 0.0
-    """Seconds until prompts are offered."""
+    """Seconds from a request for prompts to the offer."""
 
 
 class World:
@@ -65,21 +64,21 @@ class World:
         faults: Iterable[Fault] = (),
         order: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """``live``: the responses the run still needs; what is remembered of others is forgotten now and then.
+        """``live``: returns the responses that the run still needs; from time to time the data of others is released.
 
-        ``order``: (epoch, prompt index) of the training prompts to begin with, where a recorded run is followed.
+        ``order``: (epoch, prompt index) of the first training prompts, to follow a recorded run.
         """
         self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
         self._live, self._order = live, order
         self._instances: dict[InstanceId, Instance] = {}
         self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
-        """Tokens at which each response ends, and whether its budget ends it there."""
+        """Length of each response, and whether its budget ends it."""
         self._prune_at = _PRUNE_AT
         self._rewards = RewardPool(costs.reward, agenda)
         self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
         self._is_training = False
         self._sharing = 1.0
-        """How many times as long rollout takes because training runs on the same devices."""
+        """Current factor by which training on the same devices slows down rollout."""
         self._slow: dict[InstanceId, float] = {}
         self._repaired_at: dict[InstanceId, float] = {}
         """When a failed instance can be started again."""
@@ -92,19 +91,22 @@ class World:
                 self._agenda.after(self._costs.prompts_s, self._offer(command))
             case do.Score(trajectories=trajectories):
                 self._rewards.score(trajectories)
-            case do.CancelScores(trajectories=trajectories):
-                self._rewards.cancel(trajectories)
+            case do.AbortScores(trajectories=trajectories):
+                self._rewards.abort(trajectories)
             case do.StartTrainer():
                 self._trainer.start(Version(0))  # a simulation is never resumed
-            case do.TrainStep(version=version, trajectories=trajectories):
+            case do.Accumulate(version=version, trajectories=trajectories):
                 prompts = self._costs.prompt_length * len(trajectories)
-                self._trainer.train(version, prompts + sum(self._targets[t][0] for t in trajectories))
+                tokens = prompts + sum(self._targets[t][0] for t in trajectories)
+                self._trainer.accumulate(version, len(trajectories), tokens)
+            case do.FinishStep(version=version):
+                self._trainer.finish_step(version)
             case do.PublishWeights(version=version):
                 self._trainer.publish(version)
             case do.SaveCheckpoint(version=version):
                 self._trainer.save(version)
-            case do.OpenRound() | do.CloseRound() | do.LeaveOut() | do.CloseEvaluation():
-                pass  # notes: no event follows
+            case do.OpenRound() | do.CloseRound() | do.ReportDropped() | do.CloseEvaluation():
+                pass  # reports for observers: no event follows
             case do.StartInstance(instance=number):
                 self._start(number)
             case do.KillInstance(instance=number, reason=reason):
@@ -117,7 +119,7 @@ class World:
         if number is None:
             raise TypeError(f"unknown command {command!r}")
         if (instance := self._instances.get(number)) is None:
-            return  # it was lost, and the news of that ends the command
+            return  # the instance was lost; InstanceLost ends the command
         match command:
             case do.Submit(dispatches=dispatches):
                 instance.submit([self._request(dispatch, instance.version) for dispatch in dispatches])
@@ -167,7 +169,7 @@ class World:
 
     def _start(self, number: InstanceId) -> None:
         times = self._costs.instance
-        # A report at least twice within the limit after which the coordinator gives an instance up.
+        # At least two reports within the time limit after which the coordinator kills an instance.
         keepalive_s = self._schedule.limits.progress_s / 2
         instance = Instance(
             number,
@@ -211,7 +213,7 @@ class World:
         self._share_devices()
 
     def _share_devices(self) -> None:
-        """An optimizer step began or ended, or an instance has work or none any more."""
+        """Update all speeds after an optimizer step began or ended, or an instance got work or became idle."""
         if self._schedule.placement is not Placement.SHARED:
             return
         busy = sum(instance.is_busy for instance in self._instances.values()) / self._schedule.num_instances

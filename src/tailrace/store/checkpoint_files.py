@@ -1,4 +1,4 @@
-"""Is a checkpoint of a run whole? Found out from its files alone, without loading a model."""
+"""Checks whether a checkpoint is undamaged, from its files alone, without loading a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STATE_KEYS = ("coordinator", "metrics", "journal_size", "metrics_size", "now")
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with it, in a sentence; None if nothing can be seen."""
+    """Return what is wrong with a checkpoint, in a sentence; None if no damage is found."""
     model = "adapter_config.json" if any(checkpoint.glob("adapter_*")) else "config.json"
     for name, keys in (("run_state.json", _STATE_KEYS), ("trainer_state.json", ("version",)), (model, ())):
         if problem := _json_problem(checkpoint / name, keys):

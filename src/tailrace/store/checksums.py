@@ -13,13 +13,13 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write_checksums(directory: Path) -> None:
-    """Of all files that lie in it now."""
+    """Write the checksums of all files that are in the directory now."""
     files = sorted(path for path in directory.iterdir() if path.is_file() and path.name != CHECKSUMS_NAME)
     _write(directory, {path.name: _crc32(path) for path in files})
 
 
 def add_checksum(directory: Path, name: str) -> None:
-    """Of one file that came later."""
+    """Add the checksum of one more file."""
     _write(directory, read_checksums(directory) | {name: _crc32(directory / name)})
 
 
@@ -29,7 +29,7 @@ def read_checksums(directory: Path) -> dict[str, str]:
 
 
 def changed_files(directory: Path) -> Iterator[str]:
-    """Names of files that do not hold what was written, or are gone."""
+    """Return the names of files that changed or are missing."""
     for name, checksum in read_checksums(directory).items():
         path = directory / name
         if not path.exists() or _crc32(path) != checksum:

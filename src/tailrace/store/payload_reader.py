@@ -1,36 +1,23 @@
-"""A payload store as a reader sees it: nothing here writes, repairs or takes the writer's lock.
+"""A read-only view of a payload store: nothing here writes, repairs or takes the writer's lock.
 
-What is damaged at the end of the last file is not there for a reader (its writer may be at work); damage in an earlier
-file is `DamagedStore`, naming file and offset. Every read verifies the checksum again. The index in memory holds
+A damaged record at the end of the last file is ignored, because its writer may still be writing it. Damage in an
+earlier file raises `DamagedStore` with file and offset. Every read verifies the checksum. The index in memory holds
 places, never arrays.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.store.record import DamagedRecord, Record, RecordHeader, decode
+from tailrace.store.place import Place, payload_file
+from tailrace.store.record import RecordHeader, decode, read
+from tailrace.store.record_frame import DamagedRecord, DamagedStore
 from tailrace.store.segment import Response, Segment, join
-
-
-class DamagedStore(Exception):
-    """A record that was once whole cannot be read back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a segment lies, and how many of its tokens still count."""
-
-    file: int
-    offset: int
-    num_bytes: int
-    start: int
-    num_tokens: int
 
 
 class PayloadReader:
@@ -43,7 +30,7 @@ class PayloadReader:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """The store as it is now; what is appended later is not seen."""
+        """Open the store as it is now. Records that are appended later are not seen."""
         reader = cls(Path(directory))
         try:
             reader._scan()
@@ -58,17 +45,20 @@ class PayloadReader:
         return places[-1].start + places[-1].num_tokens if places else 0
 
     def held(self) -> tuple[TrajectoryId, ...]:
-        """Every response of which something is held, in order of its first segment."""
+        """Every response with at least one stored segment, in the order of first segments."""
         return tuple(self._places)
 
     def response(self, trajectory: TrajectoryId) -> Response:
-        places = self._places.get(trajectory)
-        if places is None:
+        return join(trajectory, [self._read(trajectory, place) for place in self.places(trajectory)])
+
+    def places(self, trajectory: TrajectoryId) -> tuple[Place, ...]:
+        """Where its segments lie, in order."""
+        if (places := self._places.get(trajectory)) is None:
             raise LookupError(f"the payload store {self.directory} holds nothing of {trajectory}")
-        return join(trajectory, [self._read(place) for place in places])
+        return tuple(places)
 
     def close(self) -> None:
-        """Release the files. What is closed takes no more calls."""
+        """Close the files. No method may be called after this."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -88,7 +78,7 @@ class PayloadReader:
             self._scan_file(number, is_last=number == numbers[-1])
 
     def _scan_file(self, number: int, *, is_last: bool) -> tuple[int, int]:
-        """Index a file; the bytes of it that are whole, and all of them."""
+        """Index a file. Return the size of its undamaged part, and its whole size."""
         offset, buffer = 0, memoryview(self._path(number).read_bytes())
         while offset < len(buffer):
             try:
@@ -103,8 +93,8 @@ class PayloadReader:
 
     def _index(self, header: RecordHeader, number: int, offset: int, num_bytes: int) -> None:
         if header.start > self.length(header.trajectory):
-            # What lay between was compacted away: either the response was forgotten, or this record was replaced
-            # by a later one that starts further left and follows in the scan.
+            # The records between were deleted by compaction: either the response was released, or a later record,
+            # which starts further left and follows in the scan, replaced this one.
             return
         place = Place(file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens)
         self._place(header.trajectory, place)
@@ -113,27 +103,28 @@ class PayloadReader:
         places = self._places.setdefault(trajectory, [])
         while places and places[-1].start >= place.start:
             places.pop()
-        if places and places[-1].start + places[-1].num_tokens > place.start:
-            places[-1] = replace(places[-1], num_tokens=place.start - places[-1].start)
+        if places:
+            last = places[-1]
+            if last.start + last.num_tokens > place.start:
+                places[-1] = last._replace(num_tokens=place.start - last.start)
         places.append(place)
 
-    def _read(self, place: Place) -> Segment:
-        """What of the segment still counts."""
-        return _shorten(self._segment(place), place.num_tokens)
+    def _read(self, trajectory: TrajectoryId, place: Place) -> Segment:
+        """Return the tokens of a segment that no later segment replaced."""
+        return _shorten(self._segment(trajectory, place), place.num_tokens)
 
-    def _segment(self, place: Place) -> Segment:
+    def _segment(self, trajectory: TrajectoryId, place: Place) -> Segment:
         data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
         try:
-            record: Record = decode(memoryview(data))
+            return read(data, trajectory)
         except DamagedRecord as damage:
             raise DamagedStore(f"{self._path(place.file)}, byte {place.offset}: {damage}") from damage
-        return record.segment()
 
     def _open_file(self, number: int) -> None:
         self._descriptors[number] = os.open(self._path(number), os.O_RDONLY)
 
     def _path(self, number: int) -> Path:
-        return self.directory / f"payload-{number:06d}.bin"
+        return payload_file(self.directory, number)
 
 
 def _shorten(segment: Segment, num_tokens: int) -> Segment:

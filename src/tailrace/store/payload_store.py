@@ -6,28 +6,31 @@
   and counted in `repaired_bytes`. Damage in an earlier file is `DamagedStore`, naming file and offset.
 * A segment must start within or directly behind what is held. Where it starts inside, it replaces the tail: the
   last writer wins and everything before `start` never changes (tokens lost by a crash are generated again).
+* Any thread may call it: a lock makes one call follow the other. Only `sync` lets others go on meanwhile.
 * One writer: a second process (or a second opening) is refused while the first one is alive.
 * Every read of a file verifies the checksum again. The index in memory holds places, never arrays; what was appended
   last, up to `recent_bytes`, is held as well and answered without a read.
 
-Files are named `payload-000001.bin`, `payload-000002.bin`, ... `forget` says that a response is no longer needed;
-`compact` deletes every closed file in which nothing is needed any more. Forgetting is not written down: after a
-reopening, responses whose files are still whole are held again.
+Files are named `payload-000001.bin`, `payload-000002.bin`, ... `release` says that a response is no longer needed.
+`compact` deletes every closed file that holds no needed response. Releases are not written to disk: after the store is
+opened again, responses whose files still exist are held again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.store.payload_reader import PayloadReader, Place
+from tailrace.store.payload_reader import PayloadReader
+from tailrace.store.place import Place
 from tailrace.store.recent import RecentSegments
 from tailrace.store.record import encode
-from tailrace.store.segment import Segment
+from tailrace.store.segment import Response, Segment
 
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
 DEFAULT_RECENT_BYTES = 32 * 1024 * 1024
@@ -35,7 +38,7 @@ LOCK_NAME = "payload.lock"
 
 
 class StoreInUse(Exception):
-    """Another opening of the same store is alive."""
+    """The store is already open, in this process or in another."""
 
 
 class PayloadStore(PayloadReader):
@@ -46,8 +49,10 @@ class PayloadStore(PayloadReader):
             raise ValueError(f"file_bytes must be at least 1, got {file_bytes}")
         super().__init__(directory)
         self.repaired_bytes = 0
+        self._current, self._size = 0, 0
         self._file_bytes = file_bytes
         self._recent = RecentSegments(recent_bytes)
+        self._access = threading.RLock()
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = _take_lock(directory / LOCK_NAME)
 
@@ -73,40 +78,60 @@ class PayloadStore(PayloadReader):
         segments = list(segments)
         if not segments:
             return
-        self._check_starts(segments)
         records = [encode(segment) for segment in segments]
+        with self._access:
+            self._check_starts(segments)
+            self._append(segments, records)
+
+    def _append(self, segments: list[Segment], records: list[bytes]) -> None:
         num_bytes = sum(map(len, records))
         if self._size and self._size + num_bytes > self._file_bytes:
             self._rotate()
         self._write(b"".join(records))
+        file, offset = self._current, self._size
         for segment, record in zip(segments, records, strict=True):
-            place = Place(
-                file=self._current,
-                offset=self._size,
-                num_bytes=len(record),
-                start=segment.start,
-                num_tokens=len(segment.tokens),
-            )
+            place = Place(file, offset, len(record), segment.start, len(segment.tokens))
             self._place(segment.trajectory, place)
-            self._recent.add((place.file, place.offset), segment, place.num_bytes)
-            self._size += len(record)
+            self._recent.add((file, offset), segment, len(record))
+            offset += len(record)
+        self._size = offset
 
-    def forget(self, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
-            self._places.pop(trajectory, None)
+    def length(self, trajectory: TrajectoryId) -> int:
+        with self._access:
+            return super().length(trajectory)
+
+    def held(self) -> tuple[TrajectoryId, ...]:
+        with self._access:
+            return super().held()
+
+    def response(self, trajectory: TrajectoryId) -> Response:
+        with self._access:
+            return super().response(trajectory)
+
+    def release(self, trajectories: Iterable[TrajectoryId]) -> None:
+        with self._access:
+            for trajectory in trajectories:
+                self._places.pop(trajectory, None)
 
     def compact(self) -> int:
-        """Delete closed files in which nothing is needed; return how many."""
-        needed = {place.file for places in self._places.values() for place in places}
-        doomed = [number for number in self._descriptors if number not in needed and number != self._current]
-        for number in doomed:
-            os.close(self._descriptors.pop(number))
+        """Delete closed files that hold no needed response; return how many."""
+        with self._access:
+            needed = {place.file for places in self._places.values() for place in places}
+            doomed = [number for number in self._descriptors if number not in needed and number != self._current]
+            closed = [self._descriptors.pop(number) for number in doomed]
+        for number, descriptor in zip(doomed, closed, strict=True):
+            os.close(descriptor)
             self._path(number).unlink()
         return len(doomed)
 
     def sync(self) -> None:
         """Everything appended so far survives a loss of power."""
-        os.fsync(self._descriptors[self._current])
+        with self._access:  # a descriptor of our own: the file may be closed meanwhile
+            descriptor = os.dup(self._descriptors[self._current])
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Release the files and the lock. A closed store takes no more calls."""
@@ -131,13 +156,16 @@ class PayloadStore(PayloadReader):
     def _check_starts(self, segments: list[Segment]) -> None:
         lengths: dict[TrajectoryId, int] = {}
         for segment in segments:
-            length = lengths.get(segment.trajectory, self.length(segment.trajectory))
-            if not 0 <= segment.start <= length:
-                raise ValueError(f"{segment.trajectory}: a segment starts at {segment.start}, {length} tokens are held")
-            lengths[segment.trajectory] = segment.end
+            trajectory, start = segment.trajectory, segment.start
+            length = lengths.get(trajectory)
+            if length is None:
+                length = super().length(trajectory)  # the lock is taken already
+            if not 0 <= start <= length:
+                raise ValueError(f"{trajectory}: a segment starts at {start}, {length} tokens are held")
+            lengths[trajectory] = start + len(segment.tokens)
 
-    def _segment(self, place: Place) -> Segment:
-        return self._recent.get((place.file, place.offset)) or super()._segment(place)
+    def _segment(self, trajectory: TrajectoryId, place: Place) -> Segment:
+        return self._recent.get((place.file, place.offset)) or super()._segment(trajectory, place)
 
     def _write(self, data: bytes) -> None:
         descriptor, rest = self._descriptors[self._current], memoryview(data)

@@ -1,6 +1,6 @@
-"""What was appended a short while ago, in memory: a response is scored, trained or continued soon after it was told of.
+"""A cache of recently appended segments. A response is usually scored, trained or continued soon after it is appended.
 
-Least recently appended goes first. It holds copies of what is on disk already: dropping any of it costs a read.
+The oldest segments are removed first. All of them are on disk, so a removed one costs a read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from tailrace.store.segment import Segment
 
 _OBJECTS_BYTES = 1024
-"""Of a segment beside its data: the arrays and ids that it is made of."""
+"""Memory of a segment besides its data: its arrays and ids as Python objects."""
 Where = tuple[int, int]
 """File and offset of a record."""
 
@@ -22,7 +22,7 @@ class RecentSegments:
         self._order: deque[tuple[Where, int]] = deque()
 
     def add(self, where: Where, segment: Segment, num_bytes: int) -> None:
-        """``num_bytes``: those of its record."""
+        """Add a segment. ``num_bytes``: size of its record."""
         self._segments[where] = segment
         self._order.append((where, num_bytes + _OBJECTS_BYTES))
         self._num_bytes += num_bytes + _OBJECTS_BYTES

@@ -1,36 +1,36 @@
 """One record of the payload store: a segment as bytes that can prove they are whole.
 
-    magic (4) | header length (4) | body length (4) | crc32 (4) | header (JSON) | body (arrays)
+    magic (4) | header length (4) | body length (4) | crc32 (4) | header | body (arrays)
+
+    header: start (4) | tokens (4) | version (8; -1: none) | epoch (8) | prompt (8) | member (4) | attempt (4) |
+            flags (1: untruncated log-probs, 2: mask) | source (UTF-8)
 
 All numbers are little-endian. The checksum covers both lengths, the header and the body, so a record that was
 cut short, extended or changed anywhere is `DamagedRecord`. The body holds tokens (int32), log-probs (float32),
 then, where the header says so, the untruncated log-probs (float32) and the loss mask (uint8; absent: all ones).
+A run of many responses writes and reads hundreds of thousands of records a step, hence no JSON here.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-import zlib
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.store.segment import Segment
+from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.store.record_frame import MAGIC, PREFIX, PREFIX_BYTES, checksum, framed, unframed
+from tailrace.store.segment import Mask, Segment
 
-MAGIC = b"TRS1"
-_PREFIX = struct.Struct("<4sIII")
-_LENGTHS = struct.Struct("<II")
-PREFIX_BYTES = _PREFIX.size
-
-
-class DamagedRecord(Exception):
-    """The bytes at this place are not a whole record."""
+_HEADER = struct.Struct("<IIqqqIIB")
+_HAS_FULL, _HAS_MASK = 1, 2
+_INT, _FLOAT, _BYTE = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
+_ONES = np.ones(4096, np.uint8)
+_ONES.flags.writeable = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     trajectory: TrajectoryId
     start: int
     version: Version | None
@@ -39,8 +39,7 @@ class RecordHeader:
     has_mask: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """A verified record inside a buffer."""
 
     header: RecordHeader
@@ -49,83 +48,81 @@ class Record:
     """Length of the whole record, prefix included."""
 
     def segment(self) -> Segment:
-        header, count, position = self.header, self.header.num_tokens, 0
+        header = self.header
+        flags = _HAS_FULL * header.has_full_logprobs | _HAS_MASK * header.has_mask
+        return _segment(header.trajectory, header.start, header.version, header.num_tokens, flags, self.body)
 
-        def take(dtype: str) -> np.ndarray:
-            nonlocal position
-            array = np.frombuffer(self.body, dtype=dtype, count=count, offset=position)
-            position += array.nbytes
-            return array
 
-        tokens, logprobs = take("<i4"), take("<f4")
-        return Segment(
-            trajectory=header.trajectory,
-            start=header.start,
-            version=header.version,
-            tokens=tokens,
-            logprobs=logprobs,
-            full_logprobs=take("<f4") if header.has_full_logprobs else None,
-            mask=take("u1") if header.has_mask else np.ones(count, np.uint8),
-        )
+def _segment(
+    trajectory: TrajectoryId, start: int, version: Version | None, count: int, flags: int, body: memoryview
+) -> Segment:
+    position = 12 * count if flags & _HAS_FULL else 8 * count
+    return Segment(
+        trajectory=trajectory,
+        start=start,
+        version=version,
+        tokens=np.frombuffer(body, _INT, count),
+        logprobs=np.frombuffer(body, _FLOAT, count, offset=4 * count),
+        full_logprobs=np.frombuffer(body, _FLOAT, count, offset=8 * count) if flags & _HAS_FULL else None,
+        mask=np.frombuffer(body, _BYTE, count, offset=position) if flags & _HAS_MASK else _ones(count),
+    )
+
+
+def _ones(count: int) -> Mask:
+    return _ONES[:count] if count <= len(_ONES) else np.ones(count, np.uint8)
 
 
 def encode(segment: Segment) -> bytes:
     count = len(segment.tokens)
-    arrays = [np.asarray(segment.tokens, "<i4"), np.asarray(segment.logprobs, "<f4")]
+    arrays = [_typed(segment.tokens, _INT), _typed(segment.logprobs, _FLOAT)]
     if segment.full_logprobs is not None:
-        arrays.append(np.asarray(segment.full_logprobs, "<f4"))
-    mask = np.asarray(segment.mask, "u1")
-    has_mask = not bool(np.all(mask == 1))
+        arrays.append(_typed(segment.full_logprobs, _FLOAT))
+    mask = _typed(segment.mask, _BYTE)
+    has_mask = mask.tobytes() != b"\x01" * count
     if has_mask or mask.shape != (count,):
         arrays.append(mask)
-    if any(array.shape != (count,) for array in arrays):
-        shapes = [array.shape for array in arrays]
-        raise ValueError(f"{segment.trajectory}: the arrays of a segment must have one length, got shapes {shapes}")
-    header = json.dumps(
-        {
-            "trajectory": str(segment.trajectory),
-            "start": segment.start,
-            "version": segment.version,
-            "count": count,
-            "full": segment.full_logprobs is not None,
-            "mask": has_mask,
-        },
-        separators=(",", ":"),
-    ).encode()
-    content = header + b"".join(array.tobytes() for array in arrays)
-    lengths = (len(header), len(content) - len(header))
-    return _PREFIX.pack(MAGIC, *lengths, _checksum(*lengths, content)) + content
+    for array in arrays:
+        if array.shape != (count,):
+            shapes = [array.shape for array in arrays]
+            raise ValueError(f"{segment.trajectory}: the arrays of a segment must have one length, got shapes {shapes}")
+    return framed(_encode_header(segment, count, has_mask), [array.tobytes() for array in arrays])
+
+
+def _typed(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return array if array.dtype is dtype else np.asarray(array, dtype)
+
+
+def _encode_header(segment: Segment, count: int, has_mask: bool) -> bytes:
+    (source, epoch, prompt), member, attempt = segment.trajectory
+    version = -1 if segment.version is None else segment.version
+    flags = _HAS_FULL * (segment.full_logprobs is not None) | _HAS_MASK * has_mask
+    return _HEADER.pack(segment.start, count, version, epoch, prompt, member, attempt, flags) + source.encode()
 
 
 def decode(buffer: memoryview, offset: int = 0) -> Record:
-    """The record that begins at `offset`; `DamagedRecord` unless all of it is there and its checksum holds."""
-    if offset + PREFIX_BYTES > len(buffer):
-        raise DamagedRecord("its first bytes are missing")
-    magic, header_bytes, body_bytes, checksum = _PREFIX.unpack_from(buffer, offset)
-    if magic != MAGIC:
-        raise DamagedRecord(f"it begins with {magic!r}, expected {MAGIC!r}")
-    begin, end = offset + PREFIX_BYTES, offset + PREFIX_BYTES + header_bytes + body_bytes
-    if end > len(buffer):
-        raise DamagedRecord(f"{end - len(buffer)} of its bytes are missing")
-    content = buffer[begin:end]
-    if _checksum(header_bytes, body_bytes, content) != checksum:
-        raise DamagedRecord("its checksum does not match")
-    return Record(
-        header=_parse_header(bytes(content[:header_bytes])), body=content[header_bytes:], num_bytes=end - offset
-    )
+    """Return the record that begins at `offset`; `DamagedRecord` if it is incomplete or its checksum is wrong."""
+    frame = unframed(buffer, offset)
+    return Record(header=_parse_header(bytes(frame.header)), body=frame.body, num_bytes=frame.num_bytes)
 
 
-def _parse_header(text: bytes) -> RecordHeader:
-    fields = json.loads(text)
+def read(data: bytes, trajectory: TrajectoryId) -> Segment:
+    """Return the segment of a record that is known to belong to this response; `DamagedRecord` as in `decode`."""
+    magic, header_bytes, body_bytes, expected = PREFIX.unpack_from(data.ljust(PREFIX_BYTES))
+    content = memoryview(data)[PREFIX_BYTES:]
+    if magic != MAGIC or checksum(header_bytes, body_bytes, content) != expected:
+        return decode(memoryview(data)).segment()  # says what is wrong with it
+    start, count, version, _, _, _, _, flags = _HEADER.unpack_from(content)
+    return _segment(trajectory, start, None if version < 0 else version, count, flags, content[header_bytes:])
+
+
+def _parse_header(data: bytes) -> RecordHeader:
+    start, count, version, epoch, prompt, member, attempt, flags = _HEADER.unpack_from(data)
+    source = data[_HEADER.size :].decode()
     return RecordHeader(
-        trajectory=TrajectoryId.parse(fields["trajectory"]),
-        start=fields["start"],
-        version=fields["version"],
-        num_tokens=fields["count"],
-        has_full_logprobs=fields["full"],
-        has_mask=fields["mask"],
+        trajectory=TrajectoryId(GroupId(source, epoch, prompt), member, attempt),
+        start=start,
+        version=None if version < 0 else Version(version),
+        num_tokens=count,
+        has_full_logprobs=bool(flags & _HAS_FULL),
+        has_mask=bool(flags & _HAS_MASK),
     )
-
-
-def _checksum(header_bytes: int, body_bytes: int, content: bytes | memoryview) -> int:
-    return zlib.crc32(content, zlib.crc32(_LENGTHS.pack(header_bytes, body_bytes)))

@@ -30,9 +30,9 @@ class Segment:
     """The weights that produced the tokens; None for tokens that were not generated (tool results)."""
     tokens: Tokens
     logprobs: Logprobs
-    """Of the distribution really sampled from."""
+    """Log-probs under the distribution that was sampled from, after top-p, top-k and min-p."""
     full_logprobs: Logprobs | None = None
-    """Before top-p, top-k or min-p cut the distribution; None where nothing was cut (then equal to ``logprobs``)."""
+    """Log-probs before top-p, top-k or min-p; None if none of them was used (then equal to ``logprobs``)."""
     mask: Mask
     """1 where the token takes part in the loss."""
 

@@ -1,4 +1,4 @@
-"""Is a safetensors file whole, as far as its header tells? Reads a few kilobytes of it and imports no torch.
+"""Checks whether a safetensors file is complete, from its header. Reads a few kilobytes of it and imports no torch.
 
 A file is 8 bytes with the length of the header, the header (JSON: name to dtype, shape and place), then the tensors one
 after the other without a gap. Whatever contradicts that is damage; a changed byte inside a tensor is not seen here.
@@ -22,7 +22,7 @@ _ITEM_BYTES = {
 
 
 def weights_damage(directory: Path) -> str | None:
-    """What is wrong with the weights of a Hugging Face checkpoint, in a sentence; None if nothing can be seen."""
+    """Return what is wrong with the weights of a Hugging Face checkpoint, in a sentence; None if no damage is found."""
     index = directory / INDEX_NAME
     if not index.is_file():
         single = directory / SINGLE_NAME
@@ -39,7 +39,7 @@ def weights_damage(directory: Path) -> str | None:
 
 
 def tensor_names(directory: Path) -> set[str]:
-    """Names of the tensors of a checkpoint in which ``weights_damage`` sees nothing."""
+    """Return the names of the tensors of a checkpoint for which ``weights_damage`` returns None."""
     index, single = directory / INDEX_NAME, directory / SINGLE_NAME
     if index.is_file():
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
@@ -47,7 +47,7 @@ def tensor_names(directory: Path) -> set[str]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with one file; None if nothing can be seen."""
+    """Return what is wrong with one file; None if no damage is found."""
     try:
         size = path.stat().st_size
         header, start = _read_header(path, size)
@@ -68,7 +68,7 @@ def _shard_damage(path: Path, wanted: set[str]) -> str | None:
 
 
 def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The tensors' entries, and where the first tensor begins."""
+    """Return the entries of the tensors, and the offset of the first tensor."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(size - 8, _LONGEST_HEADER):

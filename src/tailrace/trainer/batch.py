@@ -25,7 +25,7 @@ class Sample:
     response: Response
     score: float
     is_truncated: bool = False
-    """Cut off by its token budget."""
+    """Whether its token budget ended it."""
 
     def __post_init__(self) -> None:
         if self.response.trajectory != self.trajectory:

@@ -42,17 +42,17 @@ class MicroBatch:
     advantages_B: Tensor
 
     def spread(self, values_N: Tensor) -> Tensor:
-        """Per-token values in their places of a B x T tensor, zero elsewhere."""
+        """Return per-token values as a B x T tensor, zero where there is no token."""
         num_places = self.mask_BT.numel()
         return values_N.new_zeros(num_places).scatter(0, self.place_N, values_N).view(self.mask_BT.shape)
 
     def is_finite(self, logprobs_BT: Tensor) -> Tensor:
-        """Of each response: whether all tokens that take part in the loss have a finite log-prob."""
+        """Return for each response whether all its loss tokens have a finite log-prob."""
         return (logprobs_BT.detach().isfinite() | ~self.mask_BT).all(dim=1)
 
 
 def cut(samples: Sequence[Sample], *, sees_trees: bool, max_tokens: int, overhead_tokens: int) -> list[list[int]]:
-    """Indices into ``samples``, one list per micro-batch.
+    """Return indices into ``samples``, one list per micro-batch.
 
     A model that sees no trees computes whole rows, padding included: those of similar length go together then.
     """

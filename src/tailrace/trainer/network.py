@@ -31,7 +31,7 @@ LOGITS_PER_CHUNK = 2**28
 class TokenScores:
     logprobs_N: Tensor
     entropy_N: Tensor
-    """Of the distribution a token was drawn from; without gradient."""
+    """Entropy of the distribution from which a token was drawn, without gradient."""
 
 
 def resolve_device(name: str) -> torch.device:

@@ -31,7 +31,7 @@ def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_nor
     return float(clip_grad_norm_(parameters, max_grad_norm))
 
 
-def step(optimizer: torch.optim.Optimizer, *, learning_rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+def step(optimizer: torch.optim.Optimizer, settings: TrainerSettings, *, learning_rate: float) -> None:
+    for group, weight_decay in zip(optimizer.param_groups, (settings.weight_decay, 0.0), strict=True):
+        group |= {"lr": learning_rate, "betas": settings.betas, "weight_decay": weight_decay}
     optimizer.step()

@@ -27,7 +27,7 @@ class Totals:
         self._finite: list[tuple[Sequence[Sample], Tensor]] = []
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
-        """Groups of this step; all of them or, when one was here before, none."""
+        """Add groups to the step: all of them or, if one of them was added before, none."""
         names = [group[0].trajectory.group for group in groups]
         for name in names:
             if name in self.groups:

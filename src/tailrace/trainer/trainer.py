@@ -1,8 +1,8 @@
-"""One optimizer step per batch, fed in one piece or as a stream.
+"""One optimizer step per batch, given in one piece or in several.
 
 ``accumulate`` adds the gradients of unnormalised loss sums; ``finish_step`` divides them once by the denominator of
 the whole batch, clips, steps and counts the new version. ``train`` is ``accumulate`` then ``finish_step``: there is
-no second path, so a streamed batch has the gradient of the same batch given whole.
+no second path, so a batch that comes in pieces has the gradient of the same batch given whole.
 
 A step whose log-probs or gradient are not finite is refused: ``FloatingPointError``, weights, optimizer and version
 as before. On CPU the same inputs on the same number of threads give the same weights, bit for bit.
@@ -11,18 +11,20 @@ as before. On CPU the same inputs on the same number of threads give the same we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.config.variants import CORRECTIONS, ESTIMATORS
+from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
-from tailrace.trainer import blame, checkpoint, dispatch, lora, optimizer, tree_attention
+from tailrace.store.segment import Logprobs
+from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.dispatch import Judged
@@ -59,11 +61,7 @@ class Trainer:
         seed: int,
         max_response_length: int | None = None,
     ) -> None:
-        if CORRECTIONS[algorithm.importance_sampling.type].is_active and algorithm.old_logprobs == "behaviour":
-            raise ValueError(
-                "importance_sampling needs old_logprobs = 'recompute': with 'behaviour' the ratio itself "
-                "starts from the rollout's log-probs and there is nothing left to correct"
-            )
+        loss_rules.refuse_contradictions(algorithm)
         torch.manual_seed(seed)
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
@@ -82,15 +80,17 @@ class Trainer:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
             self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
-        self._estimator = ESTIMATORS[algorithm.advantage_estimator]
         self.critic = None
-        if self._estimator.needs_critic:
+        if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
             self.critic = Critic(
                 model_path, device=device, model=model, settings=settings, algorithm=algorithm, autocast=autocast
             )
-        self._overlong = Overlong(algorithm.overlong, max_response_length=max_response_length)
+        self._max_response_length = max_response_length
+        self._overlong = self._bind(algorithm)
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._totals = Totals()
+        self._step_loss: AlgorithmSettings | None = None
+        """Loss settings of the step's first groups; None: the step has not begun."""
         self._identity = checkpoint.identity(
             model=model, settings=settings, algorithm=algorithm, temperature=temperature, max_steps=max_steps, seed=seed
         )
@@ -99,43 +99,55 @@ class Trainer:
         self.accumulate(groups)
         return self.finish_step()
 
-    def accumulate(self, groups: Sequence[Sequence[Sample]]) -> None:
-        """Add whole groups to the current step."""
-        samples, advantage_of = self._judge(groups)
-        has_gradient = [self._has_gradient(*pair) for pair in zip(samples, advantage_of, strict=True)]
+    def accumulate(self, groups: Sequence[Sequence[Sample]], loss: AlgorithmSettings | None = None) -> None:
+        """Add whole groups to the current step. ``loss``: other settings than those the trainer was made with."""
+        algorithm = self._algorithm if loss is None else loss
+        if algorithm != self._algorithm:
+            loss_rules.refuse_unfit(algorithm, self._algorithm)
+        overlong = self._overlong if algorithm is self._algorithm else self._bind(algorithm)
+        samples, advantage_of = self._judge(groups, algorithm, overlong)
+        has_gradient = [
+            not overlong.drops(sample) and self._has_gradient(advantage, algorithm)
+            for sample, advantage in zip(samples, advantage_of, strict=True)
+        ]
         for learn in (True, False):
-            chosen = [
-                index for index, sample in enumerate(samples) if has_gradient[index] == learn and len(sample.response)
-            ]
-            for places in cut(
-                [samples[index] for index in chosen],
-                sees_trees=tree_attention.sees_trees(self.model),
-                max_tokens=self._settings.max_tokens_per_gpu,
-                overhead_tokens=self._overhead_tokens,
-            ):
-                members = [chosen[place] for place in places]
-                micro = collate(
-                    [samples[index] for index in members],
-                    [advantage_of[index] for index in members],
-                    self.version,
-                    self._network.device,
-                )
-                self._accumulate_one(micro, learn=learn)
+            chosen = [index for index in range(len(samples)) if has_gradient[index] == learn]
+            for micro, _ in self._micro_batches(samples, advantage_of, chosen):
+                self._accumulate_one(micro, algorithm, learn=learn)
 
-    def finish_step(self) -> StepResult:
-        """Divide, clip, step. A batch without a single loss token changes no weight but still is a version."""
-        totals, self._totals = self._totals, Totals()
+    def finish_step(self, settings: TrainerSettings | None = None) -> StepResult:
+        """Divide, clip, step. A batch without a single loss token changes no weight but still is a version.
+
+        ``settings``: for this step, other settings of the optimizer than those the trainer was made with.
+        """
+        settings = settings or self._settings
+        totals = self._totals
         if not totals.groups:
             raise ValueError(f"step {self.version} has no groups to train on")
-        rate = learning_rate(self.version, self._settings, max_steps=self._max_steps)
+        rate = learning_rate(self.version, settings, max_steps=self._max_steps)
         try:
-            applied = self._apply(totals, rate)
+            applied = self._apply(totals, settings, rate)
         finally:
-            self._optimizer.zero_grad(set_to_none=True)
-            if self.critic is not None:
-                self.critic.optimizer.zero_grad(set_to_none=True)
+            self.discard_step()
         self.version = Version(self.version + 1)
         return StepResult(version=self.version, metrics=totals.metrics() | applied)
+
+    def discard_step(self) -> None:
+        """Discard the accumulated gradients."""
+        self._totals, self._step_loss = Totals(), None
+        self._optimizer.zero_grad(set_to_none=True)
+        if self.critic is not None:
+            self.critic.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def forward(self, samples: Sequence[Sample]) -> list[Logprobs]:
+        """Return the log-probs of the tokens of each response under the current weights."""
+        found: list[Logprobs] = [np.empty(0, np.float32) for _ in samples]
+        for micro, members in self._micro_batches(samples, [0.0] * len(samples), range(len(samples))):
+            logprobs_BT = micro.spread(self._network.score(micro).logprobs_N).float().cpu().numpy()
+            for index, logprobs_T in zip(members, logprobs_BT, strict=True):
+                found[index] = logprobs_T[: len(samples[index].response)]
+        return found
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order.
@@ -171,49 +183,73 @@ class Trainer:
             critic=self.critic,
             identity=self._identity,
         )
-        self._totals = Totals()
+        self.discard_step()
 
-    def _judge(self, groups: Sequence[Sequence[Sample]]) -> tuple[list[Sample], list[float]]:
+    def _bind(self, algorithm: AlgorithmSettings) -> Overlong:
+        return Overlong(algorithm.overlong, max_response_length=self._max_response_length)
+
+    def _micro_batches(
+        self, samples: Sequence[Sample], advantage_of: Sequence[float], chosen: Iterable[int]
+    ) -> Iterator[tuple[MicroBatch, list[int]]]:
+        """The chosen samples that have tokens, and which of them each micro-batch holds."""
+        chosen = [index for index in chosen if len(samples[index].response)]
+        for places in cut(
+            [samples[index] for index in chosen],
+            sees_trees=tree_attention.sees_trees(self.model),
+            max_tokens=self._settings.max_tokens_per_gpu,
+            overhead_tokens=self._overhead_tokens,
+        ):
+            members = [chosen[place] for place in places]
+            yield (
+                collate(
+                    [samples[index] for index in members],
+                    [advantage_of[index] for index in members],
+                    self.version,
+                    self._network.device,
+                ),
+                members,
+            )
+
+    def _judge(
+        self, groups: Sequence[Sequence[Sample]], algorithm: AlgorithmSettings, overlong: Overlong
+    ) -> tuple[list[Sample], list[float]]:
         """Samples in training order, as they are trained, with their advantages."""
-        ordered = mask_stale(in_groups(sample for group in groups for sample in group), self.version, self._algorithm)
+        ordered = mask_stale(in_groups(sample for group in groups for sample in group), self.version, algorithm)
         given = [sample for group in ordered for sample in group]
         if len({sample.trajectory for sample in given}) != len(given):
             raise ValueError(f"step {self.version} was given a trajectory twice")
-        if self._estimator.whitens_batch and self._totals.groups:
-            raise ValueError(
-                f"{self._algorithm.advantage_estimator} whitens advantages over the batch, so step {self.version}"
-                " cannot be trained in pieces; give its groups at once"
-            )
+        if self._step_loss is not None:
+            loss_rules.refuse_mixture(algorithm, self._step_loss, self.version)
         self._totals.add_groups(ordered)
-        self._totals.add_sums(self._overlong.sums(given))
-        samples = self._overlong.apply(given)
+        self._totals.add_sums(overlong.sums(given))
+        self._step_loss = self._step_loss or algorithm
+        samples = overlong.apply(given)
         judged = Judged(
             scores_B=torch.tensor([sample.score for sample in samples], dtype=torch.float64),
             group_B=torch.tensor([number for number, group in enumerate(ordered) for _ in group], dtype=torch.int64),
             num_tokens_B=torch.tensor([sample.num_loss_tokens for sample in samples], dtype=torch.float64),
         )
-        return samples, dispatch.judge(judged, self._algorithm).tolist()
+        return samples, dispatch.judge(judged, algorithm).tolist()
 
-    def _has_gradient(self, sample: Sample, advantage: float) -> bool:
-        """Without advantage, KL term and critic a response has none: it is scored for the metrics only."""
-        if self._overlong.drops(sample):
-            return False
-        return advantage != 0.0 or self._algorithm.kl_loss_coef > 0 or self.critic is not None
+    def _has_gradient(self, advantage: float, algorithm: AlgorithmSettings) -> bool:
+        """Whether a response has a gradient. Without advantage, KL term and critic it has none, and is scored only for
+        the metrics."""
+        return advantage != 0.0 or algorithm.kl_loss_coef > 0 or self.critic is not None
 
-    def _accumulate_one(self, micro: MicroBatch, *, learn: bool) -> None:
-        reference_BT = self._score_reference(micro) if self._algorithm.kl_loss_coef > 0 else None
+    def _accumulate_one(self, micro: MicroBatch, algorithm: AlgorithmSettings, *, learn: bool) -> None:
+        reference_BT = self._score_reference(micro) if algorithm.kl_loss_coef > 0 else None
         with torch.set_grad_enabled(learn):
             advantages_BT = self._criticize(micro, learn=learn) if self.critic else micro.advantages_B[:, None]
             scores = self._network.score(micro)
             logprobs_BT, entropy_BT = micro.spread(scores.logprobs_N), micro.spread(scores.entropy_N)
-            found = objective(micro, advantages_BT, logprobs_BT, entropy_BT, reference_BT, self._algorithm)
+            found = objective(micro, advantages_BT, logprobs_BT, entropy_BT, reference_BT, algorithm)
         if learn:
             found.loss.backward()
         self._totals.add(micro, found, logprobs_BT)
 
     @torch.no_grad()
     def _score_reference(self, micro: MicroBatch) -> Tensor:
-        """By the starting model: a copy of its own, or the trained model with its adapter off."""
+        """Return log-probs under the starting model: a separate copy, or the trained model with its adapter off."""
         if self.adapter is None:
             assert self._reference is not None
             return micro.spread(self._reference.score(micro).logprobs_N)
@@ -221,7 +257,7 @@ class Trainer:
             return micro.spread(self._network.score(micro).logprobs_N)
 
     def _criticize(self, micro: MicroBatch, *, learn: bool) -> Tensor:
-        """Advantages by token; the critic's gradients are added on the way."""
+        """Return the advantage of each token. If ``learn``, also add the critic's gradients."""
         assert self.critic is not None
         found = self.critic.criticize(micro)
         if learn:
@@ -229,31 +265,31 @@ class Trainer:
         self._totals.add_sums(found.sums)
         return found.advantages_BT
 
-    def _apply(self, totals: Totals, rate: float) -> dict[str, float]:
-        """The optimizer step, of policy and critic or of neither; returns gradient norms and learning rates."""
+    def _apply(self, totals: Totals, settings: TrainerSettings, rate: float) -> dict[str, float]:
+        """Take the optimizer step of policy and critic, or of neither. Return gradient norms and learning rates."""
         if suspects := totals.not_finite():
             names = blame.names(self._network, suspects)
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
         learners = {"actor": (self.model, self._optimizer, rate)}
         if self.critic is not None:
-            critic_rate = rate * self._algorithm.critic_learning_rate / self._settings.learning_rate
+            critic_rate = rate * self._algorithm.critic_learning_rate / settings.learning_rate
             learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
         found: dict[str, float] = {}
         for name, (model, _, its_rate) in learners.items():
             grad_norm = optimizer.average_and_clip(
-                model, denominator=totals.denominator(), max_grad_norm=self._settings.max_grad_norm
+                model, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm
             )
             if not math.isfinite(grad_norm):
                 raise FloatingPointError(f"step {self.version}: the norm of the {name}'s gradient is {grad_norm}")
             found |= {f"{name}/grad_norm": grad_norm, f"{name}/lr": its_rate}
         if totals.denominator():
             for _, its_optimizer, its_rate in learners.values():
-                optimizer.step(its_optimizer, learning_rate=its_rate)
+                optimizer.step(its_optimizer, settings, learning_rate=its_rate)
         return found
 
 
 def _untied(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor once, under its first name."""
+    """Return each tensor once, under its first name."""
     seen: set[tuple[int, torch.Size]] = set()
     for name, tensor in weights.items():
         key = (tensor.data_ptr(), tensor.shape)

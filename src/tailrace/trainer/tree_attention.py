@@ -50,7 +50,7 @@ class Block:
     num_rows: int
     num_queries: int
     num_keys: int
-    """Of each row, padding included."""
+    """Keys of each row, padding included."""
     mask_BQL: Tensor | None
     """Which keys a query sees; None where queries are keys: those up to its own."""
 
@@ -63,9 +63,9 @@ class TreeInput:
     positions_U: Tensor
     blocks: tuple[Block, ...]
     queries: Tensor
-    """The nodes that ask, row after row, block after block."""
+    """The nodes that serve as queries, row after row, block after block."""
     keys: Tensor
-    """The nodes that are looked at, likewise."""
+    """The nodes that serve as keys, row after row, block after block."""
     place_U: Tensor
     """Where each node is among ``queries``."""
 

@@ -1,1 +1,1 @@
-"""Versions of the weights on their way from the trainer to the rollout instances."""
+"""How versions of the weights get from the trainer to the rollout instances."""

@@ -1,46 +1,62 @@
 """What a weight channel promises, whatever it is made of (shared memory, an object store, device to device).
 
-* One writer, any number of readers; versions only grow.
-* ``pull`` gives one whole version, never a mixture, and says which one it is.
-* A publish that fails, or whose process dies, leaves the version before it readable.
-* Readers share, and never wait for a publish: the version before it stays where it is meanwhile.
-* The writer comes first. A publish overwrites what is oldest; it waits for those who still read that, for nobody who
-  came later, and neither for the dead nor without end.
+* It has one writer and any number of readers. Version numbers only grow.
+* One ``fetch`` returns slices of one version, never of two, and says which version it is.
+* If a publish fails or its process dies, the previous version stays readable.
+* A reader never waits for a publish: meanwhile it reads the previous version.
+* A publish overwrites the oldest version. It waits for reads of that version that are still going on, but not for reads
+  that began later, not for dead readers, and never longer than a limit.
+
+The writer's side is a ``WeightSink``; it has a ``ChannelAddress``. A reader opens that address (``weights/sources.py``)
+and gets a ``WeightSource``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.core.ids import Version
+from tailrace.weights.address import ChannelAddress
+from tailrace.weights.sharding import Holding, Parameter
+from tailrace.weights.transfer_plan import Slice, Transfer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Pulled(NamedTuple):
+class Fetched(NamedTuple):
     version: Version
-    weights: dict[str, Tensor]
-    """Copies of one's own, by Hugging Face name."""
+    slices: dict[Slice, Tensor]
+    """Copies that belong to the caller."""
 
 
 class VersionNotPublished(LookupError):
-    """The channel does not hold the version asked for, nor a later one."""
+    """The channel holds neither the version asked for nor a later one."""
 
 
 class CorruptWeights(RuntimeError):
-    """No copy of what the channel holds matches its checksums."""
+    """Every copy read from the channel differs from its checksums."""
 
 
 class WeightSink(Protocol):
+    @property
+    def address(self) -> ChannelAddress: ...
     def publish(self, version: Version, weights: Iterable[tuple[str, Tensor]]) -> None: ...
     def close(self) -> None: ...
 
 
 class WeightSource(Protocol):
-    def pull(self, minimum_version: Version) -> Pulled:
-        """The newest version, which is at least ``minimum_version``, or ``VersionNotPublished``."""
+    def parameters(self) -> Sequence[Parameter]:
+        """The parameters of the model that is published."""
+        ...
+
+    def senders(self) -> Sequence[Holding]:
+        """The workers that slices can be fetched from, and what each of them holds."""
+        ...
+
+    def fetch(self, minimum_version: Version, transfers: Sequence[Transfer]) -> Fetched:
+        """Fetch these slices of the newest version; ``VersionNotPublished`` if it is below ``minimum_version``."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,7 @@
-"""From slices to what a worker keeps, and back: the same values, bit for bit, in another arrangement."""
+"""Cuts slices out of a worker's tensors, and puts a worker's tensors together from slices.
+
+Values stay the same, bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from tailrace.weights.plan import Slice, Transfer
 from tailrace.weights.sharding import Box, Holding, Piece, contains, overlap, volume
+from tailrace.weights.transfer_plan import Slice, Transfer
 
 
 def region(box: Box, origin: tuple[int, ...]) -> tuple[slice, ...]:
-    """The box as an index into a tensor whose first element is at ``origin``."""
+    """Return the index of a box in a tensor whose first element is at ``origin``."""
     return tuple(slice(start - at, stop - at) for (start, stop), at in zip(box, origin, strict=True))
 
 
 def cut(holding: Holding, tensors: Mapping[str, Tensor], wanted: Slice) -> Tensor:
-    """A slice of what a worker keeps; a view."""
+    """Return a view of one slice of a worker's tensors."""
     for piece in holding.pieces:
         if piece.parameter == wanted.parameter and contains(piece.box, wanted.box):
             origin = tuple(start - at for (start, _), at in zip(piece.box, piece.offset, strict=True))
             return tensors[piece.tensor][region(wanted.box, origin)]
-    raise ValueError(f"{holding.worker} does not keep {wanted.parameter} {wanted.box}")
+    raise ValueError(f"{holding.worker} does not hold {wanted.parameter} {wanted.box}")
 
 
 def gather(holding: Holding, slices: Mapping[Slice, Tensor]) -> Iterator[tuple[Piece, Tensor]]:
-    """Every piece of a worker, put together from slices; a slice that is a whole piece is given as it is."""
+    """Put every piece of a worker together from slices. A slice that is a whole piece is not copied."""
     by_parameter: dict[str, list[tuple[Box, Tensor]]] = {}
     for (parameter, box), tensor in slices.items():
         by_parameter.setdefault(parameter, []).append((box, tensor))
@@ -35,7 +38,7 @@ def gather(holding: Holding, slices: Mapping[Slice, Tensor]) -> Iterator[tuple[P
 
 
 def join(box: Box, parts: Iterable[tuple[Box, Tensor]]) -> Tensor:
-    """A box, from parts that cover it."""
+    """Put a box together from parts that cover it."""
     inside = [(part, tensor) for part, tensor in parts if volume(overlap(box, part)) or part == box]
     for part, tensor in inside:
         if part == box:
@@ -49,7 +52,7 @@ def join(box: Box, parts: Iterable[tuple[Box, Tensor]]) -> Tensor:
 
 
 def receive(holding: Holding, transfers: Iterable[Transfer], fetch: Callable[[Transfer], Tensor]) -> dict[str, Tensor]:
-    """A worker's own tensors, made from what a plan lets it fetch."""
+    """Fetch the transfers of a plan that go to this worker, and make its tensors from them."""
     slices = {transfer.slice: fetch(transfer) for transfer in transfers if transfer.receiver == holding.worker}
     tensors: dict[str, Tensor] = {}
     shapes = dict(holding.tensors)

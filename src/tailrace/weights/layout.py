@@ -1,7 +1,7 @@
-"""Where each tensor lies in a block of bytes: name -> (offset, shape, dtype).
+"""Table of the tensors in a block of bytes: name, offset, shape and dtype.
 
-Offsets are multiples of ``ALIGNMENT``, in the order given; tensors do not overlap. The table is pure data and goes
-through JSON unchanged.
+Tensors lie in the order given and do not overlap. Offsets are multiples of ``ALIGNMENT``. The table can be written as
+JSON and read back unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Entry:
 
     @property
     def padded_bytes(self) -> int:
-        """Up to the next entry."""
+        """Number of bytes up to the next entry."""
         return align(self.num_bytes)
 
 
@@ -41,7 +41,7 @@ class WeightLayout:
 
     @classmethod
     def build(cls, tensors: Iterable[tuple[str, Sequence[int], str]]) -> Self:
-        """From names, shapes and dtypes (``float32``, ``bfloat16``, ...)."""
+        """Make a layout from (name, shape, dtype) of each tensor; a dtype is ``float32``, ``bfloat16`` and so on."""
         entries: list[Entry] = []
         offset = 0
         for name, shape, dtype in tensors:
@@ -50,7 +50,7 @@ class WeightLayout:
             entries.append(Entry(name=name, offset=offset, shape=tuple(shape), dtype=dtype))
             offset += entries[-1].padded_bytes
         if len({entry.name for entry in entries}) != len(entries):
-            raise ValueError("a name occurs twice in the layout")
+            raise ValueError("two tensors of the layout have the same name")
         return cls(entries=tuple(entries))
 
     @property

@@ -1,15 +1,17 @@
-"""The file behind the shared-memory channel: who may read which bytes when.
+"""The file of the shared-memory channel.
 
-    prologue   magic, format, lengths              written once, before the file gets its name
-    records    two of them, written in turn        generation, version, slot, checksum of the slot's table
-    begun      the generation being written        raised before the first byte of a slot changes
-    layout     JSON
-    slot 0, slot 1                                 a table of one checksum per tensor, then the tensors
+    prologue        magic, format, lengths; written once, before the file gets its name
+    two records     generation, version and checksum of a slot's table, then a checksum of the record itself
+    begun           the generation that is being written; raised before the first byte of its slot changes
+    layout          JSON
+    two slots       a table with one checksum per tensor, then the tensors
 
-Generation g lies in slot g % 2 and is announced by record g % 2. A record counts only if its own checksum is right,
-and the record with the highest generation is the newest; so a writer that dies at any moment leaves the generation
-before it announced and untouched. The writer of generation g + 2 is the first to overwrite slot g % 2; by then g + 1 is
-announced, so nobody begins to read that slot any more, and it waits (``slot_locks``) for those who still do.
+Every published version gets the next *generation* number. Generation g lies in slot g % 2 and is announced by record
+g % 2. A record is valid if its own checksum is right. The valid record with the highest generation is the newest. So if
+a writer dies at any moment, the previous generation is still announced and unchanged.
+
+Slot g % 2 is overwritten by generation g + 2. Before that, generation g + 1 has been announced, so no new read of the
+slot begins, and the writer waits for reads that are still going on (``slot_locks.py``).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.weights.channel_files import unfinished
 from tailrace.weights.layout import WeightLayout, align
 from tailrace.weights.slot_locks import SlotLocks
 
@@ -37,6 +40,7 @@ RECORD = struct.Struct("<QqI")  # generation, version, checksum of the slot's ta
 RECORD_OFFSETS = (64, 128)
 BEGUN_OFFSET = 192
 LAYOUT_OFFSET = 256
+NUM_SLOTS = 2
 PAGE = 4096
 SUM_COLUMNS = 512
 
@@ -48,14 +52,14 @@ class Record(NamedTuple):
 
 
 class MappedFile:
-    """A mapped channel file. Creating one replaces whatever had its name."""
+    """A channel file, mapped into memory."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self.path = path
         handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self._close_handle = weakref.finalize(self, os.close, handle)
         self.inode = os.fstat(handle).st_ino
-        self._locks = SlotLocks(handle)
+        self.locks = SlotLocks(handle)
         self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         magic, file_format, layout_bytes, _ = PROLOGUE.unpack_from(self._map, 0)
         if magic != MAGIC or file_format != FORMAT:
@@ -66,10 +70,10 @@ class MappedFile:
 
     @classmethod
     def create(cls, path: Path, layout: WeightLayout) -> Self:
-        """A reader never sees the file half made: it gets its name last."""
+        """Make an empty channel file. It gets its name when it is complete, and replaces a file of the same name."""
         text = layout.to_json().encode()
         num_bytes = file_bytes(layout)
-        unnamed = path.with_name(path.name + ".new")
+        unnamed = unfinished(path)
         unnamed.unlink(missing_ok=True)
         handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -85,49 +89,45 @@ class MappedFile:
         return cls(path, writable=True)
 
     def latest(self) -> Record | None:
-        """The newest generation that was announced, if any."""
+        """Return the record of the newest generation, or None if nothing has been published."""
         records = [record for record in map(self._record, RECORD_OFFSETS) if record is not None]
         return max(records, default=None)
 
     def announce(self, record: Record) -> None:
         body = RECORD.pack(*record)
-        offset = RECORD_OFFSETS[record.generation % 2]
+        offset = RECORD_OFFSETS[record.generation % NUM_SLOTS]
         self._map[offset : offset + RECORD.size + 4] = body + zlib.crc32(body).to_bytes(4, "little")
 
     @property
     def begun(self) -> int:
-        """The highest generation of which bytes may have been written."""
+        """The highest generation that the writer has begun to write."""
         return int.from_bytes(self._map[BEGUN_OFFSET : BEGUN_OFFSET + 8], "little")
 
     @begun.setter
     def begun(self, generation: int) -> None:
         self._map[BEGUN_OFFSET : BEGUN_OFFSET + 8] = generation.to_bytes(8, "little")
 
-    def share(self, generation: int) -> bool:
-        """Whether its slot may be read now; until ``leave`` its writer waits, if not for ever."""
-        return self._locks.share(generation % 2)
+    def begin_read(self, generation: int) -> None:
+        """From now until ``end_read``, the writer waits before it overwrites this generation, up to its limit."""
+        self.locks.begin_read(generation % NUM_SLOTS)
 
-    def own(self, generation: int, *, patience_s: float) -> bool:
-        """Whether nobody reads its slot, after waiting for those who do."""
-        return self._locks.own(generation % 2, patience_s=patience_s)
-
-    def leave(self, generation: int) -> None:
-        self._locks.leave(generation % 2)
+    def end_read(self, generation: int) -> None:
+        self.locks.end_read(generation % NUM_SLOTS)
 
     def table(self, generation: int) -> NDArray[np.uint32]:
-        """Checksums of a generation's tensors, in layout order; a view."""
+        """Return a view of the checksums of a generation's tensors, in layout order."""
         offset = self._slot_offset(generation)
         return np.frombuffer(self._map, np.uint32, len(self.layout.entries), offset)
 
     def tensor_bytes(self, generation: int, index: int) -> NDArray[np.uint8]:
-        """A tensor's bytes and the padding behind them; a view."""
+        """Return a view of a tensor's bytes, with the padding after them."""
         entry = self.layout.entries[index]
         offset = self._slot_offset(generation) + self._table_bytes + entry.offset
         return np.frombuffer(self._map, np.uint8, entry.padded_bytes, offset)
 
     def close(self) -> None:
         self._close_handle()
-        # Where somebody (a traceback, for one) still holds a view, the mapping goes with the last of them.
+        # If a view still exists (in a traceback, for instance), the mapping is removed together with the last view.
         with contextlib.suppress(BufferError):
             self._map.close()
 
@@ -138,11 +138,14 @@ class MappedFile:
         return record if record.generation and zlib.crc32(body) == checksum else None
 
     def _slot_offset(self, generation: int) -> int:
-        return self._slots_offset + (generation % 2) * _slot_bytes(self.layout)
+        return self._slots_offset + (generation % NUM_SLOTS) * _slot_bytes(self.layout)
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """At memory speed: column sums of the 64-bit words, then a CRC of those. Any changed bit changes it."""
+    """Return a checksum that any single changed bit changes: a CRC of column sums of the 64-bit words.
+
+    Adding up columns runs at the speed of memory, which a CRC of all bytes does not.
+    """
     words = data.view(np.uint64)
     num_whole = len(words) // SUM_COLUMNS * SUM_COLUMNS
     sums = words[:num_whole].reshape(-1, SUM_COLUMNS).sum(axis=0, dtype=np.uint64)
@@ -152,8 +155,8 @@ def checksum(data: NDArray[np.uint8]) -> int:
 
 
 def file_bytes(layout: WeightLayout) -> int:
-    """Size of the channel file of a layout."""
-    return align(LAYOUT_OFFSET + len(layout.to_json().encode()), PAGE) + 2 * _slot_bytes(layout)
+    """Return the size of a channel file with this layout."""
+    return align(LAYOUT_OFFSET + len(layout.to_json().encode()), PAGE) + NUM_SLOTS * _slot_bytes(layout)
 
 
 def _slot_bytes(layout: WeightLayout) -> int:
@@ -161,7 +164,7 @@ def _slot_bytes(layout: WeightLayout) -> int:
 
 
 def _allocate(handle: int, num_bytes: int, directory: Path) -> None:
-    """Reserve every byte now: without it, a full memory file system kills the process at some later write."""
+    """Reserve all bytes now. Otherwise a later write kills the process if the memory file system is full by then."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, num_bytes)
@@ -169,5 +172,7 @@ def _allocate(handle: int, num_bytes: int, directory: Path) -> None:
             os.truncate(handle, num_bytes)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, f"two versions of the weights need {num_bytes} bytes in {directory}") from error
+            raise OSError(
+                errno.ENOSPC, f"no room for two versions of the weights, {num_bytes} bytes, in {directory}"
+            ) from error
         raise

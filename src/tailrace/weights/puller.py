@@ -1,34 +1,66 @@
-"""One engine's side of a pull: it fetches the slices its layout needs, and nothing else."""
+"""The receiving side of a pull: fetches the slices that the receiver holds, and no others."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.core.ids import Version
-from tailrace.weights.channel import Pulled
+from tailrace.weights.address import ChannelAddress
+from tailrace.weights.channel import WeightSource
 from tailrace.weights.converter import gather
-from tailrace.weights.plan import Links, plan
-from tailrace.weights.sharding import Holding, whole
-from tailrace.weights.shared_memory import WeightReader
+from tailrace.weights.sharding import Holding
+from tailrace.weights.transfer_plan import Links, Slice, Transfer, plan_transfers
 
-PARAMETER_SERVER = "parameter server"
-"""The replica on this node: every engine of a node pulls from the one channel file."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Pulled(NamedTuple):
+    version: Version
+    weights: tuple[dict[str, Tensor], ...]
+    """For each holding, in the receiver's order: its part of each of its parameters, by Hugging Face name."""
 
 
 class Puller:
-    def __init__(self, reader: WeightReader, engine: Holding) -> None:
-        self._reader, self._engine = reader, engine
-        parameters = reader.parameters()
-        transfers = plan(parameters, [whole(parameters, PARAMETER_SERVER)], [engine], Links())
-        self._slices = [transfer.slice for transfer in transfers]
+    """Pulls versions for one receiver, which may have several holdings (one per rank).
 
-    @classmethod
-    def open(cls, path: Path, engine: Holding) -> Self:
-        return cls(WeightReader.open(path), engine)
+    All holdings of the receiver get the same version. Ranks in processes of their own have a puller each.
+    """
 
-    def pull(self, minimum_version: Version) -> Pulled:
-        """The newest version: of each parameter that the engine keeps, the part it keeps."""
-        version, slices = self._reader.fetch(minimum_version, self._slices)
-        weights = {piece.parameter: tensor for piece, tensor in gather(self._engine, slices)}
-        return Pulled(version, weights)
+    def __init__(
+        self,
+        receiver: Sequence[Holding],
+        open_source: Callable[[ChannelAddress], WeightSource],
+        links: Links | None = None,
+    ) -> None:
+        self._receiver, self._open_source = tuple(receiver), open_source
+        self._links = Links() if links is None else links
+        self._opened: _OpenedSource | None = None
+
+    def pull(self, address: ChannelAddress, minimum_version: Version) -> Pulled:
+        """Pull the newest version, which must be at least ``minimum_version``."""
+        opened = self._open(address)
+        version, slices = opened.source.fetch(minimum_version, opened.transfers)
+        return Pulled(version, tuple(_parts(holding, slices) for holding in self._receiver))
+
+    def _open(self, address: ChannelAddress) -> _OpenedSource:
+        """Return the open source of this address. A different one that was open before is closed."""
+        if self._opened is None or self._opened.address != address:
+            if self._opened is not None:
+                self._opened.source.close()
+                self._opened = None
+            source = self._open_source(address)
+            transfers = plan_transfers(source.parameters(), source.senders(), self._receiver, self._links)
+            self._opened = _OpenedSource(address, source, transfers)
+        return self._opened
+
+
+class _OpenedSource(NamedTuple):
+    address: ChannelAddress
+    source: WeightSource
+    transfers: tuple[Transfer, ...]
+
+
+def _parts(holding: Holding, slices: dict[Slice, Tensor]) -> dict[str, Tensor]:
+    return {piece.parameter: tensor for piece, tensor in gather(holding, slices)}

@@ -1,15 +1,15 @@
-"""One table of who keeps which part of the model where: trainer, parameter server and engines alike.
+"""Which worker holds which part of the model, for trainers, parameter servers and engines.
 
-A *parameter* is a tensor by its Hugging Face name. A *worker* keeps tensors of its own, each made of *pieces*: a box of
-a parameter, and where in the worker's tensor it lies.
+A *parameter* is a tensor of the model, by its Hugging Face name. A *worker* holds tensors of its own. Each of them
+consists of *pieces*: a piece is a box of a parameter and its place in the worker's tensor.
 
     q_proj  [ head 0 | head 1 | head 2 | head 3 ]          worker 1 of 2, fused:
     k_proj  [ head 0 | head 1 ]                            qkv_proj  [ q 2 | q 3 | k 1 | v 1 ]
     v_proj  [ head 0 | head 1 ]
 
-* Query heads are given out in whole groups where every worker can have one; else key and value heads are kept by all
-  workers whose queries read them.
-* The boxes that all workers of a side keep cover every parameter.
+* If there are at least as many key heads as workers, query heads are divided in whole groups (the queries that share a
+  key head). If not, a key or value head is held by every worker with a query that reads it.
+* Together, the workers of one side hold every parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import Enum
 from tailrace.weights.layout import ITEM_BYTES
 
 Box = tuple[tuple[int, int], ...]
-"""From and up to, in each dimension."""
+"""A part of a tensor: (start, stop) in each dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Parameter:
 
     @property
     def box(self) -> Box:
-        """All of it."""
+        """The box that covers the whole parameter."""
         return tuple((0, size) for size in self.shape)
 
     def num_bytes(self, box: Box) -> int:
@@ -45,36 +45,37 @@ class Piece:
     parameter: str
     box: Box
     tensor: str
-    """The worker's own."""
+    """Name of the worker's tensor."""
     offset: tuple[int, ...]
-    """Where in it the box begins."""
+    """Index in the worker's tensor at which the box begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one worker keeps."""
+    """What one worker holds. An engine with several ranks has several holdings."""
 
     worker: str
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Its own, with their shapes."""
+    """Names and shapes of the worker's tensors."""
     pieces: tuple[Piece, ...] = ()
-    """Together they fill its tensors."""
+    """The pieces that fill these tensors."""
 
 
 class Split(Enum):
     TENSOR = "tensor"
-    """By heads, columns and rows, so that each worker computes with what it keeps (tensor parallel)."""
+    """Tensor parallel: by heads, columns and rows, so that each worker can compute with what it holds."""
     ROWS = "rows"
-    """By rows of every parameter, whatever they mean (fully sharded training)."""
+    """Fully sharded training: by rows of every parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How the workers of one side share the model."""
+    """How the model is divided among the workers of one side."""
 
     num_workers: int = 1
     split: Split = Split.TENSOR
     is_fused: bool = False
+    """Whether q, k and v are one tensor, and gate and up are one tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class Heads:
 
     def __post_init__(self) -> None:
         if self.num_query % self.num_kv:
-            raise ValueError(f"{self.num_query} query heads do not divide into groups of {self.num_kv} key heads")
+            raise ValueError(f"{self.num_query} query heads cannot be divided evenly among {self.num_kv} key heads")
 
     def queries(self, worker: int, num_workers: int) -> tuple[int, int]:
         per_group = self.num_query // self.num_kv
@@ -95,14 +96,14 @@ class Heads:
         return start * per_group, stop * per_group
 
     def keys(self, worker: int, num_workers: int) -> tuple[int, int]:
-        """Those that its queries read."""
+        """Range of key heads that the worker's queries read."""
         per_group = self.num_query // self.num_kv
         start, stop = self.queries(worker, num_workers)
         return start // per_group, -(-stop // per_group)
 
 
 class Unit(Enum):
-    """What a parameter is divided into along its dimension."""
+    """Smallest unit that a parameter is divided into."""
 
     QUERY_HEAD = "query head"
     KV_HEAD = "kv head"
@@ -112,10 +113,10 @@ class Unit(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     dim: int
-    """Of the weight. A bias goes with the output, so along dimension 1 every worker has all of it."""
+    """Dimension of the weight that is divided. If it is 1 (the input), every worker holds the whole bias."""
     unit: Unit
     fused: str | None = None
-    """The tensor it is part of where the layout is fused, behind those that come before it in the table."""
+    """Tensor that contains this parameter in a fused layout. Parameters lie in it in the order of the table."""
 
 
 TABLE: dict[str, Rule] = {
@@ -129,17 +130,17 @@ TABLE: dict[str, Rule] = {
     "down_proj": Rule(dim=1, unit=Unit.INDEX),
     "lm_head": Rule(dim=0, unit=Unit.INDEX),
 }
-"""By the module's own name. What is not here (norms), every worker has all of."""
+"""Rules by the last part of the module's name. Parameters of other modules (norms) are held whole by every worker."""
 _PLACES = {module: place for place, module in enumerate(TABLE)}
 
 
 def whole(parameters: Iterable[Parameter], worker: str) -> Holding:
-    """One worker that keeps every parameter as it is."""
+    """Return the holding of a worker that holds every parameter unchanged."""
     return _hold(worker, [(parameter, parameter.box, parameter.name) for parameter in parameters])
 
 
 def holdings(parameters: Sequence[Parameter], heads: Heads, scheme: Scheme, *, side: str) -> tuple[Holding, ...]:
-    """What each worker of a side keeps."""
+    """Return what each worker of a side holds."""
     return tuple(
         _hold(
             f"{side} {worker}",
@@ -154,7 +155,7 @@ def holdings(parameters: Sequence[Parameter], heads: Heads, scheme: Scheme, *, s
 
 
 def share(total: int, worker: int, num_workers: int) -> tuple[int, int]:
-    """A worker's part of ``total`` things in a row; no two parts differ by more than one."""
+    """Return a worker's range of ``total`` consecutive items. Sizes of ranges differ by at most one."""
     return total * worker // num_workers, total * (worker + 1) // num_workers
 
 
@@ -171,7 +172,7 @@ def contains(outer: Box, inner: Box) -> bool:
 
 
 def _hold(worker: str, parts: list[tuple[Parameter, Box, str]]) -> Holding:
-    """Boxes that go to the same tensor lie one behind the other along its first dimension."""
+    """Make a holding. Boxes that go to the same tensor follow each other along its first dimension."""
     tensors: dict[str, tuple[int, ...]] = {}
     pieces = []
     for parameter, box, tensor in parts:
@@ -193,7 +194,7 @@ def _box(parameter: Parameter, heads: Heads, scheme: Scheme, worker: int) -> Box
 
 
 def _split(parameter: Parameter, heads: Heads, scheme: Scheme, worker: int) -> tuple[int, tuple[int, int]] | None:
-    """(dimension, from and up to), or None for all of it."""
+    """Return (dimension, (start, stop)) of the worker's part, or None if it holds the whole parameter."""
     if scheme.split is Split.ROWS:
         return (0, share(parameter.shape[0], worker, scheme.num_workers)) if parameter.shape else None
     rule = TABLE.get(_module(parameter.name))
@@ -217,5 +218,5 @@ def _place(parameter: Parameter) -> int:
 
 
 def _module(name: str) -> str:
-    """``model.layers.0.self_attn.q_proj.weight``: ``q_proj``."""
+    """Return the last part of the module's name: ``q_proj`` for ``model.layers.0.self_attn.q_proj.weight``."""
     return name.split(".")[-2] if "." in name else name

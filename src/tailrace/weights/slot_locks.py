@@ -1,51 +1,102 @@
-"""Who reads or writes a slot of the channel file right now: any number of readers, or the writer alone.
+"""Who reads a slot of the channel file right now, and the writer's wait for them.
 
-The locks are the kernel's, one byte of the file each, held by one opening of it: two openings exclude each other, also
-inside one process, and a process that dies, however it dies, lets go. Where the kernel has no such locks everything is
-granted, and a pull has only its checksums to tell that it was overtaken.
+Each read holds a lock of its own on one byte, whose position is drawn at random from the slot's range of positions
+(positions need not exist in the file). The position names the read: the writer can tell a read that it has waited for
+already from one that began later. Locks are the kernel's and belong to one opening of the file, so they also work
+between two openings in one process, and the kernel removes them when a process dies in any way.
+
+Where the kernel has no such locks, a slot seems to have no readers. A pull then notices only by the generation number
+and the checksums that the writer has overwritten what it read.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
+import secrets
 import struct
 import time
+from collections.abc import Callable, Iterable, Iterator
 
 _SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+_GET_LOCK: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process (0: the lock belongs to the opening)
-_RETRY_S = 0.0005
+_POSITIONS = 1 << 60
+"""Positions for the locks of one slot."""
+RETRY_S = 0.0005
+"""Pause before the writer looks again whether a slot is still read."""
 
 
 class SlotLocks:
     def __init__(self, handle: int) -> None:
-        """``handle``: an open descriptor of the file; for writing if a slot is ever to be owned."""
+        """``handle``: an open descriptor of the channel file."""
         self._handle = handle
 
-    def share(self, slot: int) -> bool:
-        """As a reader; refused while the writer has the slot."""
-        return self._set(fcntl.F_RDLCK, slot)
+    def begin_read(self, slot: int) -> None:
+        self._set(fcntl.F_RDLCK, slot * _POSITIONS + secrets.randbelow(_POSITIONS), 1)
 
-    def own(self, slot: int, *, patience_s: float) -> bool:
-        """As the writer, as soon as its readers have left; False if one of them is still there after that time."""
-        # The kernel waits for ever or not at all.
-        deadline = time.monotonic() + patience_s
-        while not self._set(fcntl.F_WRLCK, slot):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_RETRY_S)
-        return True
+    def end_read(self, slot: int) -> None:
+        self._set(fcntl.F_UNLCK, slot * _POSITIONS, _POSITIONS)
 
-    def leave(self, slot: int) -> None:
-        self._set(fcntl.F_UNLCK, slot)
+    def find_read(self, slot: int, *, ignoring: Iterable[int] = ()) -> int | None:
+        """Return the position of one read of the slot that is not ignored, or None if there is none.
 
-    def _set(self, kind: int, slot: int) -> bool:
-        if _SET_LOCK is None:
-            return True
-        try:
-            fcntl.fcntl(self._handle, _SET_LOCK, _FLOCK.pack(kind, 0, slot, 1, 0))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        Reads of this opening are not seen.
+        """
+        for start, stop in _gaps(slot * _POSITIONS, (slot + 1) * _POSITIONS, ignoring):
+            if (found := self._first_lock(start, stop)) is not None:
+                return found
+        return None
+
+    def is_going_on(self, read: int) -> bool:
+        """Whether the read at this position has not ended."""
+        return self._first_lock(read, read + 1) is not None
+
+    def _set(self, kind: int, start: int, length: int) -> None:
+        if _SET_LOCK is not None:
+            fcntl.fcntl(self._handle, _SET_LOCK, _FLOCK.pack(kind, 0, start, length, 0))
+
+    def _first_lock(self, start: int, stop: int) -> int | None:
+        if _GET_LOCK is None or start == stop:
+            return None
+        answer = fcntl.fcntl(self._handle, _GET_LOCK, _FLOCK.pack(fcntl.F_WRLCK, 0, start, stop - start, 0))
+        kind, _, found, _, _ = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else int(found)
+
+
+class ReaderWait:
+    """The writer's wait for reads of the slot that it is about to overwrite.
+
+    A read that lasts longer than ``limit_s`` (its process is stopped, for instance) is remembered, and no later wait
+    counts it. The next read of the same reader is waited for again.
+    """
+
+    def __init__(
+        self,
+        locks: SlotLocks,
+        *,
+        limit_s: float,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._locks, self._limit_s, self._now, self._sleep = locks, limit_s, now, sleep
+        self._overdue: list[int] = []
+        """Positions of reads that lasted longer than the limit and still go on."""
+
+    def wait(self, slot: int) -> None:
+        """Return when nobody reads the slot but overdue reads, at the latest after the limit."""
+        self._overdue = [read for read in self._overdue if self._locks.is_going_on(read)]
+        # The kernel can wait without end or not at all, so a limit means to look again and again.
+        deadline = self._now() + self._limit_s
+        while (read := self._locks.find_read(slot, ignoring=self._overdue)) is not None:
+            if self._now() >= deadline:
+                self._overdue.append(read)
+            else:
+                self._sleep(RETRY_S)
+
+
+def _gaps(start: int, stop: int, positions: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The range from ``start`` up to ``stop`` without these positions, as ranges."""
+    for position in sorted(position for position in positions if start <= position < stop):
+        yield start, position
+        start = position + 1
+    yield start, stop

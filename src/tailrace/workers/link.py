@@ -1,11 +1,11 @@
-"""A worker process's end of its link to the controller.
+"""A worker's end of its link to the controller. ``ProcessLink`` is the link of a worker process.
 
     link = connect()
     init = link.receive()              # the first message, chosen by whoever started the process
     link.send(Ready())
 
 * Messages are small pickled objects; they arrive in the order sent. Weights never travel here.
-* A worker never outlives its controller. When the link ends, the process ends at once, whatever its main thread
+* A worker process never outlives its controller. When the link ends, the process ends at once, whatever its main thread
   is doing. On Linux the kernel sees to it, through a pipe (the *lifeline*) whose other end only the controller
   holds: the worker's whole process group, grandchildren included, is killed even while stuck in C code.
 * Nothing of the link is inherited by the worker's own children.
@@ -21,6 +21,7 @@ import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 LINK_VARIABLE = "TAILRACE_LINK_FD"
 LIFELINE_VARIABLE = "TAILRACE_LIFELINE_FD"
@@ -30,7 +31,17 @@ _SIGKILL = 9
 _EXIT_UNREADABLE_MESSAGE = 70
 
 
-class Link:
+class Link(Protocol):
+    """A worker's connection to its controller."""
+
+    def receive(self, timeout: float | None = None) -> object | None:
+        """Return the next message; None if none arrives within `timeout` seconds (0: do not wait, None: no limit)."""
+        ...
+
+    def send(self, message: object) -> None: ...
+
+
+class ProcessLink:
     """Owns the connection and the thread that reads it."""
 
     def __init__(self, connection: Connection) -> None:
@@ -40,7 +51,6 @@ class Link:
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     def receive(self, timeout: float | None = None) -> object | None:
-        """The next message; None when there is none within `timeout` seconds (0: do not wait, None: wait for ever)."""
         try:
             return self._inbox.get(block=timeout != 0, timeout=timeout)
         except queue.Empty:
@@ -65,14 +75,14 @@ class Link:
                 os._exit(_EXIT_UNREADABLE_MESSAGE)
 
 
-def connect() -> Link:
-    """The link of this process, from the descriptors its controller left it. To be called once."""
+def connect() -> ProcessLink:
+    """Return the link of this process, from the descriptors it inherited from its controller. Call it once."""
     descriptor = os.environ.pop(LINK_VARIABLE, None)
     if descriptor is None:
         raise RuntimeError(f"{LINK_VARIABLE} is not set: a worker is started by its controller, not by hand")
     _hold_lifeline(os.environ.pop(LIFELINE_VARIABLE, None))
     os.set_inheritable(int(descriptor), False)
-    return Link(Connection(int(descriptor)))
+    return ProcessLink(Connection(int(descriptor)))
 
 
 def _hold_lifeline(descriptor: str | None) -> None:

@@ -1,6 +1,7 @@
-"""What the controller and its workers say to each other: small, typed, and without tensors.
+"""The messages between the controller and its workers: small, typed, and without tensors.
 
-Weights never travel here: they go through the weight channel. Token arrays do, as NumPy arrays.
+Weights are not in messages: they go through the weight channel, whose address is in messages. Tokens are in messages,
+as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSett
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
-from tailrace.trainer.batch import Sample
+from tailrace.store.segment import Logprobs
+from tailrace.weights.address import ChannelAddress
+from tailrace.workers.batches import Batch
+from tailrace.workers.packing import PackedOutputs, pack, unpack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class RolloutReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Answered by ``Report``s until each request has finished, or by ``Refused``."""
+    """Generate these responses. Answered by ``Report``s until each request has finished, or by ``Refused``."""
 
     requests: tuple[Request, ...]
 
@@ -46,35 +50,58 @@ class Report:
     outputs: tuple[Output, ...]
     num_preemptions: int
     submit_s: float
-    """Seconds spent on ``Generate`` since the last report, without the steps that follow."""
+    """Seconds spent on ``Generate`` messages since the last report, engine steps not included."""
     interrupt_s: float
-    """The same, on ``Stop``."""
+    """Seconds spent on ``Stop`` messages since the last report."""
     prefill: PrefillWork | None
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle all tokens as one array, so that a report of thousands of responses is read in a few milliseconds."""
+        rest = (self.version, self.num_preemptions, self.submit_s, self.interrupt_s, self.prefill)
+        return _unpack_report, (pack(self.outputs), *rest)
+
+
+def _unpack_report(
+    outputs: PackedOutputs,
+    version: Version,
+    num_preemptions: int,
+    submit_s: float,
+    interrupt_s: float,
+    prefill: PrefillWork | None,
+) -> Report:
+    return Report(
+        version=version,
+        outputs=unpack(outputs),
+        num_preemptions=num_preemptions,
+        submit_s=submit_s,
+        interrupt_s=interrupt_s,
+        prefill=prefill,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Answered by a ``Report`` with the last tokens of those that were still running."""
+    """Interrupt these responses. Answered by a ``Report`` with the last tokens of those that were still running."""
 
     trajectories: tuple[TrajectoryId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forget:
-    """Answered by ``Forgotten``."""
+class Abort:
+    """Stop these responses and discard their tokens. Answered by ``Aborted``."""
 
     trajectories: tuple[TrajectoryId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class Aborted:
     lengths: tuple[tuple[TrajectoryId, int], ...]
-    """Of each; 0 if an earlier report told of its end."""
+    """Each response with its length; 0 if an earlier report said that it had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Answered by ``Released``."""
+    """Release weights and KV cache. Answered by ``Released``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +111,11 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Answered by ``Pulled``."""
+    """Pull the newest weights. Answered by ``Pulled``."""
 
     version: Version
-    channel: Path
+    """Oldest version that is acceptable."""
+    channel: ChannelAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +124,18 @@ class Pulled:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingInit:
-    """First message to the training worker. Answered by ``TrainingReady``."""
+POLICY = "policy"
+"""Name of the only model that runs train at present."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInit:
+    """A model that a training worker holds. Each has its own optimizer, version and weight channel."""
+
+    name: str
     model_path: Path
     checkpoint: Path | None
-    """Where to continue from; None: the model itself."""
+    """Checkpoint to continue from; None: start from the model itself."""
     model: ModelSettings
     trainer: TrainerSettings
     algorithm: AlgorithmSettings
@@ -114,62 +147,137 @@ class TrainingInit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingReady:
+class TrainingInit:
+    """First message to the training worker. Answered by ``TrainingReady``.
+
+    Every later message names a model. The worker does one thing after the other, and answers in that order; only
+    ``Published`` may come later.
+    """
+
+    models: tuple[ModelInit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReady:
+    name: str
     version: Version
-    channel: Path
+    channel: ChannelAddress
     """Where published weights can be pulled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
-    """Answered by ``Trained`` or ``Refused``."""
-
-    version: Version
-    samples: tuple[Sample, ...]
+class TrainingReady:
+    models: tuple[ModelReady, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Accumulate:
+    """Add the gradients of whole groups to the step from ``version``. Answered by ``Accumulated`` or ``Refused``."""
+
+    model: str
     version: Version
+    batch: Batch
+    loss: AlgorithmSettings | None = None
+    """None: those of ``ModelInit``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulated:
+    model: str
+    version: Version
+    num_responses: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishStep:
+    """Take the optimizer step on what was accumulated. Answered by ``StepFinished`` or ``Refused``."""
+
+    model: str
+    version: Version
+    optimizer: TrainerSettings | None = None
+    """None: those of ``ModelInit``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    model: str
+    version: Version
+    """The new version."""
+    seconds: float
+    """Seconds of the whole step, accumulation included."""
     metrics: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
-    """Answered by ``Published`` or ``Refused``, before the answer to any ``Train`` that comes after it."""
+class Forward:
+    """Compute the log-probs of these responses under the model. Answered by ``Scored`` or ``Refused``."""
 
+    model: str
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    model: str
+    version: Version
+    logprobs: tuple[tuple[TrajectoryId, Logprobs], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Publish the weights. Answered by ``Published`` or ``Refused``, before the answer to a later ``FinishStep``."""
+
+    model: str
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
+    model: str
     version: Version
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Write a checkpoint into this directory. Answered by ``Saved`` or ``SaveFailed``."""
+    """Write a checkpoint into this directory, between two steps. Answered by ``Saved`` or ``SaveFailed``."""
 
+    model: str
     version: Version
     directory: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
+    model: str
     version: Version
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveFailed:
+    model: str
     version: Version
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Continue from a checkpoint; a step in progress is discarded. Answered by ``Loaded`` or ``Refused``."""
+
+    model: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    model: str
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The worker cannot do what it was asked to, and says why."""
+    """The worker cannot perform a message, for this reason."""
 
     reason: str

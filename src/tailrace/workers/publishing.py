@@ -1,6 +1,7 @@
-"""The push of a version: it runs beside whatever the trainer does next, and is over before the weights change.
+"""Publishes a version in a thread while the trainer goes on, and ends before the weights change.
 
-The weights are read where they are; only an optimizer step writes them, and the worker calls ``finish`` before each.
+The thread reads the trainer's own tensors. Only an optimizer step changes them, and the worker calls ``finish`` before
+each optimizer step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tailrace.workers.messages import Published, Refused
 
 
 class Publishing:
-    """Owns the thread that pushes, one version at a time."""
+    """Owns the thread that publishes versions, one at a time."""
 
     def __init__(
         self,
@@ -29,10 +30,11 @@ class Publishing:
         sink: WeightSink,
         weights: Callable[[], Iterable[tuple[str, Tensor]]],
         *,
+        model: str,
         device: torch.device,
     ) -> None:
-        self._link, self._sink, self._weights = link, sink, weights
-        # Copies on the trainer's own stream would queue up behind the kernels of the next step.
+        self._link, self._sink, self._weights, self._model = link, sink, weights, model
+        # On the trainer's own stream, copies would wait for the kernels of the next step.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="publishing")
         self._current: Future[None] | None = None
@@ -44,7 +46,7 @@ class Publishing:
         self._current = self._thread.submit(self._publish, version)
 
     def finish(self) -> None:
-        """Return when nobody reads the weights any more."""
+        """Wait until the current publish, if any, has read all weights."""
         if self._current is not None:
             self._current.result()
             self._current = None
@@ -54,8 +56,8 @@ class Publishing:
         try:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 self._sink.publish(version, self._weights())
-        except Exception as error:  # noqa: BLE001  nobody may be waiting for this thread: untold, it would be a silent wait
+        except Exception as error:  # noqa: BLE001  an error that is not reported would leave the run waiting
             traceback.print_exc()
             self._link.send(Refused(reason=f"version {version} could not be published: {error}"))
         else:
-            self._link.send(Published(version=version, seconds=time.monotonic() - start))
+            self._link.send(Published(model=self._model, version=version, seconds=time.monotonic() - start))

@@ -1,13 +1,11 @@
-"""What a reward process and its pool say to each other, besides `ScoreTask` and `ScoreResult`.
-
-They live apart from the worker's own module: that one runs as `__main__`, and a class must have one home.
-"""
+"""The messages between a reward process and its pool, besides `RewardTask` and `ScoreResult`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
+from tailrace.data.detokenizer import Detokenizer
 from tailrace.rewards.outcome import RewardUse
 
 
@@ -15,11 +13,13 @@ from tailrace.rewards.outcome import RewardUse
 class RewardInit:
     uses: tuple[RewardUse, ...]
     memory_mb: int | None
+    detokenizer: Detokenizer | None = None
+    """Makes the texts of responses that come as tokens; None: they come as texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardReady:
-    """The functions are loaded; tasks may come."""
+    """The functions are loaded, and the process accepts tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,15 @@ class RewardRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseUnreadable:
+    """The tokens of a response cannot be read from the payload store."""
+
+    trajectory: TrajectoryId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreStarted:
-    """From here on the task's time limit runs."""
+    """The process has started on a task: its time limit begins."""
 
     trajectory: TrajectoryId

@@ -1,16 +1,19 @@
-"""What a checkpoint's ``config.json`` says about the network, for the families the native engine runs.
+"""The network that a checkpoint's ``config.json`` describes, for the model families that the native engine runs.
 
-Anything the engine cannot run exactly is refused here, in one sentence, before any weight is read; importing this
-file does not import torch.
+A model that the engine cannot run exactly is refused here, before any weight is read. Importing this file does not
+import torch.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tailrace.engines.contract import Unsupported
+from tailrace.store.model_config import not_a_config, read_model_config
+from tailrace.store.tensor_file import tensor_names
 
 FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 ROPE_VARIANTS = ("default", "linear", "dynamic", "llama3", "yarn")
@@ -24,7 +27,7 @@ class Rope:
     max_positions: int
     """``max_position_embeddings`` of the config."""
     parameters: Mapping[str, Any]
-    """The variant's own settings."""
+    """Settings that only this variant has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Architecture:
     has_mlp_bias: bool
     has_qk_norm: bool
     sliding_window: int | None
-    """Width of the narrowest attention window, None where every layer sees everything."""
+    """Width of the narrowest attention window; None if every layer attends to all tokens."""
 
     @property
     def query_size(self) -> int:
@@ -56,14 +59,14 @@ class Architecture:
 
     def check_length(self, max_length: int) -> None:
         if self.sliding_window is not None and max_length > self.sliding_window:
-            raise ValueError(
-                f"sliding-window attention is supported up to its window of {self.sliding_window} tokens, "
-                f"but max_length is {max_length}"
+            raise Unsupported(
+                f"the native engine supports sliding-window attention up to its window of {self.sliding_window} tokens,"
+                f" but max_length is {max_length}"
             )
 
 
 def weight_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
-    """All weights the network needs, by their Hugging Face names, in the order it uses them."""
+    """Shapes of all weights of the network, by Hugging Face name, in the order in which the network uses them."""
     hidden, inner = shape.hidden_size, shape.intermediate_size
     query, key = shape.query_size, shape.kv_size
     linear = {
@@ -90,15 +93,29 @@ def weight_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def check_checkpoint(checkpoint: Path, max_length: int) -> None:
+    """``Unsupported`` if the engine cannot run this model, ``ValueError`` if its files lack a weight.
+
+    ``max_length``: most tokens of a prompt with its response. No weight is read.
+    """
+    architecture = read_architecture(checkpoint)
+    architecture.check_length(max_length)
+    held = tensor_names(checkpoint)
+    for name in weight_shapes(architecture):
+        # A network that was saved without its head omits `model.` from the names; the trainer loads those too.
+        if name not in held and name.removeprefix("model.") not in held:
+            raise ValueError(
+                f"the weights of model '{checkpoint}' cannot be used: they lack {name}, which a model of this"
+                " config.json needs; fetch them again"
+            )
+
+
 def read_architecture(checkpoint: Path) -> Architecture:
-    path = checkpoint / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{checkpoint} is not a Hugging Face checkpoint: it has no config.json")
+    config = read_model_config(checkpoint)
     try:
-        return parse_architecture(json.loads(path.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{path} is not a model's configuration ({what}); fetch the model again") from error
+        return parse_architecture(config)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise not_a_config(checkpoint, f"it lacks {error}" if isinstance(error, KeyError) else str(error)) from error
 
 
 def parse_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -134,15 +151,15 @@ def _family(config: Mapping[str, Any]) -> str:
         return FAMILIES[name]
     if not names and name in FAMILIES.values():
         return name
-    raise ValueError(f"the native engine does not support {name}; choose a model of {', '.join(FAMILIES)}")
+    raise Unsupported(f"the native engine does not support {name}; choose a model of {', '.join(FAMILIES)}")
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise ValueError(f"the native engine supports the silu activation only, not {activation!r}")
+        raise Unsupported(f"the native engine supports the silu activation only, not {activation!r}")
     if config.get("quantization_config"):
-        raise ValueError("the native engine does not run quantized checkpoints; remove quantization_config")
+        raise Unsupported("the native engine does not run quantized checkpoints; remove quantization_config")
 
 
 def _sliding_window(config: Mapping[str, Any]) -> int | None:
@@ -155,14 +172,18 @@ def _sliding_window(config: Mapping[str, Any]) -> int | None:
 
 
 def _rope(config: Mapping[str, Any], head_dim: int) -> Rope:
-    """From ``rope_parameters``, or from ``rope_theta`` and ``rope_scaling`` as older configs spell it."""
+    """Read ``rope_parameters``, or ``rope_theta`` and ``rope_scaling``, which older configs have."""
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     variant = parameters.get("rope_type") or parameters.get("type") or "default"
     if variant not in ROPE_VARIANTS:
-        raise ValueError(f"rope variant {variant!r} is not supported; supported are {', '.join(ROPE_VARIANTS)}")
+        raise Unsupported(
+            f"the native engine does not support the rope variant {variant!r}; it supports {', '.join(ROPE_VARIANTS)}"
+        )
     partial = parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     if partial != 1.0:
-        raise ValueError(f"partial rotary embeddings are not supported: partial_rotary_factor is {partial}")
+        raise Unsupported(
+            f"the native engine does not support partial rotary embeddings: partial_rotary_factor is {partial}"
+        )
     theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
     return Rope(
         variant=variant,

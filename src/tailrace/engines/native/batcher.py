@@ -1,11 +1,11 @@
-"""Who runs next, where, and what has to be computed first. Pure bookkeeping: no tensors, no clock.
+"""Decides which requests run, in which slot, and what must be computed first. No tensors, no clock.
 
-A ticket waits, then owns a slot (and a KV row), is prefilled up to its target, decodes one token a step, leaves.
+A ticket (a request) waits, gets a slot and a KV row, is prefilled, decodes one token in each step, and leaves.
 Promises:
 
-* first come, first served: everything that runs arrived before everything that waits;
-* the KV budget is never exceeded; where a sequence must grow beyond it, the youngest running one is preempted
-  (its KV is dropped, it waits at the head of the queue and is computed again) and counted;
+* first come, first served: every running request arrived before every waiting one;
+* the KV budget is never exceeded. If a sequence must grow beyond it, the sequence that started last is preempted: its
+  KV is freed, it waits at the head of the queue and is computed again. Preemptions are counted;
 * at most ``prefill_chunk`` tokens (padding included) are prefilled in one plan, but always at least one chunk;
 * a prompt is prefilled once for the members of a group that are resident together: the others copy its KV;
 * the last known token of a sequence is never prefilled: it goes through decode, which samples from it.
@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.plan import DETERMINISTIC_CHUNK, UNCHANGED, Chunk, Plan, Preemption, Ticket, Transfer
 from tailrace.engines.native.rows import Move, RowTable
+from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, UNCHANGED, Chunk, Plan, Preemption, Ticket, Transfer
 
 
 class Batcher:
@@ -35,19 +35,19 @@ class Batcher:
         self.rows = RowTable(limits.capacities)
         self.num_preemptions = 0
         self.num_prefilled_tokens = 0
-        """Without padding."""
+        """Tokens prefilled since the start, without padding."""
         self.computed: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
-        """Per slot: positions whose KV is stored."""
+        """For each slot: number of positions whose KV is stored."""
         self.length: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
-        """Per slot: tokens known."""
+        """For each slot: number of known tokens (prompt and response)."""
         self.is_decoding: NDArray[np.bool_] = np.zeros(limits.max_running, np.bool_)
         self.capacity: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}
-        """By slot, oldest first."""
+        """Running tickets by slot, the oldest first."""
         self._free_slots = list(range(limits.max_running))
         self._prefilling: dict[int, int] = {}
-        """Slot -> number of positions to prefill, in order of admission."""
+        """From slot to the number of positions to prefill, in order of admission."""
         self._residents: dict[Hashable, dict[int, None]] = {}
         self._is_changed = False
 
@@ -55,7 +55,7 @@ class Batcher:
         self.waiting.append(ticket)
 
     def leave(self, ticket: Ticket) -> None:
-        """The ticket finished or was taken back."""
+        """Remove a ticket that finished, was interrupted or was aborted."""
         if ticket.slot >= 0:
             self._vacate(ticket)
         else:
@@ -85,7 +85,7 @@ class Batcher:
     # Growth and preemption
 
     def _grow(self) -> tuple[list[Preemption], list[Transfer]]:
-        """Give every sequence room for the token it computes next, preempting where the budget ends."""
+        """Give every sequence room for its next token. Preempt sequences if the KV budget does not suffice."""
         preempted: list[Preemption] = []
         moves: list[Move] = []
         if not (self.is_decoding & (self.computed >= self.capacity)).any():
@@ -104,7 +104,7 @@ class Batcher:
         return preempted, self._transfers(moves)
 
     def _transfers(self, moves: list[Move]) -> list[Transfer]:
-        """What moving rows means for their contents."""
+        """The copies that carry out these moves of rows."""
         return [
             Transfer(source=move.source, target=move.target, count=count)
             for move in moves
@@ -174,7 +174,7 @@ class Batcher:
     # Prefill
 
     def _prefill(self) -> tuple[list[Chunk], list[Transfer], list[Chunk]]:
-        """Advance the sequences that are not ready to decode."""
+        """Plan the prefill of sequences that cannot decode yet."""
         allowance = _Allowance(self.limits.prefill_chunk)
         leaders = [slot for slot in self._prefilling if not self._is_follower(slot)]
         chunks = [chunk for slot in leaders for chunk in self._take_chunks(slot, allowance)]
@@ -212,7 +212,7 @@ class Batcher:
         return has_shared_tokens and self.computed[slot] == 0 and self._leader(slot) != slot
 
     def _leader(self, slot: int) -> int:
-        """The oldest resident with the same prompt."""
+        """The oldest running ticket with the same prompt."""
         return next(iter(self._residents[self.running[slot].sharing]))
 
     def _advance(self, slot: int, computed: int) -> None:
@@ -223,7 +223,7 @@ class Batcher:
 
 
 class _Allowance:
-    """Prefill tokens that one plan may still hand out."""
+    """The number of tokens that one plan may still prefill."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -2,9 +2,9 @@
 
     class tensor [layers, 2 (key, value), rows, kv_heads, capacity, head_dim]
 
-``RowTable`` decides who owns which row; this file only holds and moves the contents. Tensors grow by doubling and
-are given back when together they would hold much more than the KV budget. Rows start as zeros, because attention
-multiplies masked positions by zero and stale memory may hold NaN.
+``RowTable`` decides which sequence owns which row; this file holds and moves the contents. Tensors grow by doubling and
+are freed if together they would be much larger than the KV budget. Rows start as zeros, because attention multiplies
+masked positions by zero and uninitialised memory may hold NaN.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class KvCache:
         return self._tensors[length_class]
 
     def storage(self, length_class: int) -> list[torch.Tensor]:
-        """Per layer, the class tensor as ``[positions, head_dim]``, for writing."""
+        """For each layer, the class tensor as ``[positions, head_dim]``, for writing."""
         return self._storages[length_class]
 
     def reserve(self, used_rows: Sequence[int]) -> bool:
-        """Make room for so many rows per class; says whether a tensor was replaced."""
+        """Make room for this many rows in each class. Returns whether a tensor was replaced."""
         growing = [index for index, used in enumerate(used_rows) if used > self._tensors[index].shape[2]]
         if not growing:
             return False

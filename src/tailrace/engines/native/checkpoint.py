@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 
 class CheckpointTensors(Mapping[str, torch.Tensor]):
-    """A mapping from parameter name to tensor; a single ``model.safetensors`` or shards with an index."""
+    """Maps parameter names to tensors. Reads ``model.safetensors``, or shards with an index."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._files = _locate(checkpoint)
@@ -28,7 +28,7 @@ class CheckpointTensors(Mapping[str, torch.Tensor]):
 
 
 def _locate(checkpoint: Path) -> dict[str, Path]:
-    """Parameter name -> file that holds it."""
+    """From each parameter name to the file that holds it."""
     index = checkpoint / "model.safetensors.index.json"
     if index.is_file():
         shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]

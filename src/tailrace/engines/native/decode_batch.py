@@ -1,8 +1,8 @@
 """The shape of a decode step: which slot is which row, and the index arithmetic between them.
 
-Rebuilt when rows or the set of decoding slots change; between changes only positions move on. In deterministic mode
-the batch always has ``max_running`` rows and attention always covers a whole class, so that every matrix product a
-sequence takes part in has the same shape whoever else is running.
+The batch is rebuilt when rows or the set of decoding slots change; otherwise only positions advance. In deterministic
+mode the batch always has ``max_running`` rows and attention always covers a whole class, so that every matrix product
+has the same shape, whatever else runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Span, SpanInputs
 
 KEY_GRANULE = 16
-"""Attention covers a multiple of so many positions, so that views of the cache last for several steps."""
+"""Attention covers a multiple of this many positions, so that views of the cache can be reused for several steps."""
 
 
 class DecodeBatch:
@@ -25,10 +25,10 @@ class DecodeBatch:
         owners = [(index, batcher.rows.owners(index)) for index in range(len(cache.capacities))]
         owners = [(index, slots) for index, slots in owners if slots]
         self.slots: NDArray[np.int64] = np.array([slot for _, slots in owners for slot in slots], np.int64)
-        """Slot of each row; padding rows come after them."""
+        """The slot of each row. Padding rows follow and have none."""
         self.num_rows = batcher.limits.max_running if batcher.deterministic else len(self.slots)
         self.is_live: NDArray[np.bool_] = batcher.is_decoding[self.slots]
-        """Rows whose result counts; the others are still being prefilled and are computed for nothing."""
+        """Rows whose result is used. The other rows are still being prefilled; their result is ignored."""
         self.is_all_live = bool(self.is_live.all())
         self.has_live_rows = bool(self.is_live.any())
         self._blocks: list[_Block] = []
@@ -38,7 +38,7 @@ class DecodeBatch:
             start += len(slots)
 
     def inputs(self, positions: NDArray[np.int64], positions_N: torch.Tensor, dtype: torch.dtype) -> list[SpanInputs]:
-        """``positions_N`` are the same positions, on the device."""
+        """The inputs of the next step. ``positions_N``: the same positions, on the device."""
         return [block.inputs(positions, positions_N, dtype) for block in self._blocks]
 
 

@@ -1,8 +1,8 @@
 """The embedded rollout engine: continuous batching in plain torch, in the caller's process.
 
 A step is: the batcher's plan (admission, preemption, growth), prefill, one decode for every ready sequence, sampling.
-Nothing happens between steps, and no call waits for anything but the computation it asks for.
-``docs/engine.md`` explains the parts; ``engines/contract.py`` is what it promises.
+All work happens inside calls: there are no threads. ``docs/engine.md`` explains the parts; ``engines/contract.py`` says
+what the engine promises.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import torch
 from numpy.typing import NDArray
 
 from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.batcher import Batcher
+from tailrace.engines.native.capabilities import CAPABILITIES
 from tailrace.engines.native.checkpoint import CheckpointTensors
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.plan import Plan, Ticket
 from tailrace.engines.native.prefill import PrefillMeter
 from tailrace.engines.native.randomness import stream_key
 from tailrace.engines.native.runner import Runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
+from tailrace.engines.native.step_plan import Plan, Ticket
 from tailrace.engines.native.stops import DecodeText, StopTable, ends_with_stop
 from tailrace.weights.sharding import Holding
 
@@ -34,6 +35,8 @@ INITIAL_VERSION = Version(0)
 
 
 class NativeEngine:
+    capabilities = CAPABILITIES
+
     def __init__(
         self,
         checkpoint: Path,
@@ -58,14 +61,14 @@ class NativeEngine:
         self._stops = StopTable(self.architecture.vocab_size)
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._exhausted: dict[TrajectoryId, LiveRequest] = {}
-        """Requests that arrived with their budget used up; they finish in the next step."""
+        """Requests whose prefix already uses up their budget. They finish in the next step."""
         self._runner: Runner | None = None
         self._num_with_strings = 0
-        """Live requests that have stop strings."""
+        """Number of live requests with stop strings."""
         self._version = version
         self._has_weights = False
         self.restore()
-        self.pull(CheckpointTensors(checkpoint), version)
+        self.pull([CheckpointTensors(checkpoint)], version)
 
     def submit(self, requests: Sequence[Request]) -> None:
         if not self._has_weights:
@@ -101,7 +104,7 @@ class NativeEngine:
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             if trajectory in self._live:
-                self._forget(self._live[trajectory])
+                self._release(self._live[trajectory])
 
     def stats(self) -> Stats:
         return Stats(
@@ -117,18 +120,20 @@ class NativeEngine:
 
     @property
     def num_prefilled_tokens(self) -> int:
-        """Since the engine started, padding not counted."""
+        """Tokens prefilled since the engine started, without padding."""
         return self._batcher.num_prefilled_tokens
 
-    def layout(self) -> Holding:
-        return engine_layout(self.architecture, str(self._dtype).removeprefix("torch."))
+    def layout(self) -> tuple[Holding]:
+        return (engine_layout(self.architecture, str(self._dtype).removeprefix("torch.")),)
 
-    def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
+    def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
+        if len(weights) != 1:
+            raise ValueError(f"the native engine has one rank, got the weights of {len(weights)}")
         self._refuse_while_live(f"pull version {version}")
         if self._runner is None:
             raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
         with torch.inference_mode():
-            self._runner.fill(weights)
+            self._runner.fill(weights[0])
         self._version = version
         self._has_weights = True
 
@@ -201,7 +206,7 @@ class NativeEngine:
             self._batcher.enqueue(ticket)
 
     def _seat(self, plan: Plan) -> None:
-        """Move tokens of preempted requests out of the slot table and those of admitted ones into it."""
+        """Move the tokens of preempted requests out of the slot table, and those of admitted requests into it."""
         for preemption in plan.preempted:
             live = self._named(preemption.ticket)
             self._table.save(live, preemption.slot, preemption.ticket.length)
@@ -212,7 +217,7 @@ class NativeEngine:
         return self._live[ticket.name]
 
     def _finish_ended(self, slots: NDArray[np.int64]) -> list[Output]:
-        """The requests among those that just gained a token for which it was the last one."""
+        """Finish the requests whose newest token was their last. ``slots``: those that got a token in this step."""
         table, lengths = self._table, self._batcher.length[slots]
         is_stopped = self._stops.is_stop(table.stop_set[slots], table.tokens[slots, lengths - 1])
         is_ended = is_stopped | (lengths >= table.end[slots])
@@ -236,14 +241,14 @@ class NativeEngine:
 
     def _finish(self, live: LiveRequest, finish: Finish) -> Output:
         output = self._take_output(live, finish)
-        self._forget(live)
+        self._release(live)
         return output
 
     def _take_output(self, live: LiveRequest, finish: Finish | None) -> Output:
         length = int(self._batcher.length[live.ticket.slot])
         return self._table.take_output(live, length, self._version, finish)
 
-    def _forget(self, live: LiveRequest) -> None:
+    def _release(self, live: LiveRequest) -> None:
         name = live.request.trajectory
         del self._live[name]
         if self._exhausted.pop(name, None) is None:

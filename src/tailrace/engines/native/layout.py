@@ -1,7 +1,7 @@
-"""What the native engine keeps, in the terms of the sharding table (``weights/sharding.py``).
+"""The weights that the native engine holds, described by the sharding table (``weights/sharding.py``).
 
-That is everything, with query, key and value in one tensor and gate and up in one. Importing this file does not import
-torch.
+The engine holds all weights. Query, key and value are one tensor, and so are gate and up. Importing this file does not
+import torch.
 """
 
 from __future__ import annotations

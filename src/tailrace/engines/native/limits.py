@@ -1,4 +1,4 @@
-"""How much an engine may hold at once, and the length classes that follow from it."""
+"""Limits of an engine: running sequences, their length, the KV cache; and the length classes that follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EngineLimits:
     max_length: int
     """Most tokens of one sequence, prompt and response together."""
     kv_tokens: int | None = None
-    """KV budget in tokens; default: half of ``max_running`` sequences of ``max_length``."""
+    """Size of the KV cache in tokens; default: room for ``max_running / 2`` sequences of ``max_length``."""
     prefill_chunk: int = 512
     """Most prompt tokens computed in one step."""
 
@@ -33,5 +33,5 @@ class EngineLimits:
 
     @property
     def capacities(self) -> tuple[int, ...]:
-        """The length classes."""
+        """Capacity of each length class, in tokens."""
         return length_classes(self.max_length)

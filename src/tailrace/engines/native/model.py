@@ -2,9 +2,9 @@
 
 Letters: N rows of a decode batch, M sequences of a prefill batch, C tokens of each, L key positions, V vocabulary.
 
-A decode batch is the concatenation of the length classes' rows (``Span``), optionally followed by padding rows that
-belong to nobody. Queries of one key/value head are treated as a short query sequence, so that grouped-query
-attention never repeats keys or values. Prefill never computes logits and stops at the last layer's keys and values.
+A decode batch is the concatenation of the length classes' rows (``Span``), optionally followed by padding rows. Queries
+that share a key/value head are treated as a short query sequence, so that grouped-query attention never repeats keys or
+values. Prefill computes no logits and stops at the keys and values of the last layer.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Span:
     start: int
     stop: int
     keys: Sequence[torch.Tensor]
-    """Per layer ``[rows, kv_heads, L, head_dim]``."""
+    """For each layer, a tensor ``[rows, kv_heads, L, head_dim]``."""
     values: Sequence[torch.Tensor]
     storage: Sequence[torch.Tensor]
-    """Per layer, the whole class tensor as ``[positions, head_dim]``, for writing."""
+    """For each layer, the whole class tensor as ``[positions, head_dim]``, for writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanInputs:
-    """What changes from step to step in a span."""
+    """The inputs of a span that change in each step."""
 
     span: Span
     write_index: torch.Tensor
-    """Where the new keys' heads and values' heads of each row go."""
+    """Where to write the heads of each row's new key and value."""
     mask: torch.Tensor
-    """``[rows, 1, 1, L]``: 0 where a row may look, -inf elsewhere."""
+    """Attention mask ``[rows, 1, 1, L]``: 0 at positions that a row attends to, -inf elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +49,15 @@ class Write:
     """Store the key and value of some tokens of a prefill batch in one class tensor."""
 
     tokens: torch.Tensor
-    """Which tokens of the flattened ``[M * C]`` batch."""
+    """Indices of these tokens in the flattened ``[M * C]`` batch."""
     index: torch.Tensor
-    """Where: positions of ``storage``, for each token its keys' heads, then its values' heads."""
+    """Where to write them: positions of ``storage``, for each token the heads of its key, then those of its value."""
     storage: Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """Keys and values that a prefill batch sees besides its own."""
+    """Keys and values of earlier positions that a prefill batch attends to."""
 
     storage: torch.Tensor
     """The class tensor ``[layers, 2, rows, kv_heads, capacity, head_dim]``."""
@@ -184,7 +184,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
 
 
 def _stack(parts: list[torch.Tensor], num_rows: int) -> torch.Tensor:
-    """One matrix of ``num_rows``; rows that no part covers are padding."""
+    """Join the parts into one matrix of ``num_rows`` rows. Rows that no part covers are padding."""
     num_padding = num_rows - sum(part.shape[0] for part in parts)
     if num_padding:
         parts = [*parts, parts[0].new_zeros(num_padding, parts[0].shape[1])]

@@ -1,9 +1,9 @@
 """The engine's own weight tensors, and where in them the tensors of its layout (``layout.py``) go.
 
-Weights are stored the way decoding reads them fastest: fused as the layout says, each as ``[in, out]``. Rotary
-dimensions are interleaved, so that one complex multiplication rotates a pair (attention does not notice: queries and
-keys are permuted alike). ``fill`` writes in place and never reallocates, after checking that every weight is there in
-the right shape.
+Weights are stored in the order that decoding reads fastest: fused as the layout says, each as ``[in, out]``. Rotary
+dimensions are interleaved, so that one complex multiplication rotates a pair; queries and keys are permuted alike, so
+attention gives the same result. ``fill`` first checks that every weight is there in the right shape, then writes in
+place and never reallocates.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Destination:
     """Where one tensor of the engine's layout goes."""
 
     views: tuple[torch.Tensor, ...]
-    """Of the engine's tensors, in the shape of the layout's; more than one if it keeps copies."""
+    """Views of the engine's tensors, in the shape of the layout's tensor; several if the engine keeps copies."""
     num_rotary_rows: int = 0
-    """Rows, from the first on, that are heads whose halves are interleaved."""
+    """Number of leading rows that belong to heads whose halves are interleaved."""
     head_dim: int = 0
 
     def write(self, offset: tuple[int, ...], source: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ def _allocate_layer(shape: Architecture, *, device: torch.device, dtype: torch.d
 
 
 class Filling:
-    """Copies weights (Hugging Face names) into an engine's parameters. What goes where is worked out once."""
+    """Copies weights, given by Hugging Face name, into an engine's parameters. The places are computed once."""
 
     def __init__(self, parameters: Parameters, shape: Architecture) -> None:
         self._shape, self._wanted = shape, weight_shapes(shape)
@@ -108,7 +108,7 @@ class Filling:
         self._places = [(destinations[piece.tensor], piece.offset, piece.parameter) for piece in pieces]
 
     def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """All of them, or, if one does not fit, none."""
+        """Copy all weights. If one does not fit, an error is raised and nothing is copied."""
         wanted = self._wanted
         missing = [name for name in wanted if name not in weights]
         if missing:
@@ -124,12 +124,12 @@ class Filling:
 
 
 def _is_derived(name: str, shape: Architecture) -> bool:
-    """Entries of some checkpoints that carry nothing of their own."""
+    """Whether the engine can ignore this entry of a checkpoint: it is computed, or equal to another weight."""
     return name.endswith("rotary_emb.inv_freq") or (shape.has_tied_embeddings and name == "lm_head.weight")
 
 
 def list_destinations(parameters: Parameters, shape: Architecture) -> dict[str, Destination]:
-    """Every tensor of the engine's layout and where its values go."""
+    """Where the values of each tensor of the engine's layout go."""
     head = parameters.head.t()
     embeddings = [parameters.embedding]
     if shape.has_tied_embeddings and parameters.head.data_ptr() != parameters.embedding.data_ptr():

@@ -1,7 +1,8 @@
 """Runs the chunks of a plan through the model: tokens in, keys and values in the cache.
 
-First chunks are batched, padded to the longest, and see only themselves (no mask: padding comes last and causal
-attention never looks ahead). Later chunks look at what their row already holds and are batched per length class.
+First chunks are batched and padded to the longest. They attend only to themselves and need no mask, because padding
+comes last and attention is causal. Later chunks also attend to what their row already holds; they are batched per
+length class.
 In deterministic mode every chunk runs alone, padded to one fixed size.
 """
 
@@ -20,13 +21,13 @@ from tailrace.core.costs import PrefillWork
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Model, Past, Write
-from tailrace.engines.native.plan import DETERMINISTIC_CHUNK, Chunk
+from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Chunk
 from tailrace.store.segment import Tokens
 
 
 @dataclass(slots=True)
 class PrefillMeter:
-    """Adds up what is prefilled; it outlives the memory that an engine releases."""
+    """Counts prefilled tokens and the time they took. The counts survive ``release``."""
 
     num_batches: int = 0
     num_tokens: int = 0
@@ -50,7 +51,7 @@ class Prefiller:
         self._meter = meter
 
     def run(self, chunks: Sequence[Chunk], tokens: Tokens) -> None:
-        """``tokens`` is the slot table's array."""
+        """Prefill these chunks. ``tokens``: the array of the slot table."""
         if self._batcher.deterministic:
             for chunk in chunks:
                 self._run_batch([chunk], tokens, width=DETERMINISTIC_CHUNK, has_past=True)

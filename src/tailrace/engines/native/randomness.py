@@ -1,6 +1,6 @@
 """One uniform number per token, a pure function of (seed, trajectory, token position).
 
-Neither batch composition nor interruption, preemption or the order of requests changes what is drawn.
+The other requests, their order, interruptions and preemptions do not change it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31, 40))
 
 
 def stream_key(seed: int, trajectory: TrajectoryId) -> np.uint64:
-    """A 64-bit key, equal on every machine and in every process."""
+    """The 64-bit key of a trajectory's random numbers. It is the same on every machine and in every process."""
     digest = blake2b(f"{seed}/{trajectory}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 

@@ -16,7 +16,7 @@ from tailrace.engines.native.architecture import Rope
 
 
 def rotation_table(rope: Rope, num_positions: int, device: torch.device) -> torch.Tensor:
-    """``[num_positions, head_dim / 2]`` complex64: what a pair of dimensions is multiplied with at each position."""
+    """The factor of each pair of dimensions at each position, as complex64 ``[num_positions, head_dim / 2]``."""
     if rope.variant == "dynamic" and num_positions > rope.max_positions:
         raise ValueError(f"dynamic rope is supported up to {rope.max_positions} positions, not {num_positions}")
     frequencies, scale = _frequencies(rope)
@@ -38,7 +38,7 @@ def _frequencies(rope: Rope) -> tuple[torch.Tensor, float]:
 
 
 def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
-    """Keep high frequencies, divide low ones by ``factor``, blend between."""
+    """Keep high frequencies, divide low frequencies by ``factor``, and interpolate between them."""
     settings = rope.parameters
     factor, low, high = (float(settings[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = float(settings["original_max_position_embeddings"]) * plain / (2 * math.pi)
@@ -47,7 +47,7 @@ def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: Rope, plain: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Interpolate dimensions that turn rarely, keep those that turn often, ramp between; scale attention."""
+    """Divide low frequencies by ``factor``, keep high frequencies, interpolate between them, and scale attention."""
     settings = rope.parameters
     original = settings.get("original_max_position_embeddings") or rope.max_positions
     factor = float(settings.get("factor") or rope.max_positions / original)

@@ -1,6 +1,6 @@
-"""Which row of which length class every running sequence owns. Pure accounting: no tensors.
+"""The row and length class of every running sequence. No tensors.
 
-A class is a block of rows of one capacity. Promises:
+A class is a block of rows of the same capacity. Promises:
 
 * a slot owns exactly one row, in the smallest class that holds its length;
 * ``used_tokens`` is the sum of the capacities of the owned rows;
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """The contents of ``source`` belong to ``target`` from now on."""
+    """A sequence moves from row ``source`` to row ``target``; its KV must be copied."""
 
     slot: int
     source: Row
@@ -123,7 +123,7 @@ class RowTable:
         return moves
 
     def check(self) -> None:
-        """Assert every promise that must hold at any moment."""
+        """Assert every promise that must hold between two calls."""
         owned = [
             (slot, Row(length_class, index))
             for length_class, owners in enumerate(self._owners)

@@ -1,7 +1,7 @@
-"""Everything of the engine that lives on the device: weights, KV cache, the decode loop's tensors.
+"""The part of the engine that is on the device: weights, KV cache and the tensors of the decode loop.
 
-The batcher decides, the runner carries out: ``carry_out`` does what a plan says, ``decode`` computes one token for
-every slot that is ready. Dropping the runner gives the memory back.
+The batcher decides and the runner computes: ``carry_out`` does what a plan says, ``decode`` computes one token for
+every slot that is ready. Deleting the runner frees the memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tailrace.engines.native.cache import KvCache
 from tailrace.engines.native.decode_batch import DecodeBatch
 from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import Filling, allocate
-from tailrace.engines.native.plan import Plan
 from tailrace.engines.native.prefill import Prefiller, PrefillMeter
 from tailrace.engines.native.randomness import uniforms
 from tailrace.engines.native.sampler import sample
 from tailrace.engines.native.sequences import SlotTable
+from tailrace.engines.native.step_plan import Plan
 
 
 class Runner:
@@ -57,7 +57,7 @@ class Runner:
         self._filling.fill(weights)
 
     def carry_out(self, plan: Plan) -> None:
-        """Move, prefill and copy."""
+        """Move rows, prefill chunks and copy shared prompts, as the plan says."""
         self._cache.reserve(plan.num_rows)
         for move in plan.moves:
             self._cache.copy(move.source, move.target, move.count)
@@ -90,7 +90,7 @@ class Runner:
     def _record(
         self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None
     ) -> NDArray[np.int64]:
-        """Append sampled tokens, except where the next token is already known (it is computed again)."""
+        """Append the sampled tokens. Slots that recompute known tokens keep the token they have."""
         batcher, table = self._batcher, self._table
         columns = [column.cpu().numpy()[: len(batch.slots)] for column in (tokens_N, logprobs_N)]
         columns.append(columns[1] if full_N is None else full_N.cpu().numpy()[: len(batch.slots)])

@@ -1,7 +1,7 @@
-"""From logits to tokens and their log-probs, for requests that are sampled differently within one batch.
+"""Samples tokens from logits and computes their log-probs. Each row of a batch has its own sampling parameters.
 
 Order of operations: temperature, top-k, top-p (over what top-k left), min-p. ``logprobs`` are those of the
-distribution really sampled from; ``full_logprobs`` those before top-k, top-p and min-p cut it. A greedy row
+distribution that was sampled from; ``full_logprobs`` are those before top-k, top-p and min-p. A greedy row
 (temperature 0) takes the most likely token and reports log-probs at temperature 1. Every row is computed by itself,
 so its result does not depend on the rows around it.
 
@@ -24,7 +24,7 @@ NO_TOP_K = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingBatch:
-    """The settings of all rows of a batch; None where no row needs the operation."""
+    """Sampling parameters of all rows of a batch. A field is None if no row needs that operation."""
 
     temperature_N1: torch.Tensor | None
     is_greedy_N1: torch.Tensor | None
@@ -35,7 +35,7 @@ class SamplingBatch:
 
 
 class SamplingColumns:
-    """The settings of every slot, as arrays. A greedy slot cuts nothing: its log-prob is the plain one."""
+    """Sampling parameters of every slot, as arrays. For a greedy slot top-k, top-p and min-p are off."""
 
     def __init__(self, num_slots: int) -> None:
         self.temperature: NDArray[np.float32] = np.ones(num_slots, np.float32)
@@ -53,7 +53,7 @@ class SamplingColumns:
         self.min_p[slot] = 0.0 if is_greedy else sampling.min_p
 
     def gather(self, slots: NDArray[np.int64], num_rows: int, device: torch.device) -> SamplingBatch:
-        """The settings of these slots, with neutral ones for padding rows."""
+        """Sampling parameters of these slots. Padding rows get neutral values."""
 
         def column(values: NDArray[Any], neutral: float) -> torch.Tensor | None:
             taken = values[slots]
@@ -96,7 +96,7 @@ def sample(
 
 
 def _draw(logprobs_NV: torch.Tensor, uniforms_N1: torch.Tensor) -> torch.Tensor:
-    """Invert the cumulative distribution: the first token whose sum exceeds the uniform's share of the total."""
+    """Invert the cumulative distribution: the first token whose cumulative sum exceeds ``uniform`` times the total."""
     # softmax rather than exp: it works row by row, so a row's place in the batch cannot change its rounding.
     sums = torch.softmax(logprobs_NV, dim=-1).cumsum(dim=-1)
     tokens = torch.searchsorted(sums, uniforms_N1 * sums[:, -1:], right=True)
@@ -116,7 +116,7 @@ def _truncate(logprobs_NV: torch.Tensor, settings: SamplingBatch) -> torch.Tenso
 
 
 def _keep_top_k(logprobs_NV: torch.Tensor, top_k_N1: torch.Tensor) -> torch.Tensor:
-    """Exactly k tokens (ties go to the lower token ids), or all where k is not smaller than the vocabulary."""
+    """Keep exactly k tokens (of equal ones those with lower ids), or all if k is at least the vocabulary size."""
     vocabulary = logprobs_NV.shape[1]
     bounded = top_k_N1.clamp(max=vocabulary)
     order = logprobs_NV.argsort(dim=-1, descending=True, stable=True)
@@ -125,7 +125,7 @@ def _keep_top_k(logprobs_NV: torch.Tensor, top_k_N1: torch.Tensor) -> torch.Tens
 
 
 def _keep_top_p(logprobs_NV: torch.Tensor, top_p_N1: torch.Tensor) -> torch.Tensor:
-    """The smallest set of most likely tokens whose probabilities reach p; always at least one."""
+    """Keep the smallest set of most likely tokens whose probabilities add up to at least p."""
     ranked, order = torch.softmax(logprobs_NV, dim=-1).sort(dim=-1, descending=True, stable=True)
     mass_before = ranked.cumsum(dim=-1) - ranked
     is_dropped = (mass_before >= top_p_N1) & (top_p_N1 < 1.0)

@@ -1,4 +1,4 @@
-"""The tokens of live requests: arrays with one row per slot while they run, copies of their own while they wait.
+"""The tokens of live requests. Running requests have a row in shared arrays, waiting requests have their own copy.
 
 A row of ``tokens`` holds prompt and response; ``logprobs`` and ``full_logprobs`` are filled where the engine
 sampled (the prompt and a resumed prefix stay 0). Row lengths live in the batcher, which owns them.
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.core.ids import Version
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request
-from tailrace.engines.native.plan import Ticket
 from tailrace.engines.native.sampler import SamplingColumns
+from tailrace.engines.native.step_plan import Ticket
 from tailrace.store.segment import Logprobs, Segment, Tokens
 
 
@@ -26,14 +26,14 @@ class LiveRequest:
     request: Request
     ticket: Ticket
     key: np.uint64
-    """Of its random numbers."""
+    """Key of its random numbers."""
     end: int
-    """Length of prompt and response at which it ends whatever it says."""
+    """Length of prompt and response at which the request ends, if no stop ends it earlier."""
     stop_set: int
     num_reported: int
-    """Response tokens already handed out, the prefix included."""
+    """Number of response tokens already returned, the prefix included."""
     tokens: Tokens
-    """Prompt and response while the request waits; while it runs the table is right."""
+    """Prompt and response while the request waits. While it runs, the slot table has them."""
     logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
     full_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
 
@@ -54,7 +54,7 @@ class SlotTable:
         self.settings = SamplingColumns(num_slots)
 
     def load(self, live: LiveRequest) -> None:
-        """Fill the slot that the request was given."""
+        """Copy the request's tokens into its slot."""
         slot, length, known = live.ticket.slot, len(live.tokens), len(live.logprobs)
         self.tokens[slot, :length] = live.tokens
         self.logprobs[slot, :length] = 0.0
@@ -68,13 +68,13 @@ class SlotTable:
         self.settings.set(slot, live.request.sampling)
 
     def save(self, live: LiveRequest, slot: int, length: int) -> None:
-        """Take the contents of a slot that is given up."""
+        """Copy the contents of a preempted request's slot back into the request."""
         live.tokens = self.tokens[slot, :length].copy()
         live.logprobs = self.logprobs[slot, :length].copy()
         live.full_logprobs = self.full_logprobs[slot, :length].copy()
 
     def take_output(self, live: LiveRequest, length: int, version: Version, finish: Finish | None) -> Output:
-        """What the request has not handed out yet; ``length`` matters only while it runs."""
+        """The tokens not returned before. ``length``: length of the sequence, used only while the request runs."""
         start, slot = live.ticket.prompt_length + live.num_reported, live.ticket.slot
         if slot < 0:
             tokens, logprobs, full = live.tokens[start:], live.logprobs[start:], live.full_logprobs[start:]

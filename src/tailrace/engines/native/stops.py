@@ -1,4 +1,4 @@
-"""When a response has said its last word: stop tokens (a table, looked up for a whole batch) and stop strings."""
+"""Detects the end of a response: by stop tokens (a table, looked up for a whole batch) and by stop strings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StopTable:
         self._table: NDArray[np.bool_] = np.zeros((1, vocab_size), np.bool_)
 
     def register(self, token_ids: Sequence[int]) -> int:
-        """The row of this set."""
+        """The row of this set of stop tokens; a new row if the set is new."""
         tokens = frozenset(token_ids)
         if tokens not in self._rows:
             row = np.zeros((1, self._table.shape[1]), np.bool_)
@@ -36,7 +36,7 @@ class StopTable:
 
 
 def ends_with_stop(response: Tokens, stop_strings: Sequence[str], decode_text: DecodeText) -> bool:
-    """Whether the newest token completes a stop string. Only as much of the end is decoded as can matter."""
+    """Whether the newest token completes a stop string. Only the last tokens that can matter are decoded."""
     longest = max(map(len, stop_strings))
     num_tokens = longest + _MARGIN_TOKENS
     while True:

@@ -1,1 +1,1 @@
-"""An engine that generates nothing: it gives back what another run has saved."""
+"""The replay engine: returns the saved responses of another run instead of generating."""

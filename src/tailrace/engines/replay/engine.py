@@ -1,9 +1,8 @@
-"""The replay engine: the engine contract without a model.
+"""The replay engine: keeps the engine contract without a model.
 
-Each request is answered with the saved tokens and log-probs of its trajectory, one token a step, so that progress,
-interruption and resumption work as they do where something is generated. The answer counts as the work of the version
-last pulled, whichever version wrote it: a replay stands in for an engine of the version that asks. A budget below the
-saved length cuts the response there; stops and sampling of a request change nothing.
+It returns the saved tokens and log-probs of each trajectory, one token a step, so that progress, interrupt and resume
+work as with any engine. Tokens get the version last pulled, not the version that generated them. If the budget is below
+the saved length, the response is cut there. Stop tokens, stop strings and sampling parameters are ignored.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unservable
+from tailrace.engines.replay.capabilities import CAPABILITIES
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.store.segment import Response, Segment
 from tailrace.weights.sharding import Holding
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 class _Playback:
     response: Response
     is_truncated: bool
-    """Whether top-p, top-k or min-p cut the distribution the tokens were sampled from."""
+    """Whether the tokens were sampled with top-p, top-k or min-p."""
     end: int
-    """Tokens of the response in all."""
+    """Number of tokens at which the response ends."""
     finish: Finish
     position: int
-    """Tokens played so far."""
+    """Number of tokens replayed so far, the prefix included."""
     returned: int
-    """Tokens the caller has, those of its prefix included."""
+    """Number of tokens already returned, the prefix included."""
 
 
 class ReplayEngine:
+    capabilities = CAPABILITIES
+
     def __init__(self, find: Callable[[TrajectoryId], SavedResponse], *, max_running: int) -> None:
         self._find, self._max_running = find, max_running
         self._waiting: dict[TrajectoryId, _Playback] = {}
@@ -71,17 +73,17 @@ class ReplayEngine:
         return [self._output(p, None) for p in self._running.values() if p.position > p.returned]
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        ended = (self._forget(trajectory) for trajectory in trajectories)
+        ended = (self._release(trajectory) for trajectory in trajectories)
         return [self._output(playback, Finish.INTERRUPTED) for playback in ended if playback is not None]
 
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
-            self._forget(trajectory)
+            self._release(trajectory)
 
-    def layout(self) -> Holding:
-        return Holding(worker="replay")  # it has no model
+    def layout(self) -> tuple[Holding, ...]:
+        return ()  # it has no model
 
-    def pull(self, weights: Mapping[str, torch.Tensor], version: Version) -> None:
+    def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
         self._refuse_live("pull weights")
         self._version, self._needs_weights = version, False
 
@@ -106,7 +108,7 @@ class ReplayEngine:
         for trajectory in list(islice(self._waiting, self._max_running - len(self._running))):
             self._running[trajectory] = self._waiting.pop(trajectory)
 
-    def _forget(self, trajectory: TrajectoryId) -> _Playback | None:
+    def _release(self, trajectory: TrajectoryId) -> _Playback | None:
         return self._waiting.pop(trajectory, None) or self._running.pop(trajectory, None)
 
     def _refuse_live(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Finished responses of another run, by trajectory: tokens from its payload store, endings from its journal."""
+"""Reads the finished responses of another run: tokens from its payload store, finish reasons from its journal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Self
 
 from tailrace.core.events import Finished, RolloutReported
 from tailrace.core.ids import TrajectoryId
-from tailrace.core.trajectory import Finish
+from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Unservable
-from tailrace.observe import journal_file
-from tailrace.observe.run_files import RunFiles
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.run_files import RunFiles
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.segment import Response
 
@@ -23,14 +23,14 @@ class SavedResponse:
 
 
 class SavedRollouts:
-    """Reads a run directory and changes nothing in it."""
+    """The finished responses in a run directory. Nothing in the directory is changed."""
 
     def __init__(self, run: Path, endings: dict[TrajectoryId, Finished], payload: PayloadReader) -> None:
         self._run, self._endings, self._payload = run, endings, payload
 
     @classmethod
     def open(cls, run: Path) -> Self:
-        """``ValueError`` where there is no run."""
+        """Open a run directory; ``ValueError`` if there is no run in it."""
         files = RunFiles.find(run)
         events = (entry.event for _, entry in journal_file.read(files.journal))
         reports = (event for event in events if isinstance(event, RolloutReported))
@@ -38,7 +38,7 @@ class SavedRollouts:
         return cls(run, endings, PayloadReader.open(files.payload))
 
     def find(self, trajectory: TrajectoryId) -> SavedResponse:
-        """``Unservable`` where the run has not finished this response, or has not kept it."""
+        """The saved response; ``Unservable`` if the run did not finish it or did not keep it."""
         ending = self._endings.get(trajectory)
         if ending is None:
             raise Unservable(f"the run {self._run} has no finished response {trajectory}")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tailrace.observe.metrics import Row
+from tailrace.observe.metrics.rows import Row
 
 
 class Sink(Protocol):

@@ -8,7 +8,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from tailrace.observe.metrics import Row
+from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import Experiment
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trackio
 
-from tailrace.observe.metrics import Row
+from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import Experiment
 
 

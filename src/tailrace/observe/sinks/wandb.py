@@ -10,7 +10,7 @@ import hashlib
 
 import wandb
 
-from tailrace.observe.metrics import Row
+from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import Experiment
 
 

@@ -1,11 +1,11 @@
-"""Work moves only when its instance pulls or is lost."""
+"""Migration policy that moves nothing: responses change their instance only when it pulls or is lost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.core.fleet.policy import FleetView
 from tailrace.core.ids import InstanceId
-from tailrace.core.policy import FleetView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

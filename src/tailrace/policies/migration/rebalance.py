@@ -1,12 +1,13 @@
-"""Take work from instances that cannot do it now, or that have much more of it than others.
+"""Migration policy that takes responses back from overloaded instances.
 
-1. Responses that wait inside an instance for room generate nothing: those beyond ``max_waiting`` are taken back.
-2. If an instance is more than ``max_gap`` times as fast as some that may take its work, it keeps an even share and
-   gives the rest back, its youngest responses. An idle instance is infinitely slow, but counts only if new enough.
+1. Responses that are queued inside an instance generate nothing: those beyond ``max_waiting`` are taken back.
+2. If an instance has more than ``max_gap`` times the throughput of others that may take its work, it keeps an even
+   share, and the rest, its youngest responses, is taken back. An idle instance has throughput 0; it counts only if its
+   version is new enough for the work.
 
-What is taken back waits for the routing policy, and all its tokens are prefilled again. So the second kind of move is
-made by one instance at a time, only if evening out adds ``min_rise`` to the throughput of those that take part, and not
-again from the same instance before it has rested.
+The responses return to the queue, and all their tokens are prefilled again. Therefore rule 2 applies to one instance at
+a time, only if the total throughput of the instances involved rises by ``min_rise``, and not to the same instance again
+within ``pause_s``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailrace.core.fleet.policy import FleetView, InstanceView
 from tailrace.core.ids import InstanceId
-from tailrace.core.policy import FleetView, InstanceView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Rebalance:
         return sorted(moves.items())
 
     def _even_out(self, view: FleetView) -> tuple[InstanceId, int] | None:
-        """The fastest instance that has others to give work to, and how much of it."""
+        """Return the fastest instance from which others can take work, and how many responses they take."""
         instances = view.instances
         speeds = {i.instance: view.speed(i) for i in instances}
         by_speed = sorted(instances, key=lambda i: (-speeds[i.instance], i.instance))
@@ -56,7 +57,7 @@ class Rebalance:
         kv_tokens = sum(i.kv_tokens for i in parts)
         share = -(-num_running // len(parts))
         before = sum(view.speed(i) for i in parts)
-        # Those that get a share of one or more; with less work than instances the others stay idle.
+        # Only instances that get at least one response. With fewer responses than instances the others stay idle.
         num_busy = min(len(parts), num_running)
         after = 0.0
         if num_busy:

@@ -1,4 +1,4 @@
-"""Give each response to the instance with the fewest."""
+"""Routing policy that gives each response to the instance with the fewest responses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
+from tailrace.core.fleet.policy import FleetView, Route, WaitingGroup
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
-from tailrace.core.policy import FleetView, Route, WaitingGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastLoaded:
-    """Ties go to the lower instance number, so that a run repeats exactly.
+    """Ties go to the lower instance number, so that runs are reproducible.
 
-    The members of a group are spread: a prompt that is hard for one of them is for all, and an instance that had them
-    all would be busy long after the others. What it costs is one more prefill of the prompt on each instance.
+    The members of a group are spread over instances. If a prompt is hard, all its responses are long, and an instance
+    that had all of them would be busy long after the others. The price is a prefill of the prompt on each instance.
     """
 
     def route(self, view: FleetView) -> Iterator[Route]:
@@ -36,17 +36,17 @@ class LeastLoaded:
                     going.append(trajectory)
                     chosen.append(_take(tiers[tier]))
                 elif version is None:
-                    return  # what is new has the same claim as what is behind it
+                    return  # all later groups are new too, so they cannot be routed either
             if going:
                 yield Route(group.group, going, chosen)
 
 
 Loads = list[tuple[int, InstanceId, int]]
-"""A heap: responses of an instance, its number, and how many it may have."""
+"""A heap of (number of responses, instance, most responses it may have)."""
 
 
 def _tiers(view: FleetView) -> dict[Version, Loads]:
-    """The instances that have room, by version."""
+    """Return the instances that have room, by version."""
     tiers: dict[Version, Loads] = {}
     for each in view.instances:
         if each.num_responses < each.capacity:

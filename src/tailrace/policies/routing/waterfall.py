@@ -1,15 +1,16 @@
-"""Give each response to where it adds most to the tokens per second, the stalest first, or let it wait.
+"""Routing policy that sends each response to the instance where it adds the most tokens per second, or keeps it queued.
 
-What waits has levels: the oldest version first, what is new last. For a response, the instances that may take it fall
-into tiers of one version each, and within a tier the instance wins that gains most. What is new tries the oldest tier
-first, for it has the fewest uses. What was begun tries the tier first that gains most: were it the oldest, whatever
-migration takes from a loaded instance that is behind would go straight back to it, for ever, while newer ones idle.
+Responses are routed in the order of the queue: from the oldest version to new groups. The instances that may take a
+response are divided into tiers of one version each. Within a tier, the instance with the largest gain gets the
+response. A new group tries the tier of the oldest version first, because that version can take the least other work. A
+started group tries the tier with the largest gain first. Otherwise responses that migration takes from a loaded
+instance of an old version would return to it, again and again, while newer instances are idle.
 
-A tier is passed over if its best gain is below ``min_gain`` of the ideal, that of an idle instance. If every tier is,
-the response waits, and so does everything behind it that could take its place: the instances that may generate it are
-closed for the rest. Others are not, so nobody idles for the sake of a response that it could not help.
+A tier is skipped if its largest gain is below ``min_gain`` times the ideal gain, the gain on an idle instance. If all
+tiers are skipped, the response stays queued, and the instances that may generate it are closed for all later responses,
+so that none of them overtakes it. Other instances stay open.
 
-An idle instance always gains the ideal: whatever may run somewhere does not wait for ever.
+An idle instance always offers the ideal gain, so no response that may run somewhere stays queued for ever.
 """
 
 from __future__ import annotations
@@ -19,24 +20,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
-from tailrace.core.admission import Overlay
 from tailrace.core.costs import CostModel, step_s
+from tailrace.core.fleet.policy import FleetView, InstanceView, Route, WaitingGroup
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
-from tailrace.core.policy import FleetView, InstanceView, Route, WaitingGroup
+from tailrace.core.ledger.admission import Overlay
 
 _TRIES = 4
-"""Instances of a tier that are looked at for room in their KV cache."""
+"""Most instances of a tier that are searched for room in their KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
+    """Settings of the policy."""
+
     kv_budget: float = math.inf
-    """Tokens the KV cache of an instance holds."""
+    """Size of an instance's KV cache in tokens."""
     max_running: float = math.inf
-    """Responses an instance generates at the same time."""
+    """Most responses an instance generates at the same time."""
     min_gain: float = 0.3
+    """Smallest gain for which a response is routed, as a fraction of the ideal gain."""
     prompt_length: int = 0
-    """Tokens of a new response. Instances are tried in the order of what one would gain there."""
+    """Mean prompt length in tokens. Instances of a tier are sorted by the gain of a new response of this length."""
 
     def route(self, view: FleetView) -> Iterator[Route]:
         tiers, admission = _Tiers(self, view), view.admission.copy()
@@ -50,11 +54,11 @@ class Waterfall:
             if route is not None:
                 yield route
             elif group.version is None:
-                return  # what is new has the same claim as what is behind it
+                return  # all later groups are new too, so they cannot be routed either
 
 
 class _Tiers:
-    """Those that are not closed, the oldest version first."""
+    """The tiers that are not closed, oldest version first."""
 
     def __init__(self, policy: Waterfall, view: FleetView) -> None:
         loads: dict[Version, list[_Load]] = {}
@@ -66,8 +70,8 @@ class _Tiers:
         self._costs, self._min_gain = view.costs, policy.min_gain
 
     def begin(self, group: WaitingGroup, oldest: Version, admission: Overlay) -> Route | None:
-        """The first tier that takes any of its members gives the group its version. None of them has a token yet, so
-        they are alike: a tier takes as many as it can, and the next ones what is left."""
+        """Route a new group; None if it stays queued. The first tier that takes a member determines the version of the
+        group. No member has a token, so all are alike: a tier takes as many as it can, the next tiers the rest."""
         length, num_members, version = group.lengths[0], len(group.trajectories), None
         enough, chosen = self._enough(length), list[InstanceId]()
         for tier in self.open:
@@ -85,9 +89,9 @@ class _Tiers:
         return Route(group.group, group.trajectories[: len(chosen)], chosen)
 
     def go_on(self, group: WaitingGroup, version: Version) -> Route | None:
-        """Where the members of a group of this version go that do not wait any longer."""
+        """Route members of a started group of this version; None if all of them stay queued."""
         if self.open[-1].version < min(group.needs):
-            return None  # all of it waits for an instance that is not here, and closes none
+            return None  # no instance in the view may take it, so none is closed
         going, chosen = list[TrajectoryId](), list[InstanceId]()
         able, able_from = self.open, None
         for trajectory, length, needs in group.members:
@@ -106,7 +110,7 @@ class _Tiers:
         return Route(group.group, going, chosen) if going else None
 
     def _enough(self, length: int) -> float:
-        """The gain below which a response of so many tokens rather waits."""
+        """Return the smallest gain for which a response of this length is routed."""
         return self._min_gain * self._costs.ideal_gain(length=length)
 
     def _able(self, oldest: Version, is_exact: bool) -> list[_Tier]:
@@ -117,7 +121,7 @@ class _Tiers:
 
 
 class _Load:
-    """An instance as it is after what was routed to it."""
+    """An instance with its load, responses that this plan has routed to it included."""
 
     __slots__ = ("instance", "kv_tokens", "num_running", "room", "speed")
 
@@ -126,11 +130,11 @@ class _Load:
         self.num_running, self.kv_tokens = view.num_running, view.kv_tokens
         self.speed = costs.throughput(kv_tokens=view.kv_tokens, num_running=view.num_running)
         self.room = room
-        """Responses it may still be given."""
+        """Number of responses that it may still get."""
 
 
 class _Tier:
-    """The instances of one version that have room, in a heap: the most gain first, then the fewest responses, then the
+    """The instances of one version that have room, in a heap: by the largest gain, then the fewest responses, then the
     lowest number."""
 
     __slots__ = ("_budget", "_costs", "_heap", "_k5", "_new_length", "_refused", "version")
@@ -139,19 +143,20 @@ class _Tier:
         self.version, self._costs, self._k5 = version, costs, costs.k5
         self._budget, self._new_length = policy.kv_budget, policy.prompt_length
         self._refused: set[int] = set()
-        """Lengths that gain too little: loads only grow, so they always will."""
+        """Lengths whose gain was too small. Loads only grow during a plan, so it stays too small."""
         gain, length = self._gain, policy.prompt_length
         self._heap = [(-gain(load, length), load.num_running, load.instance, load) for load in loads]
         heapify(self._heap)
 
     def best_gain(self, length: int) -> float:
-        """Of the first instance of the heap; below 0 if the tier takes no such response."""
+        """Return the gain of a response on the first instance of the heap; below 0 if the tier takes none of this
+        length."""
         if not self._heap or length in self._refused:
             return -1.0
         return self._gain(self._heap[0][3], length)
 
     def take(self, length: int, enough: float) -> InstanceId | None:
-        """The instance that takes the response and has it from now on; None: none gains ``enough``."""
+        """Add a response to the best instance and return that instance; None if none gains ``enough``."""
         if not self._heap or length in self._refused:
             return None
         loss, _, number, load = self._heap[0]
@@ -159,7 +164,7 @@ class _Tier:
         if gain >= enough:
             self._add(load, length, gain)
             return number
-        # Those behind gain less, unless it is for want of room that this one gains nothing: another may have it.
+        # Later instances of the heap gain less, unless the first one only lacks room: another may have room.
         chosen = self._take_behind(length, enough) if gain == 0 else None
         if chosen is None:
             self._refused.add(length)
@@ -179,7 +184,7 @@ class _Tier:
         return chosen
 
     def _add(self, load: _Load, length: int, gain: float) -> None:
-        """To the first of the heap."""
+        """Add a response to the first instance of the heap."""
         load.num_running += 1
         load.kv_tokens += self._k5 * length
         load.speed += gain
@@ -191,14 +196,14 @@ class _Tier:
             heappop(self._heap)
 
     def _gain(self, load: _Load, length: int) -> float:
-        """As the cost model has it, from a speed that is known already."""
+        """Return the same as ``CostModel.gain``, computed from the known speed of the instance."""
         num_running, kv_tokens = load.num_running, load.kv_tokens + self._k5 * length
-        # An idle instance takes whatever it may: its engine can hold any one response.
+        # An idle instance takes any response: its engine can always hold one.
         if kv_tokens > self._budget and num_running:
             return 0.0
         return (num_running + 1) / step_s(self._costs, kv_tokens, num_running + 1) - load.speed
 
 
 def _most_gain_first(tiers: list[_Tier], length: int) -> list[_Tier]:
-    """Of two that gain the same, the older one."""
+    """Return the tiers sorted by gain, largest first; of equal gains, the older version first."""
     return tiers if len(tiers) < 2 else sorted(tiers, key=lambda tier: -tier.best_gain(length))

@@ -1,11 +1,11 @@
-"""Pull as soon as a version is published."""
+"""Synchronization policy: every instance pulls as soon as a version is published."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.core.fleet.policy import FleetView
 from tailrace.core.ids import InstanceId
-from tailrace.core.policy import FleetView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""Put the tables of simulated results into benchmarks/README.md.
+
+    python benchmarks/tables.py            print them
+    python benchmarks/tables.py --write    replace them in the page
+    python benchmarks/tables.py --check    exit status 1 if the page differs from the results
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Its figures come from the files in `results/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from simulated_papers import note, shown_paper, shown_range
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE / "README.md"
+GUARANTEES = {
+    "sync": "strict, bound 0",
+    "one-step": "strict, bound 1",
+    "vanilla": "strict: no token is older than the bound; section 6.5 of the paper takes this for its baseline",
+    "async-order": "strict: prompts are trained in the order in which they began",
+    "async-cap": "not strict: slow responses are trained above the bound",
+}
+Result = dict[str, Any]
+
+
+def papers(result: Result) -> list[str]:
+    rows = [[r["name"], shown_paper(r), shown_range(r["simulated"]), note(r)] for r in result["papers"]]
+    return table(["", "paper", "simulated", "difference"], rows)
+
+
+def grid(result: Result) -> list[str]:
+    rows = []
+    for row in result.get("grid", ()):
+        rollouts = [f"{row['rollout'][name]:.2f}" for name in row["rollout"]]
+        gains = [f"{row['gain'][name]:.2f}" for name in ("tail-batching", "active-partial")]
+        rows.append([f"{row['cap'] // 1024}k", *rollouts, *gains])
+    names = list(result["grid"][0]["rollout"]) if rows else []
+    heading = ["cap", *(f"rollout time: {name}" for name in names), "gain: tail-batching", "gain: active-partial"]
+    return table(heading, rows)
+
+
+def orderings(result: Result) -> list[str]:
+    rows = [[r["name"], f"{r['held']} of {r['of']}", _first(r["not_in"])] for r in result.get("orderings", ())]
+    return table(["ordering", "holds in", "not in"], rows)
+
+
+def _first(cells: str, count: int = 6) -> str:
+    """Return the first of many cells."""
+    names = cells.split(", ")
+    return cells if len(names) <= count else f"{', '.join(names[:count])} and {len(names) - count} more"
+
+
+def leads(result: Result) -> list[str]:
+    rows = []
+    for row in result["leads"]:
+        by_bound = ", ".join(f"{each['mean']:.2f}" for each in row["by_bound"].values())
+        paper = f"{row['paper']['average']:.2f}, {row['paper']['best']:.2f}"
+        ours = [shown_range(row["average"]), shown_range(row["best"]), by_bound]
+        rows.append([f"`{row['over']}`", GUARANTEES[row["over"]], paper, *ours])
+    heading = ["`staleflow` over", "guarantees", "paper: average, best", "average", "best", "bounds 1, 2, 3"]
+    return table(heading, rows)
+
+
+def leads_on_grid(result: Result) -> list[str]:
+    rows = [
+        [f"`{r['over']}`", GUARANTEES[r["over"]], shown_range(r["lead"]), f"{r['faster']} of {r['of']}"]
+        for r in result.get("grid", ())
+    ]
+    return table(["`staleflow` over", "guarantees", "lead: mean (least to most cell)", "faster in"], rows)
+
+
+def speeds(result: Result) -> list[str]:
+    rows = []
+    for row in result["rows"]:
+        stale = f"{row['most_stale']}; {row['groups_above_bound']:,}"
+        figures = [shown_range(row["tokens_per_s"]), f"{row['step_s']:.0f}", f"{row['trainer_idle']:.0%}"]
+        name = [row["setting"].removeprefix("paper/"), f"`{row['schedule']}`"]
+        rows.append([*name, *figures, f"{row['split']:.3f}", stale, f"{row['drift']:.2f}"])
+    heading = [
+        "cap",
+        "schedule",
+        "tokens/s",
+        "step s",
+        "trainer idle",
+        "share for rollout",
+        "most stale; groups above the bound",
+        "halves",
+    ]
+    return table(heading, rows)
+
+
+def steady(result: Result) -> list[str]:
+    if (found := result.get("async_cap_drift")) is None:
+        return ["(no grid in this result)"]
+    drift, off = found["drift"], ", ".join(found["not_in"])
+    return [
+        f"`async-cap` on the grid, speed in the second half of its window over that in the first: {drift['mean']:.2f}"
+        f" in the mean, {drift['min']:.2f} to {drift['max']:.2f}; within 5 % in {found['near_1']} of {found['of']}"
+        f" cells{f' (not in {off})' if off else ''}."
+    ]
+
+
+def sweeps(result: Result) -> list[str]:
+    rows = [
+        [
+            r["sweep"],
+            str(r["cap"]),
+            str(r["prompts"]),
+            str(r["devices"]),
+            *(f"{x:.2f}" for x in r["over_sync"].values()),
+        ]
+        for r in result.get("sweeps", ())
+    ]
+    names = [f"`{name}`" for name in result["sweeps"][0]["over_sync"]] if rows else []
+    return table(["varied", "cap", "prompts", "devices", *names], rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
+    "papers": ("simulated.json", papers),
+    "grid": ("simulated.json", grid),
+    "orderings": ("simulated.json", orderings),
+    "staleflow leads": ("simulated_staleflow.json", leads),
+    "staleflow grid": ("simulated_staleflow.json", leads_on_grid),
+    "staleflow speeds": ("simulated_staleflow.json", speeds),
+    "staleflow steady": ("simulated_staleflow.json", steady),
+    "staleflow sweeps": ("simulated_staleflow.json", sweeps),
+    "staleflow orderings": ("simulated_staleflow.json", orderings),
+}
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [f"| {' | '.join(heading)} |", "|" + "---|" * len(heading), *lines] if lines else ["(not in this result)"]
+
+
+def made(results: Path) -> dict[str, str]:
+    """Return every table by its name."""
+    return {name: _made(results / file, make) for name, (file, make) in TABLES.items()}
+
+
+def _made(file: Path, make: Callable[[Result], list[str]]) -> str:
+    if not file.exists():
+        return "(not simulated yet: `python benchmarks/simulate_all.py`)"
+    return "\n".join(make(json.loads(file.read_text())))
+
+
+def filled(page: str, tables: dict[str, str]) -> str:
+    """Return the page with its tables replaced."""
+
+    def replaced(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n{tables[match[1]]}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w ]+) -->\n.*?<!-- end -->", replaced, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the result files")
+    parser.add_argument("--write", action="store_true", help="replace the tables in the page")
+    parser.add_argument("--check", action="store_true", help="fail if the page differs from the results")
+    options = parser.parse_args()
+    tables, page = made(options.results), PAGE.read_text()
+    if options.write:
+        PAGE.write_text(filled(page, tables))
+    elif not options.check:
+        print("\n\n".join(f"## {name}\n{text}" for name, text in tables.items()))
+    return int(options.check and filled(page, tables) != page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

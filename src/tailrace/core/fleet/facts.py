@@ -1,0 +1,189 @@
+"""Events of rollout instances. A report that is repeated, late or impossible is refused and changes nothing.
+
+Adapters may deliver a report twice or late. So a report is accepted only if it is possible: the instance is in the
+phase that the report ends, it runs the response, and the response has no more tokens than the report says.
+"""
+
+from __future__ import annotations
+
+from tailrace.core import events as ev
+from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.ids import Version
+from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.rooms import Rooms
+
+
+def instance_added(rooms: Rooms, event: ev.InstanceAdded, now: float) -> None:
+    fleet = rooms.fleet
+    known = fleet.instances.get(event.instance)
+    if known is None:
+        fleet.add(Instance(id=event.instance, heard_at=now))
+    elif known.is_retiring and known.phase is not InstancePhase.STOPPING:
+        known.is_retiring = False
+        fleet.num_retiring -= 1
+    else:
+        rooms.run.refuse(f"instance {event.instance} is in the fleet already")
+
+
+def instance_retired(rooms: Rooms, event: ev.InstanceRetired, now: float) -> None:
+    instance = rooms.fleet.instances.get(event.instance)
+    if instance is None or instance.is_retiring:
+        rooms.run.refuse(f"instance {event.instance} is not there to be retired")
+    elif instance.phase is InstancePhase.ABSENT:
+        rooms.fleet.remove(instance, now)
+    else:
+        instance.is_retiring = True
+        rooms.fleet.num_retiring += 1
+
+
+def instance_stopped(rooms: Rooms, event: ev.InstanceStopped, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None or instance.phase is not InstancePhase.STOPPING:
+        rooms.run.refuse(f"instance {event.instance} was not asked to stop")
+    else:
+        rooms.fleet.remove(instance, now)
+
+
+def instance_started(rooms: Rooms, event: ev.InstanceStarted, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None or instance.phase is not InstancePhase.STARTING:
+        rooms.run.refuse(f"instance {event.instance} was not being started")
+        return
+    rooms.fleet.move(instance, InstancePhase.READY, now)
+    instance.version = event.version
+
+
+def instance_lost(rooms: Rooms, event: ev.InstanceLost, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None or instance.phase is InstancePhase.ABSENT:
+        rooms.run.refuse(f"instance {event.instance} was lost already")
+        return
+    _lose(rooms, instance, now)
+    instance.losses.add(event.reason)
+    if instance.is_retiring:
+        rooms.fleet.remove(instance, now)
+
+
+def _lose(rooms: Rooms, instance: Instance, now: float) -> None:
+    """Queue the responses of a lost instance. They continue elsewhere, after their last reported token."""
+    for number in list(instance.running):
+        trajectory = rooms.responses.trajectory(number)
+        instance.leave(trajectory)
+        trajectory.move(TrajectoryPhase.PENDING, now=now)
+        rooms.responses.wait(trajectory)
+    instance.aborting.clear()
+    rooms.fleet.move(instance, InstancePhase.ABSENT, now)
+    instance.version = Version(0)
+    instance.is_being_killed = False
+    instance.moved_at = None
+
+
+def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None:
+        return
+    for progress in event.progressed:
+        if (trajectory := _running(rooms, instance, progress, event.version)) is not None:
+            instance.num_tokens += trajectory.grow(progress.length, event.version)
+            instance.heard_at = now
+    for finished in event.finished:
+        trajectory = _running(rooms, instance, finished, event.version)
+        if trajectory is None:
+            continue
+        if finished.finish is Finish.INTERRUPTED and trajectory.id not in instance.stopping:
+            rooms.run.refuse(f"{trajectory.id} was not asked to stop")
+            continue
+        instance.num_tokens += trajectory.grow(finished.length, event.version)
+        instance.heard_at = now
+        _finish(rooms, instance, trajectory, finished.finish, now)
+
+
+def _finish(rooms: Rooms, instance: Instance, trajectory: Trajectory, finish: Finish, now: float) -> None:
+    instance.leave(trajectory)
+    if finish is Finish.INTERRUPTED:
+        trajectory.move(TrajectoryPhase.PENDING, now=now)
+        rooms.responses.wait(trajectory)
+    else:
+        trajectory.finish = finish
+        trajectory.move(TrajectoryPhase.GENERATED, now=now)
+        rooms.rewards.add(trajectory.id)
+
+
+def _running(
+    rooms: Rooms, instance: Instance, part: ev.Progressed | ev.Finished, version: Version
+) -> Trajectory | None:
+    """Return the response that a part of a report is about; None if the part is impossible or no longer needed."""
+    if part.trajectory in instance.aborting:
+        return None  # the instance sent it before it received the abort
+    if part.trajectory not in instance.running:
+        rooms.run.refuse(f"instance {instance.id} does not run {part.trajectory}")
+        return None
+    trajectory = rooms.responses.trajectory(part.trajectory)
+    if not trajectory.may_grow(part.length, version) or version > instance.version:
+        rooms.run.refuse(f"{part.trajectory} has {trajectory.length} tokens, version {version} reports {part.length}")
+        return None
+    return trajectory
+
+
+def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None:
+        return
+    for aborted in event.aborted:
+        if aborted.trajectory in instance.aborting:
+            del instance.aborting[aborted.trajectory]
+            instance.heard_at = now
+        else:
+            rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.trajectory}")
+
+
+def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
+    """Record the version that an instance pulled. It may be newer than requested. If it is older, the instance pulls
+    again."""
+    instance = _speaker(rooms, event)
+    if instance is None:
+        return
+    asked, newest = instance.pulling, rooms.training.newest_pullable
+    if asked is None or event.version > newest:
+        rooms.run.refuse(f"instance {event.instance} pulled version {event.version}, which was not asked of it")
+        return
+    rooms.fleet.move(instance, InstancePhase.READY, now)
+    instance.version = event.version
+    if event.version < asked:
+        rooms.run.refuse(f"instance {event.instance} pulled version {event.version}, older than {asked}")
+        instance.is_draining = True  # it takes no work before it has pulled again
+
+
+def memory_released(rooms: Rooms, event: ev.MemoryReleased, now: float) -> None:
+    instance = _speaker(rooms, event)
+    if instance is None or instance.phase is not InstancePhase.RELEASING:
+        rooms.run.refuse(f"instance {event.instance} was not asked to release its memory")
+        return
+    rooms.fleet.move(instance, InstancePhase.RELEASED, now)
+
+
+def costs_measured(rooms: Rooms, event: ev.CostsMeasured, now: float) -> None:
+    rooms.fleet.costs = event.costs
+
+
+def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
+    """Reset all instances: their processes have ended."""
+    fleet = rooms.fleet
+    for instance in list(fleet.instances.values()):
+        if instance.phase is not InstancePhase.ABSENT:
+            _lose(rooms, instance, now)
+        instance.losses.count = 0
+        if instance.is_retiring:
+            rooms.fleet.remove(instance, now)
+    fleet.plan_at = None
+    if fleet.empty_since is not None:
+        fleet.empty_since = now
+
+
+def _speaker(rooms: Rooms, event: ev.InstanceEvent) -> Instance | None:
+    """Return the instance that sent an event; None if a later process of the instance has replaced the sender."""
+    instance = rooms.fleet.instances.get(event.instance)
+    if instance is None or (event.incarnation is not None and event.incarnation != instance.incarnation):
+        rooms.run.refuse(f"instance {event.instance} is gone, with start {event.incarnation}")
+        return None
+    return instance

@@ -1,0 +1,128 @@
+"""One rollout instance, as the core knows it.
+
+ABSENT --> STARTING --> READY <--------> PULLING
+                          |                 ^
+                          +--> RELEASING --> RELEASED      (colocated with training)
+                          |
+                          +--> STOPPING --> (leaves the fleet)
+
+Any of them --> ABSENT when the instance is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tailrace.core.errors import InvalidTransition
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.losses import Losses
+from tailrace.core.responses.trajectory import Trajectory
+
+
+class InstancePhase(Enum):
+    """What an instance is doing."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    READY = "ready"
+    """It accepts work, and generates if it has any."""
+    PULLING = "pulling"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    """It has released its weights and its KV cache."""
+    STOPPING = "stopping"
+    """It is retired and was asked to end."""
+
+
+_P = InstancePhase
+LEGAL: frozenset[tuple[InstancePhase, InstancePhase]] = frozenset(
+    {
+        (_P.ABSENT, _P.STARTING),
+        (_P.STARTING, _P.READY),
+        (_P.READY, _P.PULLING),
+        (_P.PULLING, _P.READY),
+        (_P.READY, _P.RELEASING),
+        (_P.RELEASING, _P.RELEASED),
+        (_P.RELEASED, _P.PULLING),
+        (_P.READY, _P.STOPPING),
+        (_P.RELEASED, _P.STOPPING),
+        *((phase, _P.ABSENT) for phase in _P if phase is not _P.ABSENT),
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Instance:
+    """State of one rollout instance."""
+
+    id: InstanceId
+    phase: InstancePhase = InstancePhase.ABSENT
+    version: Version = Version(0)
+    """Version of its weights."""
+    incarnation: int = 0
+    """Number of its last start. Reports of an earlier start are refused."""
+    pulling: Version | None = None
+    """Version that it was asked to pull; set exactly while PULLING."""
+    running: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Its unfinished responses, in the order they were submitted."""
+    stopping: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Running responses that it was asked to interrupt."""
+    aborting: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Aborted responses; the instance has not confirmed it yet."""
+    num_tokens: int = 0
+    """Reported tokens of its running responses, prompts not included."""
+    is_draining: bool = False
+    """It gets no more work. When it is idle, it pulls."""
+    is_retiring: bool = False
+    """It gets no more work. When it is idle, it leaves the fleet."""
+    is_being_killed: bool = False
+    """``KillInstance`` was sent, and ``InstanceLost`` has not arrived."""
+    moved_at: float | None = None
+    """When migration last took responses from it that it was generating."""
+    heard_at: float = 0.0
+    """When it last changed its phase, got work or reported."""
+    losses: Losses = field(default_factory=Losses)
+
+    def move(self, new: InstancePhase, *, now: float) -> None:
+        if (self.phase, new) not in LEGAL:
+            raise InvalidTransition(f"instance {self.id}", self.phase.value, new.value, [self.losses.last])
+        self.phase = new
+        self.heard_at = now
+        self.is_draining = False
+        self.pulling = None
+
+    @property
+    def accepts_work(self) -> bool:
+        is_ready = self.phase is InstancePhase.READY and not self.is_being_killed
+        return is_ready and not self.stopping and not self.is_draining and not self.is_retiring
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether it is ready and has no outstanding interrupt or abort."""
+        is_ready = self.phase is InstancePhase.READY and not self.is_being_killed
+        return is_ready and not self.stopping and not self.aborting
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it accepts work, runs nothing and has no outstanding interrupt or abort."""
+        return self.accepts_work and not self.running and not self.aborting
+
+    def take(self, trajectories: list[Trajectory]) -> None:
+        """Record that these responses were submitted to it."""
+        self.running.update(dict.fromkeys([t.id for t in trajectories]))
+        self.num_tokens += sum([t.length for t in trajectories])
+
+    def leave(self, trajectory: Trajectory) -> None:
+        """Record that a response no longer runs on it."""
+        del self.running[trajectory.id]
+        self.stopping.pop(trajectory.id, None)
+        self.num_tokens -= trajectory.length
+        trajectory.instance = None
+
+    def check(self) -> None:
+        has_work = bool(self.running or self.aborting)
+        assert not has_work or self.phase is InstancePhase.READY, f"instance {self.id} has work while {self.phase}"
+        assert self.stopping.keys() <= self.running.keys()
+        assert (self.pulling is not None) == (self.phase is InstancePhase.PULLING)
+        assert not self.is_draining or self.phase is InstancePhase.READY

@@ -1,0 +1,156 @@
+"""The fleet room: the rollout instances, the versions they hold, and when work is planned over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tailrace.core import commands as do
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
+from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.responses.room import Responses
+from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.run.waits import Wait
+from tailrace.core.schedule import Limits
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """State of the fleet room."""
+
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    costs: CostModel = NOTHING_KNOWN
+    """Current cost model of an instance: the one of the schedule, until it is measured."""
+    num_starts: int = 0
+    """Starts of instances so far. Each start has a number of its own, also if an instance leaves and comes back."""
+    num_absent: int = 0
+    """Instances that are neither running nor starting."""
+    num_retiring: int = 0
+    """Instances that will leave the fleet."""
+    all_hold: Version | None = None
+    """Every instance holds this version or a newer one; None: not known."""
+    empty_since: float | None = None
+    """Since when the fleet has no instance; None: it has at least one."""
+    needs_plan: bool = True
+    """Whether something happened since the last plan."""
+    planned_at: float | None = None
+    """When the throughput-oriented strategies last ran."""
+    num_planned: int = 0
+    """Running and queued responses at that time."""
+    plan_at: float | None = None
+    """When the next plan is due; None: no plan is scheduled."""
+
+    # Questions
+
+    @property
+    def next_plan_at(self) -> float | None:
+        return self.plan_at
+
+    def is_off_device(self) -> bool:
+        """Whether all instances have released their memory, so that colocated training can use the devices."""
+        away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
+        return all(instance.phase in away for instance in self.instances.values())
+
+    def runs_training(self, responses: Responses) -> bool:
+        """Whether an instance generates a response for training."""
+        return any(responses.is_training(t) for i in self.instances.values() for t in i.running)
+
+    def version_at(self, instance: InstanceId) -> Version:
+        return self.instances[instance].version
+
+    def failure(self, limits: Limits) -> str | None:
+        """Return why the run must fail; None if it can continue."""
+        if not self.num_absent or self.num_absent < len(self.instances):
+            return None
+        absent = self.instances.values()
+        if any(each.losses.count <= limits.max_restarts for each in absent):
+            return None
+        last = max(absent, key=lambda each: each.heard_at)
+        times = f"{last.losses.count} times within one step"
+        return f"no rollout instance is left: instance {last.id} was lost {times}; the last time: {last.losses.last}"
+
+    def waits(self, limits: Limits, published: Version) -> Iterator[Wait]:
+        for instance in self.instances.values():
+            yield from _instance_waits(instance, limits, published)
+        if self.empty_since is not None:
+            yield Wait(what="a rollout instance to be added", since=self.empty_since, limit_s=limits.start_s)
+
+    # Notices
+
+    def add(self, instance: Instance) -> None:
+        self.instances[instance.id] = instance
+        self.num_absent += 1
+        self.empty_since, self.all_hold = None, None
+
+    def remove(self, instance: Instance, now: float) -> None:
+        del self.instances[instance.id]
+        self.num_absent -= instance.phase is InstancePhase.ABSENT
+        self.num_retiring -= instance.is_retiring
+        self.empty_since = None if self.instances else now
+
+    def move(self, instance: Instance, phase: InstancePhase, now: float) -> None:
+        """Change the phase of an instance."""
+        self.num_absent += (phase is InstancePhase.ABSENT) - (instance.phase is InstancePhase.ABSENT)
+        self.all_hold = None
+        instance.move(phase, now=now)
+
+    def note_event(self) -> None:
+        """Note that something happened, so that a plan may find new work."""
+        self.needs_plan = True
+
+    def step_trained(self) -> None:
+        """Note that an optimizer step is complete: the counts of lost instances start again at 0."""
+        for instance in self.instances.values():
+            instance.losses.count = 0
+
+    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> Iterator[do.Command]:
+        """Interrupt those of these responses that run. Their tokens are kept."""
+        chosen = set(trajectories)
+        for instance in self.instances.values():
+            running = [t for t in instance.running if t in chosen]
+            if running:
+                instance.stopping.update(dict.fromkeys(running))
+                yield do.Interrupt(instance=instance.id, trajectories=tuple(running))
+
+    def abort(self, trajectories: Iterable[Trajectory]) -> Iterator[do.Command]:
+        """Abort these running responses."""
+        by_instance: dict[InstanceId, list[TrajectoryId]] = {}
+        for trajectory in trajectories:
+            assert trajectory.instance is not None
+            by_instance.setdefault(trajectory.instance, []).append(trajectory.id)
+            self.instances[trajectory.instance].leave(trajectory)
+        for number, ids in sorted(by_instance.items()):
+            self.instances[number].aborting.update(dict.fromkeys(ids))
+            yield do.Abort(instance=number, trajectories=tuple(ids))
+
+    def kill(self, number: InstanceId, reason: str, now: float) -> Iterator[do.Command]:
+        """Kill an instance that does not answer."""
+        self.instances[number].is_being_killed = True
+        self.instances[number].heard_at = now
+        yield do.KillInstance(instance=number, reason=reason)
+
+
+def _instance_waits(instance: Instance, limits: Limits, published: Version) -> Iterator[Wait]:
+    number, since = instance.id, instance.heard_at
+    if instance.is_being_killed:
+        # The instance is being killed already. If even that is not confirmed, a restart would not help: the run fails.
+        yield Wait(what=f"end of instance {number}", since=since, limit_s=limits.start_s)
+    elif instance.phase is InstancePhase.STARTING:
+        yield Wait(what=f"start of instance {number}", since=since, limit_s=limits.start_s, instance=number)
+    elif instance.phase is InstancePhase.PULLING:
+        what = f"instance {number} to load version {published}"
+        yield Wait(what=what, since=since, limit_s=limits.weights_s, instance=number)
+    elif instance.phase is InstancePhase.RELEASING:
+        what = f"instance {number} to release its memory"
+        yield Wait(what=what, since=since, limit_s=limits.weights_s, instance=number)
+    elif instance.phase is InstancePhase.STOPPING:
+        yield Wait(what=f"retired instance {number} to end", since=since, limit_s=limits.start_s, instance=number)
+    elif instance.aborting and not instance.running:
+        what = f"instance {number} to abort {len(instance.aborting)} responses"
+        yield Wait(what=what, since=since, limit_s=limits.progress_s, instance=number)
+    elif instance.running:
+        first = next(iter(instance.running))
+        more = f" and {len(instance.running) - 1} more" if len(instance.running) > 1 else ""
+        what = f"response {first}{more} on instance {number}"
+        yield Wait(what=what, since=since, limit_s=limits.progress_s, instance=number)

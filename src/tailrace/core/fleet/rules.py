@@ -1,0 +1,48 @@
+"""When instances start, release their memory and leave. ``planning`` decides when they pull and what they generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.core import commands as do
+from tailrace.core.fleet.instance import InstancePhase
+from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Placement
+
+
+def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Start absent instances. One that was lost too often is not started again before the next optimizer step."""
+    if not rooms.fleet.num_absent:
+        return
+    for instance in rooms.fleet.instances.values():
+        if instance.phase is InstancePhase.ABSENT and instance.losses.count <= rooms.run.limits.max_restarts:
+            rooms.fleet.move(instance, InstancePhase.STARTING, now)
+            rooms.fleet.num_starts += 1
+            instance.incarnation = rooms.fleet.num_starts
+            yield do.StartInstance(instance=instance.id, incarnation=instance.incarnation)
+
+
+def retire_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Interrupt the responses of retired instances, then stop the instances."""
+    if not rooms.fleet.num_retiring:
+        return
+    for instance in list(rooms.fleet.instances.values()):
+        if not instance.is_retiring or instance.is_being_killed:
+            continue
+        going = [t for t in instance.running if t not in instance.stopping]
+        if going:
+            instance.stopping.update(dict.fromkeys(going))
+            yield do.Interrupt(instance=instance.id, trajectories=tuple(going))
+        elif instance.phase is InstancePhase.RELEASED or (instance.owes_nothing and not instance.running):
+            rooms.fleet.move(instance, InstancePhase.STOPPING, now)
+            yield do.StopInstance(instance=instance.id)
+
+
+def release_memory(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Release the memory of colocated instances before an optimizer step."""
+    if rooms.schedule.placement is not Placement.COLOCATED or not rooms.training.is_due(rooms.evaluation_is_over()):
+        return
+    for instance in rooms.fleet.instances.values():
+        if instance.is_idle:
+            rooms.fleet.move(instance, InstancePhase.RELEASING, now)
+            yield do.ReleaseMemory(instance=instance.id)

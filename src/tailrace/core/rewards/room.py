@@ -1,0 +1,71 @@
+"""The rewards room: which finished responses need a score, and which scores have been requested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tailrace.core import commands as do
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.run.waits import Wait
+from tailrace.core.schedule import Limits, Schedule
+
+MIN_FAILURES = 32
+"""The run fails after this many failed rewards in a row. Fewer may be chance."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewards:
+    """State of the rewards room."""
+
+    generated: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Finished responses whose reward has not been requested."""
+    scoring: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Responses whose reward has been requested."""
+    aborting: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Rewards that were aborted; the adapter has not confirmed it yet."""
+    heard_at: float = 0.0
+    """When the last reward arrived, or was requested while no other was awaited."""
+    num_failed_in_a_row: int = 0
+    """Failed rewards of training responses since the last successful one."""
+    last_failure: str = ""
+
+    # Notices
+
+    def add(self, trajectory: TrajectoryId) -> None:
+        """Note that a response is finished and needs a score."""
+        self.generated[trajectory] = None
+
+    def remove_generated(self, trajectory: TrajectoryId) -> None:
+        """Note that a finished response was aborted before its reward was requested."""
+        del self.generated[trajectory]
+
+    def abort(self, trajectories: Iterable[Trajectory]) -> Iterator[do.Command]:
+        """Abort these rewards."""
+        ids = tuple(trajectory.id for trajectory in trajectories)
+        for trajectory in ids:
+            del self.scoring[trajectory]
+            self.aborting[trajectory] = None
+        if ids:
+            yield do.AbortScores(trajectories=ids)
+
+    # Questions
+
+    def failure(self, schedule: Schedule) -> str | None:
+        """Return why the run must fail; None if it can continue."""
+        count = self.num_failed_in_a_row
+        if count < max(MIN_FAILURES, 2 * schedule.batch_size * schedule.group_size):
+            return None
+        return f"the last {count} rewards failed, every one of them; {self.last_failure}"
+
+    @property
+    def failure_detail(self) -> str:
+        """Sentence that says how the last failed reward failed."""
+        return self.last_failure
+
+    def waits(self, limits: Limits) -> Iterator[Wait]:
+        if self.scoring:
+            first = next(iter(self.scoring))
+            more = f" and {len(self.scoring) - 1} more" if len(self.scoring) > 1 else ""
+            yield Wait(what=f"reward of {first}{more}", since=self.heard_at, limit_s=limits.reward_s)

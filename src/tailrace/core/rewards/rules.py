@@ -1,0 +1,34 @@
+"""When rewards are requested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.core import commands as do
+from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.rooms import Rooms
+
+
+def score(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Request the rewards of finished responses. With a barrier, wait until no training response is being generated."""
+    rewards, responses = rooms.rewards, rooms.responses
+    if not rewards.generated:
+        return
+    due = list(rewards.generated)
+    if not rooms.schedule.is_reward_streamed and _is_generating(rooms):
+        # The barrier applies to training responses only.
+        due = [trajectory for trajectory in due if not responses.is_training(trajectory)]
+    if not due:
+        return
+    if not rewards.scoring:
+        rewards.heard_at = now
+    for trajectory in due:
+        responses.trajectory(trajectory).move(TrajectoryPhase.SCORING, now=now)
+        del rewards.generated[trajectory]
+        rewards.scoring[trajectory] = None
+    yield do.Score(trajectories=tuple(due))
+
+
+def _is_generating(rooms: Rooms) -> bool:
+    waiting = any(group.is_training for group in rooms.responses.waiting_groups())
+    return waiting or rooms.collection.awaits_prompts or rooms.fleet.runs_training(rooms.responses)

@@ -1,0 +1,53 @@
+"""The run room: whether the run continues, its time limits, its timer, and which reports it refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.core.schedule import Limits
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """State of the run as a whole."""
+
+    limits: Limits = Limits()
+    has_begun: bool = False
+    verdict: str | None = None
+    """Why the run is over; None while it continues."""
+    timer_at: float | None = None
+    """Time of the timer; None: no timer is set."""
+    num_refused: int = 0
+    """Number of reports that were repeated, late or impossible, and therefore ignored."""
+    last_refusal: str = ""
+    is_refused: bool = False
+    """Whether a part of the event that is being handled was refused."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.verdict is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the run is over."""
+        return self.verdict or ""
+
+    @property
+    def num_refused_reports(self) -> int:
+        return self.num_refused
+
+    @property
+    def last_refused_report(self) -> str:
+        return self.last_refusal
+
+    def end(self, reason: str) -> None:
+        """End the run for this reason."""
+        self.verdict = reason
+
+    def begin_event(self) -> None:
+        self.is_refused = False
+
+    def refuse(self, what: str) -> None:
+        """Count a report, or a part of one, that was repeated, late or impossible. It changes nothing else."""
+        self.num_refused += not self.is_refused
+        self.is_refused, self.last_refusal = True, what

@@ -1,0 +1,238 @@
+"""The schedule: the settings of a run that the core reads. The journal's first event holds it.
+
+A schedule says how many more groups than a batch are launched, what happens to unfinished groups when the batch is
+full, how stale a sample may be, and whether rollout and training overlap. A preset is a named choice of these settings
+(`config.presets`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
+from tailrace.core.schedule.coordination import Coordination
+from tailrace.core.schedule.soundness import unsound
+
+MAX_GROWTH = 4
+"""Largest factor by which dynamic sampling may increase the number of prompts that a round launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """A set of prompts on which versions are evaluated."""
+
+    name: str
+    num_prompts: int
+    group_size: int
+    """Responses per prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Time limits of waits in seconds, and the limit on restarts.
+
+    When an instance exceeds a limit, it is restarted. When anything else does, the run fails.
+    """
+
+    start_s: float = 600.0
+    """Start of an instance or of the trainer."""
+    progress_s: float = 300.0
+    """Next report of an instance that has work."""
+    reward_s: float = 60.0
+    """Next score while scores are awaited."""
+    prompts_s: float = 60.0
+    """Prompts that were requested from a source."""
+    train_s: float = 3600.0
+    """One optimizer step."""
+    weights_s: float = 600.0
+    """Publishing or pulling weights, and releasing an instance's memory."""
+    checkpoint_s: float = 1800.0
+    """Writing a checkpoint."""
+    max_restarts: int = 3
+    """Restarts of one worker between two optimizer steps."""
+
+    @property
+    def shortest_s(self) -> float:
+        """The smallest of the time limits."""
+        return min(
+            self.start_s,
+            self.progress_s,
+            self.reward_s,
+            self.prompts_s,
+            self.train_s,
+            self.weights_s,
+            self.checkpoint_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All settings of a run that the core reads. A combination that cannot work raises ``ValueError``."""
+
+    train_source: str
+    """Name of the source of training prompts."""
+    batch_size: int
+    """Groups per optimizer step."""
+    group_size: int
+    """Responses per group that are trained."""
+    max_steps: int
+    """Optimizer steps of the whole run; 0: the run only evaluates."""
+    launch_prompts: int = 0
+    """Groups that a short round launches; 0: ``batch_size``."""
+    launch_responses: int = 0
+    """Responses with which a group of a short round begins; 0: ``group_size``. Long rounds use ``group_size``."""
+    trials: tuple[tuple[int, int], ...] = ()
+    """Pairs (groups, responses per group) that the first short rounds try out. Later rounds use the fastest pair
+    (`core/collection/speculation.py`)."""
+    leftovers: Leftovers = Leftovers.WAIT
+    """What happens to groups that are unfinished when the batch is full."""
+    max_staleness: int | None = 0
+    """Largest staleness of a trained response: the version that is trained minus the version of the response's oldest
+    token. None: no limit."""
+    admission: Admission = Admission.DEADLINE
+    """How the ledger enforces ``max_staleness``."""
+    rounds_ahead: int = 0
+    """How many rounds may begin before the batch of an earlier round is trained."""
+    placement: Placement = Placement.SHARED
+    """Which devices rollout and training use."""
+    keeps_deferred_tokens: bool = False
+    """True: a deferred prompt continues its responses if ``max_staleness`` allows. False: it always starts again."""
+    epoch_end: EpochEnd = EpochEnd.CARRY
+    """What happens to the long queue at the end of a pass over the data."""
+    epoch_size: int = 0
+    """Prompts in one pass over the training source; 0: unknown."""
+    max_versions_per_sample: int | None = None
+    """Most versions whose tokens one response may contain; None: no limit."""
+    version_cap: VersionCap = VersionCap.FINISH
+    """What happens to a response that reaches ``max_versions_per_sample``."""
+    max_restarts_per_sample: int = 2
+    """How often a response may restart because of ``max_versions_per_sample``. After that its round waits for it."""
+    max_stuck_s: float | None = None
+    """How many seconds an idle trainer waits for the unfinished groups of a full batch; None: no limit. Only for `keep`
+    with a strict bound, where such a wait could otherwise last for ever."""
+    on_stuck: OnStuck = OnStuck.RESTART
+    """What happens to those groups after ``max_stuck_s``."""
+    has_quotas: bool = False
+    """Whether a short round trains the groups of each domain in the proportion in which it launched them."""
+
+    num_instances: int = 1
+    """Rollout instances at the start of the run."""
+    max_in_flight: int = 256
+    """Most responses that an instance has at the same time, running or queued inside it."""
+    eval_sets: tuple[EvalSet, ...] = ()
+    """Sets on which versions are evaluated."""
+    eval_interval: int | None = None
+    """Optimizer steps between two evaluations; None: no evaluation."""
+    save_interval: int | None = None
+    """Optimizer steps between two checkpoints; None: only after the last step."""
+    is_reward_streamed: bool = True
+    """True: request the score of a response as soon as it ends. False: wait until no training response is running."""
+    drops_failed_rewards: bool = False
+    """True: a response whose reward failed is removed from its group. False: it gets the score 0."""
+    filters_equal_scores: bool = False
+    """Dynamic sampling: replace a training group whose scores are all equal, because its advantages would be 0."""
+    max_useless_groups: int = 1000
+    """The run fails after this many groups in a row that were filtered or dropped."""
+    coordination: Coordination = Coordination()
+    """How rollout work is distributed over instances."""
+    limits: Limits = Limits()
+    """Time limits of waits, and the limit on restarts."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "group_size", "num_instances", "max_in_flight"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_steps < 0:
+            raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
+        for sentence in unsound(self):
+            raise ValueError(sentence)
+
+    @property
+    def num_launched(self) -> int:
+        """Groups that a short round launches, without trials and dynamic sampling."""
+        return self.launch_prompts or self.batch_size
+
+    @property
+    def most_launched(self) -> int:
+        """Largest number of groups that a short round launches, trials included and dynamic sampling not."""
+        return max([self.num_launched, *(groups for groups, _ in self.trials)])
+
+    @property
+    def largest_round(self) -> int:
+        """Largest number of groups that any round launches."""
+        if not self.launches_for_filter:
+            return self.most_launched
+        most = MAX_GROWTH * self.most_launched
+        return (
+            most if not self.epoch_size else max(self.most_launched, min(most, self.epoch_size - self.num_unfinished))
+        )
+
+    @property
+    def launches_for_filter(self) -> bool:
+        """Whether short rounds launch additional prompts to make up for groups that dynamic sampling will filter."""
+        return self.filters_equal_scores and self.discards_leftovers
+
+    @property
+    def num_unfinished(self) -> int:
+        """Largest number of unfinished prompts outside the current round: in the long queue and in batches that are not
+        trained yet."""
+        return max(2, self.rounds_ahead + 1) * self.batch_size
+
+    @property
+    def defers(self) -> bool:
+        """Whether unfinished groups join the long queue."""
+        return self.leftovers is Leftovers.DEFER
+
+    @property
+    def num_members(self) -> int:
+        """Responses with which a group of a short round begins."""
+        return self.launch_responses or self.group_size
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether each batch is collected from a round. False only with `keep`."""
+        return self.leftovers is not Leftovers.KEEP
+
+    @property
+    def discards_leftovers(self) -> bool:
+        """Whether unfinished groups are aborted when the batch is full. Then a round may launch more than it trains."""
+        return self.leftovers in (Leftovers.DROP, Leftovers.DEFER)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rollout continues during an optimizer step."""
+        return self.rounds_ahead > 0 or (not self.has_rounds and self.max_staleness != 0)
+
+    @property
+    def ledger(self) -> LedgerRules:
+        """Rules of the ledger under this schedule."""
+        # With `wait` and `resume` no group is dropped for lack of a place, so no buffer may hold more than a batch.
+        may_drop = self.leftovers in (Leftovers.DROP, Leftovers.DEFER, Leftovers.KEEP)
+        return LedgerRules(
+            batch_size=self.batch_size,
+            max_staleness=self.max_staleness or 0,
+            admission=self.admission,
+            capacity=self.largest_round if may_drop else self.batch_size,
+        )
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether no group is ever trained above ``max_staleness``."""
+        return self.admission.is_strict
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run takes optimizer steps. If not, it generates and scores the evaluation sets once and ends."""
+        return self.max_steps > 0
+
+    def is_eval_due(self, version: int) -> bool:
+        """Whether this version is evaluated."""
+        return bool(self.eval_sets and self.eval_interval) and self._is_due(version, self.eval_interval)
+
+    def is_save_due(self, version: int) -> bool:
+        """Whether a checkpoint of this version is written."""
+        return version > 0 and self._is_due(version, self.save_interval)
+
+    def _is_due(self, version: int, interval: int | None) -> bool:
+        return version == self.max_steps or (interval is not None and version % interval == 0)

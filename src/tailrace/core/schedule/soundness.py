@@ -1,0 +1,82 @@
+"""Which combinations of settings cannot work, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tailrace.core.ledger.admission import Admission
+from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
+
+if TYPE_CHECKING:
+    from tailrace.core.schedule.schedule import Schedule
+
+
+def unsound(schedule: Schedule) -> Iterator[str]:
+    """Return the reasons why this combination of settings cannot work, one sentence each."""
+    s, bound = schedule, schedule.max_staleness
+    if s.num_launched < s.batch_size:
+        yield f"a round of {s.num_launched} prompts never fills a batch of {s.batch_size}"
+    if s.num_members < s.group_size:
+        yield f"{s.num_members} responses never fill a group of {s.group_size}"
+    yield from _unsound_leftovers(s, bound)
+    yield from _unsound_bound(s, bound)
+    if s.overlaps and s.placement is Placement.COLOCATED:
+        yield "colocated rollout and training take turns, so they cannot overlap; use placement 'shared'"
+    is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
+    if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
+        yield "a response counts when its reward is back: only 'wait' without over-provisioning can hold rewards back"
+
+
+def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
+    if s.leftovers is Leftovers.WAIT and s.num_launched > s.batch_size:
+        yield "over-provisioned prompts are left over when the batch is full, and 'wait' has no leftovers: use another"
+    if s.keeps_deferred_tokens and (s.leftovers is not Leftovers.DEFER or bound == 0):
+        yield "kept tokens of deferred prompts are stale when trained: they need 'defer' and max_staleness above 0"
+    if s.epoch_end is EpochEnd.FLUSH:
+        if s.leftovers is not Leftovers.DEFER:
+            yield "only 'defer' has a queue to flush at the end of an epoch"
+        if s.filters_equal_scores:
+            yield "a flushed round trains what is left, so groups cannot be filtered and replaced: carry the queue on"
+        if s.epoch_size < s.most_launched:
+            yield f"a round launches {s.most_launched} prompts, more than the {s.epoch_size} of an epoch"
+    elif s.defers and 0 < s.epoch_size < (needed := s.num_unfinished + s.most_launched):
+        yield (
+            f"a deferred prompt is trained before it comes again, so the {s.epoch_size} prompts may all be waiting:"
+            f" 'defer' needs at least {needed}"
+        )
+    if s.trials and s.leftovers is not Leftovers.DEFER:
+        yield "over-provisioning is searched for by short and long rounds, which only 'defer' has"
+    if any(groups <= s.batch_size or responses < s.group_size for groups, responses in s.trials):
+        yield f"a trial launches more than {s.batch_size} prompts, with at least {s.group_size} responses each"
+    if s.has_quotas and not s.discards_leftovers:
+        yield "quotas leave complete groups over, so they need 'defer' or 'drop'"
+    if s.max_versions_per_sample is not None and s.leftovers is not Leftovers.RESUME:
+        yield "max_versions_per_sample is for responses that are interrupted and resumed: it needs 'resume'"
+    if not s.has_rounds and s.rounds_ahead:
+        yield "'keep' has no rounds, so none can be ahead; max_staleness bounds it"
+
+
+def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
+    if (bound is None) != (s.admission is Admission.UNBOUNDED):
+        yield f"admission '{s.admission.value}' and max_staleness {bound} contradict each other"
+    if s.admission is Admission.COUNT and s.has_rounds:
+        yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
+    if s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
+        yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
+    if s.max_stuck_s is not None and (s.has_rounds or not s.is_strict or s.max_stuck_s <= 0):
+        yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"
+    if bound is None and not s.has_rounds:
+        yield "'keep' without a bound would launch prompts without end; set max_staleness"
+    if s.coordination.plans and (s.has_rounds or not s.is_strict):
+        yield (
+            "throughput-oriented strategies move work between instances of different versions: they need 'keep' and"
+            " a strict bound"
+        )
+    if bound is not None and s.rounds_ahead > bound:
+        yield f"a round {s.rounds_ahead} ahead of training is trained that many versions late; the bound is {bound}"
+    if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:
+        yield (
+            f"{s.num_launched} prompts in flight cannot all be trained within max_staleness {bound}:"
+            f" at most {(bound + 1) * s.batch_size}"
+        )

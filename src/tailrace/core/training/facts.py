@@ -1,0 +1,91 @@
+"""Events of the trainer. A report that answers no command is refused and changes nothing."""
+
+from __future__ import annotations
+
+from tailrace.core import events as ev
+from tailrace.core.ids import Version
+from tailrace.core.responses.group import GroupPhase
+from tailrace.core.rooms import Rooms
+
+
+def trainer_reached(rooms: Rooms, event: ev.TrainerReached, now: float) -> None:
+    training = rooms.training
+    is_older = training.trainer is not None and event.version <= training.trainer
+    if not training.is_trainer_asked or event.version > training.version or is_older:
+        rooms.run.refuse(f"the trainer reached version {event.version}, which was not asked of it")
+        return
+    training.trainer, training.heard_at = event.version, now
+
+
+def gradients_accumulated(rooms: Rooms, event: ev.GradientsAccumulated, now: float) -> None:
+    if rooms.training.step is None or event.version != rooms.training.version:
+        rooms.run.refuse(f"gradients for version {event.version}, which were not asked for")
+
+
+def step_trained(rooms: Rooms, event: ev.StepTrained, now: float) -> None:
+    training = rooms.training
+    if training.step is None or event.version != training.version + 1 or training.publishing is not None:
+        rooms.run.refuse(f"a step to version {event.version}, which was not asked for at version {training.version}")
+        return
+    for group in training.batches.pop(0):
+        rooms.responses.remove(group).move(GroupPhase.TRAINED, now=now)
+    training.version = training.trainer = event.version
+    training.step = None
+    training.losses.count = 0
+    rooms.fleet.step_trained()
+    if rooms.schedule.is_save_due(training.version):
+        training.save_due = training.version
+
+
+def trainer_lost(rooms: Rooms, event: ev.TrainerLost, now: float) -> None:
+    training = rooms.training
+    if not training.is_trainer_asked:
+        rooms.run.refuse("the trainer was lost already")
+        return
+    _reset_trainer(rooms)
+    training.losses.add(event.reason)
+    training.can_pull = training.version == 0  # nothing is published before the first step
+
+
+def _reset_trainer(rooms: Rooms) -> None:
+    """Reset all requests to the trainer: they will not be answered."""
+    training = rooms.training
+    training.trainer, training.is_trainer_asked = None, False
+    training.step = training.publishing = training.saving = None
+
+
+def training_failed(rooms: Rooms, event: ev.TrainingFailed, now: float) -> None:
+    rooms.run.end(f"training failed: {event.reason}")
+
+
+def weights_published(rooms: Rooms, event: ev.WeightsPublished, now: float) -> None:
+    training = rooms.training
+    if training.publishing is None or event.version != training.publishing.version:
+        rooms.run.refuse(f"version {event.version} was published, which was not asked for")
+        return
+    training.publishing = None
+    training.published, training.can_pull = event.version, True
+
+
+def checkpoint_saved(rooms: Rooms, event: ev.CheckpointSaved, now: float) -> None:
+    training = rooms.training
+    if training.saving is None or event.version != training.saving.version:
+        rooms.run.refuse(f"a checkpoint of step {event.version} was saved, which was not asked for")
+        return
+    training.saving = None
+    if training.save_due == event.version:
+        training.save_due = None
+
+
+def checkpoint_failed(rooms: Rooms, event: ev.CheckpointFailed, now: float) -> None:
+    rooms.run.end(f"the checkpoint of step {event.version} could not be written: {event.reason}")
+
+
+def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
+    """Reset the trainer: a new one starts from the newest checkpoint."""
+    training = rooms.training
+    _reset_trainer(rooms)
+    training.losses.count, training.can_pull = 0, True
+    training.published = Version(0 if training.version == 0 else -1)
+    if training.save_due not in (None, training.version) or training.save_due == event.checkpoint:
+        training.save_due = None  # it is on disk, or the trainer already holds a later version

@@ -1,0 +1,125 @@
+"""The training room: batches that wait for a step, the trainer, published versions and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tailrace.core.ids import GroupId, Version
+from tailrace.core.losses import Losses
+from tailrace.core.requests import OpenRequest
+from tailrace.core.run.waits import Wait
+from tailrace.core.schedule import Limits
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """State of the training room."""
+
+    version: Version = Version(0)
+    """Completed optimizer steps."""
+    published: Version = Version(0)
+    """Newest version that instances can pull. 0: the version they start with. -1: none, after a restart."""
+    can_pull: bool = True
+    """False from the loss of the trainer until it publishes again, because published weights are lost with it."""
+    batches: list[tuple[GroupId, ...]] = field(default_factory=list)
+    """Full batches that are not trained yet. The first is for the step from ``version``."""
+    trainer: Version | None = None
+    """Version that the trainer holds; None until it has started."""
+    is_trainer_asked: bool = False
+    """Whether the trainer was asked to start."""
+    heard_at: float = 0.0
+    """When the trainer was asked to start, or last reported a version."""
+    losses: Losses = field(default_factory=Losses)
+    """How often the trainer was lost since the last step."""
+    step: OpenRequest | None = None
+    """The optimizer step in progress."""
+    publishing: OpenRequest | None = None
+    """The version that is being published."""
+    saving: OpenRequest | None = None
+    """The checkpoint that is being written."""
+    save_due: Version | None = None
+    """Version of which a checkpoint is due. Set until the checkpoint is on disk."""
+
+    # Questions
+
+    @property
+    def is_trainer_ready(self) -> bool:
+        return self.trainer == self.version
+
+    @property
+    def newest_pullable(self) -> Version:
+        """Newest version that an instance can hold."""
+        # An instance may pull the version that is being published before the core learns that it is published, even
+        # if the trainer is lost meanwhile.
+        is_announced = self.publishing is None and self.can_pull
+        return Version(max(self.published, 0)) if is_announced else self.version
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.batches)
+
+    @property
+    def num_waiting_groups(self) -> int:
+        """Groups of batches that are not trained yet."""
+        return sum(len(batch) for batch in self.batches)
+
+    def is_device_free(self, is_evaluated: bool) -> bool:
+        """Whether colocated rollout may use the device: no batch waits, or the next step waits for an evaluation."""
+        return self.published == self.version and (not self.batches or not is_evaluated)
+
+    @property
+    def is_open_for_pulls(self) -> bool:
+        """Whether instances can pull the published version."""
+        return self.can_pull
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the trainer is ready and has no batch."""
+        return self.is_trainer_ready and not self.batches
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether no checkpoint is due or being written."""
+        return self.save_due is None
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether an optimizer step is in progress."""
+        return self.step is not None
+
+    def is_due(self, is_evaluated: bool) -> bool:
+        """Whether the state of the trainer allows the next step."""
+        return self.step is None and self.is_trainer_ready and is_evaluated and bool(self.batches)
+
+    def failure(self, limits: Limits) -> str | None:
+        """Return why the run must fail; None if it can continue."""
+        count = self.losses.count
+        if count <= limits.max_restarts:
+            return None
+        times = "1 time" if count == 1 else f"{count} times"
+        return f"the trainer was lost {times} within one step; the last time: {self.losses.last}"
+
+    def waits(self, limits: Limits) -> Iterator[Wait]:
+        if self.is_trainer_asked and not self.is_trainer_ready:
+            yield self._trainer_wait(limits)
+        if (request := self.step) is not None:
+            yield Wait(what=f"optimizer step {request.version + 1}", since=request.since, limit_s=limits.train_s)
+        if (request := self.publishing) is not None:
+            what = f"publishing of version {request.version}"
+            yield Wait(what=what, since=request.since, limit_s=limits.weights_s)
+        if (request := self.saving) is not None:
+            what = f"checkpoint of step {request.version}"
+            yield Wait(what=what, since=request.since, limit_s=limits.checkpoint_s)
+
+    def _trainer_wait(self, limits: Limits) -> Wait:
+        if self.trainer is None:
+            return Wait(what="start of the trainer", since=self.heard_at, limit_s=limits.start_s)
+        what = f"the trainer to take step {self.trainer + 1} of {self.version} again"
+        return Wait(what=what, since=self.heard_at, limit_s=limits.train_s)
+
+    # Notices
+
+    def add_batch(self, batch: tuple[GroupId, ...]) -> None:
+        """Add a full batch."""
+        self.batches.append(batch)

@@ -1,0 +1,60 @@
+"""Rebuilds the core's state at the end of a journal, without touching the run.
+
+It starts from the newest checkpoint that can be read and replays the journal after it; without a checkpoint it replays
+the whole journal. Unlike a resume, nothing is compared with the payload store and nothing is repaired.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tailrace.core.coordinator import Coordinator
+from tailrace.core.events import RunStarted
+from tailrace.core.run.waits import Wait
+from tailrace.core.schedule import Schedule
+from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.journal_segments import end_of
+from tailrace.observe.journal.run_files import RunFiles
+from tailrace.policies.strategies import policies_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recollection:
+    coordinator: Coordinator
+    now: float
+    """Run time of the last entry."""
+
+    def waits(self) -> list[Wait]:
+        return self.coordinator.waits()
+
+
+def recollect(files: RunFiles) -> Recollection:
+    """Rebuild the core's state. ``ValueError`` if the journal cannot be read, ``CoreError`` if it does not fit."""
+    schedule = _schedule(files)
+    coordinator, position, now = _start(files, schedule)
+    for _, entry in journal_file.read(files.journal, position):
+        coordinator.handle(entry.event, now=entry.now)
+        now = entry.now
+    return Recollection(coordinator=coordinator, now=now)
+
+
+def _schedule(files: RunFiles) -> Schedule:
+    first = next((entry for _, entry in journal_file.read(files.journal)), None)
+    if first is None or not isinstance(first.event, RunStarted):
+        raise ValueError(f"{files.journal} does not begin with the start of a run")
+    return first.event.schedule
+
+
+def _start(files: RunFiles, schedule: Schedule) -> tuple[Coordinator, int, float]:
+    policies = policies_of(schedule)
+    for checkpoint in reversed(files.checkpoints()):
+        try:
+            saved = json.loads((checkpoint / "run_state.json").read_text(encoding="utf-8"))
+            coordinator = Coordinator.restore(schedule, saved["coordinator"], policies=policies)
+            position, now = int(saved["journal_size"]), float(saved["now"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged snapshot: an older one, or the whole journal, gives the same state
+        if position <= end_of(files.journal):
+            return coordinator, position, now
+    return Coordinator(schedule, policies=policies), 0, 0.0

@@ -1,0 +1,29 @@
+"""``metrics.jsonl``: one JSON object per row. Rows are appended; a resumed run first cuts off those it writes again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tailrace.observe.journal.journal_file import write_whole
+from tailrace.observe.metrics.rows import Row
+
+
+class MetricsFile:
+    def __init__(self, path: Path, *, size: int = 0) -> None:
+        """Keep the first ``size`` bytes."""
+        self._file = path.open("ab", buffering=0)
+        self._file.truncate(size)
+        self.size = size
+
+    def append(self, row: Row) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        write_whole(self._file, line)
+        self.size += len(line)
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()

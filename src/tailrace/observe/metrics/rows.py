@@ -1,0 +1,165 @@
+"""Metrics of a run: a pure fold over the journal. One row per optimizer step, one per evaluation.
+
+``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf`` and ``idle`` is a
+function of what was sampled and trained, so in deterministic mode it repeats exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.core import codec
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId
+from tailrace.core.journal import Entry
+from tailrace.observe.metrics.memory import Clock, Memory
+from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS, LengthSample, natural_length_metrics
+from tailrace.observe.metrics.response_metrics import (
+    evaluation_metrics,
+    failure_metrics,
+    group_metrics,
+    length_metrics,
+    reward_metrics,
+    staleness_metrics,
+)
+from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.records import Response
+from tailrace.observe.shared_fold.run_fold import RunFold
+
+Row = dict[str, Any]
+TIMED_GROUPS = ("timing_s/", "perf/", "idle/")
+"""Prefixes of metrics that depend on the machine and the hour."""
+
+
+class Metrics:
+    def __init__(self, run: RunFold | None = None, memory: Memory | None = None) -> None:
+        """``run``: a fold that several accounts share; whoever shares it calls ``hear`` and not ``feed``."""
+        self._run = run or RunFold()
+        self._memory = memory or Memory()
+
+    @classmethod
+    def restore(cls, snapshot: Any) -> Metrics:
+        return cls(RunFold.restore(snapshot["run"]), codec.decode(Memory, snapshot["memory"]))
+
+    def snapshot(self) -> Any:
+        return {"run": self._run.snapshot(), "memory": codec.encode(self._memory)}
+
+    def feed(self, entry: Entry) -> list[Row]:
+        """Take one entry into account and return the rows it completes."""
+        return [row for news in self._run.feed(entry) for row in self.hear(news)]
+
+    def hear(self, news: News) -> list[Row]:
+        """Take one message into account and return the rows it completes."""
+        memory, clock, now = self._memory, self._memory.clock, news.now
+        if news.heard:
+            self._count_tokens(news)
+        if news.gone or news.trained:
+            memory.lengths[-1].add(filter(self._run.is_training, (*news.trained, *news.gone)))
+        match news.message:
+            case TimePassed():
+                pass
+            case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
+                self._reported(instance, news)
+            case ev.RunResumed():
+                memory.busy_since.clear()
+            case ev.InstanceStarted() if clock.first_submit is None:
+                clock.step_began = now  # the start of processes is not part of a step
+            case ev.InstanceLost(instance=instance):
+                memory.num_instances_lost += 1
+                memory.stop_busy(instance, now)
+            case ev.ResponsesScored() if self._run.state.step is None:
+                if any(response is not None and self._run.is_training(response) for _, response in news.scored):
+                    clock.last_score = now
+            case ev.WeightsPublished(seconds=seconds):
+                clock.publish_s += seconds
+            case ev.WeightsPulled(seconds=seconds):
+                clock.pull_s = max(clock.pull_s, seconds)
+            case ev.CheckpointSaved(seconds=seconds):
+                clock.save_s += seconds
+            case ev.StepTrained():
+                return [self._step_row(news.message, news)]
+            case do.Submit(instance=instance):
+                if clock.first_submit is None:
+                    clock.first_submit = now
+                memory.busy_since.setdefault(instance, now)
+            case do.ReportDropped():
+                self._report_dropped(news.message, news)
+            case do.CloseEvaluation():
+                return [self._eval_row(news.message, news)]
+        return []
+
+    def _count_tokens(self, news: News) -> None:
+        new = sum(count for _, count in news.heard)
+        self._memory.tokens_total += new
+        self._memory.clock.num_tokens += new
+
+    def _reported(self, instance: InstanceId, news: News) -> None:
+        if any(self._run.is_training(response) for response in news.ended):
+            self._memory.clock.last_finish = news.now
+        if instance not in self._run.generating:
+            self._memory.stop_busy(instance, news.now)
+
+    def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
+        groups = {*command.filtered, *command.dropped}
+        self._memory.num_dropped += len(groups)
+        scored = [response for response in news.discarded if response.outcome is not None]
+        self._memory.dropped |= {response.id: response for response in scored if response.id.group in groups}
+
+    def _step_row(self, event: ev.StepTrained, news: News) -> Row:
+        memory, schedule = self._memory, self._run.state.schedule
+        trained = {response.id: response for response in news.trained}
+        everyone = [*news.trained, *memory.dropped.values()]
+        row: Row = {"step": event.version}
+        row |= reward_metrics(everyone)
+        # A response whose reward failed may have been left out of its group: it still failed.
+        row |= failure_metrics([*everyone, *news.discarded])
+        row |= length_metrics(everyone)
+        row |= natural_length_metrics(memory.lengths)
+        row |= group_metrics(trained)
+        row["groups/num_dropped"] = memory.num_dropped
+        bound = schedule.max_staleness if schedule is not None else 0
+        row |= staleness_metrics([response.age(event.version - 1) for response in news.trained], bound)
+        row |= dict(event.metrics)
+        row |= {"data/epoch": max(t.group.epoch for t in trained)}
+        row |= self._timing(event, news.now, everyone)
+        memory.dropped, memory.num_dropped = {}, 0
+        memory.lengths = [*memory.lengths[1 - WINDOW_STEPS :], LengthSample()]
+        memory.clock = Clock(step_began=news.now)
+        return row
+
+    def _timing(self, event: ev.StepTrained, now: float, responses: list[Response]) -> Row:
+        memory, clock = self._memory, self._memory.clock
+        step_s = max(now - clock.step_began, 1e-9)
+        began = clock.first_submit if clock.first_submit is not None else clock.step_began
+        instances = self._run.state.instances.values()
+        num_instances = max(sum(instance.has_had_work for instance in instances), 1)
+        for number, since in memory.busy_since.items():
+            memory.count_busy(number, since, now)
+        return {
+            "timing_s/step": step_s,
+            "timing_s/gen": max(clock.last_finish - began, 0.0),
+            "timing_s/reward": max(clock.last_score - max(clock.last_finish, clock.step_began), 0.0),
+            "timing_s/reward_fn_max": max(response.reward_s for response in responses),
+            "timing_s/update_actor": event.seconds,
+            "timing_s/update_weights": clock.publish_s + clock.pull_s,
+            "timing_s/save": clock.save_s,
+            "timing_s/since_start": now,
+            "perf/tokens_per_s": clock.num_tokens / step_s,
+            "perf/samples_per_s": len(responses) / step_s,
+            "perf/tokens_total": memory.tokens_total,
+            "perf/num_preemptions": sum(instance.num_preemptions for instance in instances),
+            "perf/num_instances_lost": memory.num_instances_lost,
+            "idle/rollout_ratio": _share(1.0 - sum(clock.busy_s.values()) / (step_s * num_instances)),
+            "idle/trainer_ratio": _share(1.0 - event.seconds / step_s),
+        }
+
+    def _eval_row(self, command: do.CloseEvaluation, news: News) -> Row:
+        groups: dict[GroupId, list[Response]] = {group: [] for group in command.groups}
+        for response in news.evaluated:
+            groups[response.id.group].append(response)
+        return {"step": command.version} | evaluation_metrics(command.source, list(groups.values()))
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)

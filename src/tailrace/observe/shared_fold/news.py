@@ -1,0 +1,59 @@
+"""What one message of the journal changed, after repeated and impossible reports were removed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.core.commands import Command
+from tailrace.core.events import Event, Scored
+from tailrace.observe.shared_fold.records import Response, Step
+
+
+class TimePassed(NamedTuple):
+    """The time between the entry before and this one. Comes first, before the entry's event changes anything."""
+
+    since: float
+    """Run time of the entry before."""
+    is_outage: bool
+    """The run is being resumed: its processes were gone during this time."""
+
+
+class News:
+    """One message, and what it changed. Every list is in the order of the message."""
+
+    __slots__ = (
+        "discarded",
+        "ended",
+        "evaluated",
+        "gone",
+        "heard",
+        "message",
+        "now",
+        "scored",
+        "step",
+        "trained",
+        "wasted",
+    )
+
+    def __init__(self, now: float, message: Event | Command | TimePassed) -> None:
+        self.now = now
+        self.message = message
+        self.heard: list[tuple[Response, int]] = []
+        """Responses that an instance reported about, with the number of new tokens, which may be 0."""
+        self.ended: list[Response] = []
+        """Responses that ended by themselves or by the token limit. Each is named once."""
+        self.discarded: list[Response] = []
+        """Responses that will not be trained or evaluated. Each is named once."""
+        self.wasted: list[tuple[Response, int]] = []
+        """Tokens of discarded responses. Each token is counted once, although a discarded response may still grow."""
+        self.gone: list[Response] = []
+        """Discarded responses that no instance runs any more. Where one has no ``finish``, it never ended: its length
+        is a lower bound."""
+        self.scored: list[tuple[Scored, Response | None]] = []
+        """Rewards that came back; None: the response was discarded."""
+        self.step: Step | None = None
+        """The step that was trained."""
+        self.trained: list[Response] = []
+        """The responses of that step."""
+        self.evaluated: list[Response] = []
+        """Responses of the evaluation that closed."""

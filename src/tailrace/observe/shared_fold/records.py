@@ -1,0 +1,134 @@
+"""What the shared fold remembers of a run: its responses, its instances and its trainer.
+
+All of it can be written to a checkpoint and read back. Records of finished work are removed, so the size depends on
+what is in progress and not on how long the run has lasted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
+from tailrace.core.schedule import Schedule
+
+
+class Work(Enum):
+    """Work that the trainer does one piece after the other."""
+
+    TRAIN = "train"
+    SAVE = "save"
+
+
+class Order(NamedTuple):
+    """Work that the trainer was asked to do."""
+
+    work: Work
+    version: Version
+    """The version it trains from, or saves."""
+
+
+class Task(Enum):
+    """Work of an instance other than generating."""
+
+    START = "start"
+    PULL = "pull"
+    RELEASE = "release"
+
+
+@dataclass(slots=True, kw_only=True)
+class Response:
+    """One response, from its first ``Submit`` until its group is trained or the response is discarded."""
+
+    id: TrajectoryId
+    segments: list[tuple[Version, int]] = field(default_factory=list)
+    """(version, number of tokens it generated), oldest first."""
+    length: int = 0
+    """Tokens reported so far."""
+    instance: InstanceId | None = None
+    """The instance that runs it; None while it waits, and after it ended."""
+    finish: Finish | None = None
+    """STOP or LENGTH once it has ended. An interrupted response has not ended."""
+    is_discarded: bool = False
+    """It will not be trained or evaluated. Its instance may still generate tokens for it."""
+    outcome: Outcome | None = None
+    score: float = 0.0
+    """0 where the reward failed."""
+    reward_s: float = 0.0
+    extras: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether the token limit ended it."""
+        return self.finish is Finish.LENGTH
+
+    def age(self, version: int) -> int:
+        """Versions between the one that generated its first token and ``version``; 0 if it has no tokens."""
+        return version - self.segments[0][0] if self.segments else 0
+
+    def grow(self, length: int, version: Version) -> int:
+        """Add tokens up to ``length`` and return how many are new. A report older than the last one adds none."""
+        new = length - self.length
+        if new <= 0:
+            return 0
+        if self.segments and self.segments[-1][0] == version:
+            self.segments[-1] = (version, self.segments[-1][1] + new)
+        else:
+            self.segments.append((version, new))
+        self.length = length
+        return new
+
+
+@dataclass(slots=True, kw_only=True)
+class Instance:
+    """One rollout instance."""
+
+    version: Version | None = None
+    """The weights it holds."""
+    is_up: bool = False
+    task: Task | None = None
+    """What it was asked to do and has not done yet, beside generating."""
+    incarnation: int = 0
+    """Which start of it was last asked for."""
+    pulling: Version | None = None
+    """The version that it was last asked to pull."""
+    has_had_work: bool = False
+    """Since the run was last started or resumed: it was given a response, or was lost."""
+    num_preemptions: int = 0
+    """As its last report has it."""
+    running: dict[TrajectoryId, Response] = field(default_factory=dict, init=False)
+    """The unfinished responses it holds, discarded ones included. Follows from ``Response.instance``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """A training step that was asked for."""
+
+    version: Version
+    """The version it starts from."""
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Everything the shared fold remembers between two journal entries."""
+
+    schedule: Schedule | None = None
+    now: float = 0.0
+    version: Version = Version(0)
+    """The newest trained version."""
+    responses: dict[TrajectoryId, Response] = field(default_factory=dict)
+    """Responses in progress, and discarded ones that an instance still runs."""
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    scoring: dict[TrajectoryId, None] = field(default_factory=dict)
+    """Responses whose reward was asked for and is not back."""
+    step: Step | None = None
+    """The step that is being trained."""
+    orders: list[Order] = field(default_factory=list)
+    """What the trainer was asked to do and has not done yet, in order."""
+    publishing: Version | None = None
+    """The version that is being published."""
+    is_trainer_starting: bool = False

@@ -1,0 +1,99 @@
+"""The responses of a run that are in progress, and where each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.observe.shared_fold.news import News
+from tailrace.observe.shared_fold.records import Instance, Response, RunState
+
+
+class Responses:
+    """Owns the records of responses, and finds them by group and by instance."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self.generating: dict[InstanceId, None] = {}
+        """Instances that hold at least one unfinished response."""
+        self._groups: dict[GroupId, dict[TrajectoryId, Response]] = {}
+        """Responses in progress, by group; never an empty group."""
+        for response in state.responses.values():
+            if not response.is_discarded:
+                self._groups.setdefault(response.id.group, {})[response.id] = response
+            if response.instance is not None:
+                self._run_on(response, response.instance)
+
+    def in_progress(self) -> Iterator[Response]:
+        """All responses that are not discarded."""
+        return (response for members in self._groups.values() for response in members.values())
+
+    def of_groups(self, groups: Iterable[GroupId]) -> list[Response]:
+        """The responses in progress of these groups."""
+        return [response for group in groups for response in self._groups.get(group, {}).values()]
+
+    def running_on(self, instance: InstanceId, trajectory: TrajectoryId) -> Response | None:
+        """The response, if this instance runs it."""
+        response = self._state.responses.get(trajectory)
+        return response if response is not None and response.instance == instance else None
+
+    def submit(self, trajectory: TrajectoryId, start: int, instance: InstanceId, news: News) -> None:
+        """The instance runs the response from here on. Earlier attempts of the same member are discarded."""
+        members = self._groups.setdefault(trajectory.group, {})
+        if (response := members.get(trajectory)) is None:
+            response = members[trajectory] = Response(id=trajectory, length=start)
+            self._state.responses[trajectory] = response
+        self._run_on(response, instance)
+        if trajectory.attempt:
+            same = [other for other in members.values() if other.id.member == trajectory.member]
+            self.discard([other for other in same if other.id.attempt < trajectory.attempt], news)
+
+    def leave(self, response: Response, news: News) -> None:
+        """The response does not run any more."""
+        assert response.instance is not None
+        running = self._instance(response.instance).running
+        del running[response.id]
+        if not running:
+            del self.generating[response.instance]
+        response.instance = None
+        if response.is_discarded:
+            self._remove(response, news)
+
+    def discard(self, responses: Iterable[Response], news: News) -> None:
+        """Take these out of progress. One that an instance still runs is remembered until it has stopped."""
+        for response in responses:
+            if response.is_discarded:
+                continue
+            response.is_discarded = True
+            self._leave_group(response)
+            news.discarded.append(response)
+            news.wasted.append((response, response.length))
+            if response.instance is None:
+                self._remove(response, news)
+
+    def take(self, trajectories: Iterable[TrajectoryId]) -> list[Response]:
+        """Remove these, which are trained or evaluated, from progress."""
+        responses = [self._state.responses.pop(trajectory) for trajectory in trajectories]
+        for response in responses:
+            self._leave_group(response)
+        return responses
+
+    def _run_on(self, response: Response, instance: InstanceId) -> None:
+        response.instance = instance
+        self._instance(instance).running[response.id] = response
+        self.generating[instance] = None
+
+    def _instance(self, number: InstanceId) -> Instance:
+        found = self._state.instances.get(number)
+        return self._state.instances.setdefault(number, Instance()) if found is None else found
+
+    def _remove(self, response: Response, news: News) -> None:
+        """The response is discarded and runs nowhere: no more is going to be heard of it."""
+        del self._state.responses[response.id]
+        news.gone.append(response)
+
+    def _leave_group(self, response: Response) -> None:
+        members = self._groups[response.id.group]
+        del members[response.id]
+        if not members:
+            del self._groups[response.id.group]

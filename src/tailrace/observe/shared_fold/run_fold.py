@@ -1,0 +1,344 @@
+"""The one fold over the journal that knows what runs where; all other accounts of a run read it.
+
+It answers: which responses are in progress, with how many tokens of which versions, on which instance; which instance
+is up, with which version, doing what; what the trainer was asked to do; which rewards are outstanding.
+
+``feed`` yields one ``News`` per message of an entry (the time that passed, the event, each command), right after the
+message was taken into account. A reader therefore sees the state as it was at that message.
+
+This is also the one place that copes with reports that repeat or contradict earlier ones. A report about a response
+counts only if it comes from the instance that runs the response; a repeated reward or training step counts once.
+
+A response ends up in exactly one of ``trained``, ``evaluated`` and ``discarded``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tailrace.core import codec
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.trajectory import Finish
+from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.records import Instance, Order, Response, RunState, Step, Task, Work
+from tailrace.observe.shared_fold.responses import Responses
+
+Handler = Callable[[Any, News], bool | None]
+
+
+class RunFold:
+    """Feed it a journal from its first entry, or from where a snapshot was taken."""
+
+    def __init__(self, state: RunState | None = None) -> None:
+        self.state = state or RunState()
+        self._responses = Responses(self.state)
+        self.occupied: dict[InstanceId, None] = {
+            number: None for number, instance in self.state.instances.items() if instance.task is not None
+        }
+        """Instances that start, pull weights or release memory."""
+        self.train_source = self.state.schedule.train_source if self.state.schedule is not None else ""
+        self.generating = self._responses.generating
+        """Instances that hold at least one unfinished response."""
+        self._handlers = self._table()
+
+    @classmethod
+    def restore(cls, snapshot: Any) -> RunFold:
+        return cls(codec.decode(RunState, snapshot))
+
+    def snapshot(self) -> Any:
+        return codec.encode(self.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickled fold keeps: the table of its handlers is made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_handlers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._handlers = self._table()
+
+    def feed(self, entry: Entry) -> Iterator[News]:
+        """Take one entry into account, message by message. Read the iterator to its end."""
+        is_outage = type(entry.event) is ev.RunResumed
+        yield News(entry.now, TimePassed(self.state.now, is_outage))
+        self.state.now = entry.now
+        messages: list[ev.Event | do.Command] = [entry.event, *entry.commands]
+        for message in messages:
+            news = News(entry.now, message)
+            handle = self._handlers.get(type(message))
+            if self._is_stale(message):
+                continue
+            if handle is None or handle(message, news) is not False:
+                yield news
+
+    def _is_stale(self, message: ev.Event | do.Command) -> bool:
+        """Whether an instance that is gone says this: another start of it has taken its place."""
+        if not isinstance(message, ev.InstanceEvent) or message.incarnation is None:
+            return False
+        return message.incarnation != self.instance(message.instance).incarnation
+
+    def follow(self, entry: Entry) -> None:
+        """Take one entry into account where nobody needs the news."""
+        for _ in self.feed(entry):
+            pass
+
+    def is_training(self, response: Response) -> bool:
+        """Whether the response is for training, not for evaluation."""
+        return response.id.group.source == self.train_source
+
+    def in_progress(self) -> Iterator[Response]:
+        """All responses that are not discarded."""
+        return self._responses.in_progress()
+
+    def instance(self, number: InstanceId) -> Instance:
+        found = self.state.instances.get(number)
+        return self.state.instances.setdefault(number, Instance()) if found is None else found
+
+    # The run
+
+    def _run_started(self, event: ev.RunStarted, news: News) -> None:
+        self.state.schedule, self.train_source = event.schedule, event.schedule.train_source
+
+    def _run_resumed(self, event: ev.RunResumed, news: News) -> None:
+        """No process is left, so nothing runs and nothing asked for will be answered."""
+        for number, instance in self.state.instances.items():
+            self._stop(number, news)
+            instance.has_had_work = False
+        self.state.scoring.clear()
+        self._trainer_stopped(event, news)
+
+    # Instances
+
+    def _start(self, command: do.StartInstance, news: News) -> None:
+        self.instance(command.instance).incarnation = command.incarnation
+        self._set_task(command.instance, Task.START)
+
+    def _instance_started(self, event: ev.InstanceStarted, news: News) -> bool:
+        instance = self.instance(event.instance)
+        if instance.is_up:
+            return False
+        instance.is_up, instance.version = True, event.version
+        self._set_task(event.instance, None)
+        return True
+
+    def _weights_pulled(self, event: ev.WeightsPulled, news: News) -> bool:
+        instance = self.instance(event.instance)
+        if instance.task is not Task.PULL or (instance.pulling is not None and event.version < instance.pulling):
+            return False
+        instance.version = event.version
+        self._set_task(event.instance, None)
+        return True
+
+    def _pull(self, command: do.PullWeights, news: News) -> None:
+        self.instance(command.instance).pulling = command.version
+        self._set_task(command.instance, Task.PULL)
+
+    def _memory_released(self, event: ev.MemoryReleased, news: News) -> bool:
+        if self.instance(event.instance).task is not Task.RELEASE:
+            return False
+        self._set_task(event.instance, None)
+        return True
+
+    def _instance_lost(self, event: ev.InstanceLost, news: News) -> bool:
+        instance = self.instance(event.instance)
+        if not instance.is_up and instance.task is not Task.START:
+            return False
+        self._stop(event.instance, news)
+        instance.has_had_work = True
+        return True
+
+    def _instance_stopped(self, event: ev.InstanceStopped, news: News) -> None:
+        self._stop(event.instance, news)
+
+    def _stop(self, number: InstanceId, news: News) -> None:
+        instance = self.instance(number)
+        for response in [*instance.running.values()]:
+            self._responses.leave(response, news)
+        instance.is_up, instance.version = False, None
+        self._set_task(number, None)
+
+    def _set_task(self, number: InstanceId, task: Task | None) -> None:
+        self.instance(number).task = task
+        if task is None:
+            self.occupied.pop(number, None)
+        else:
+            self.occupied[number] = None
+
+    # Responses
+
+    def _submit(self, command: do.Submit, news: News) -> None:
+        instance = self.instance(command.instance)
+        instance.is_up = instance.has_had_work = True
+        for trajectory, start in command.dispatches:
+            self._responses.submit(trajectory, start, command.instance, news)
+
+    def _reported(self, event: ev.RolloutReported, news: News) -> None:
+        self.instance(event.instance).num_preemptions = event.num_preemptions
+        for part in event.parts:
+            response = self._responses.running_on(event.instance, part.trajectory)
+            if response is None:
+                continue  # it repeats an earlier report, or comes from an instance that does not run the response
+            self._grow(response, part.length, event.version, news)
+            if isinstance(part, ev.Finished):
+                if part.finish is not Finish.INTERRUPTED:
+                    response.finish = part.finish
+                    news.ended.append(response)
+                self._responses.leave(response, news)
+
+    def _aborted(self, event: ev.ResponsesAborted, news: News) -> None:
+        for part in event.aborted:
+            response = self._responses.running_on(event.instance, part.trajectory)
+            if response is None:
+                continue  # it had ended before
+            version = response.segments[-1][0] if response.segments else Version(0)
+            self._grow(response, part.length, version, news)
+            self._responses.discard([response], news)
+            self._responses.leave(response, news)
+
+    def _grow(self, response: Response, length: int, version: Version, news: News) -> None:
+        new = response.grow(length, version)
+        news.heard.append((response, new))
+        if response.is_discarded:
+            news.wasted.append((response, new))
+
+    # Groups
+
+    def _abort(self, command: do.Abort | do.AbortScores, news: News) -> None:
+        self._discard(command.trajectories, news)
+
+    def _discard(self, trajectories: Iterable[TrajectoryId], news: News) -> None:
+        found = [self.state.responses.get(trajectory) for trajectory in trajectories]
+        self._responses.discard([response for response in found if response is not None], news)
+
+    def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
+        self._discard(command.responses, news)
+        self._discard_groups((*command.filtered, *command.dropped, *command.restarted), news)
+
+    def _open_round(self, command: do.OpenRound, news: News) -> None:
+        self._discard_groups(command.restarted, news)
+
+    def _close_round(self, command: do.CloseRound, news: News) -> None:
+        keeps = self.state.schedule is not None and self.state.schedule.keeps_deferred_tokens
+        self._discard_groups(command.dropped if keeps else (*command.dropped, *command.deferred, *command.late), news)
+
+    def _close_evaluation(self, command: do.CloseEvaluation, news: News) -> None:
+        members = self._responses.of_groups(command.groups)
+        news.evaluated = self._responses.take(sorted(each.id for each in members if each.finish is not None))
+        self._discard_groups(command.groups, news)
+
+    def _discard_groups(self, groups: Iterable[GroupId], news: News) -> None:
+        self._responses.discard(self._responses.of_groups(groups), news)
+
+    # Rewards
+
+    def _score(self, command: do.Score, news: News) -> None:
+        self.state.scoring.update(dict.fromkeys(command.trajectories))
+
+    def _scored(self, event: ev.ResponsesScored, news: News) -> None:
+        for scored in event.scores:
+            if scored.trajectory not in self.state.scoring:
+                continue  # it repeats an earlier report
+            del self.state.scoring[scored.trajectory]
+            response = self.state.responses.get(scored.trajectory)
+            if response is not None:
+                response.outcome, response.reward_s = scored.outcome, scored.seconds
+                response.score = scored.score if scored.outcome is Outcome.OK else 0.0
+                response.extras = scored.extras
+            news.scored.append((scored, response))
+
+    # The trainer
+
+    def _accumulate(self, command: do.Accumulate, news: News) -> None:
+        """A step is some accumulations and one finish: the first of them begins it."""
+        order, step = Order(Work.TRAIN, command.version), self.state.step
+        if order in self.state.orders and step is not None:
+            self.state.step = Step(version=step.version, trajectories=(*step.trajectories, *command.trajectories))
+        else:
+            self.state.orders.append(order)
+            self.state.step = Step(version=command.version, trajectories=command.trajectories)
+
+    def _step_trained(self, event: ev.StepTrained, news: News) -> bool:
+        if event.version <= self.state.version:
+            return False
+        step = self.state.step
+        assert step is not None, f"version {event.version} was trained, but no step was asked for"
+        self.state.version, self.state.step = event.version, None
+        self._done(Order(Work.TRAIN, step.version))
+        news.step, news.trained = step, self._responses.take(step.trajectories)
+        self._discard_groups({response.id.group: None for response in news.trained}, news)
+        return True
+
+    def _trainer_reached(self, event: ev.TrainerReached, news: News) -> None:
+        if event.version == self.state.version:
+            self.state.is_trainer_starting = False
+
+    def _trainer_stopped(self, event: ev.Event, news: News) -> None:
+        self.state.orders.clear()
+        self.state.publishing = None
+
+    def _saved(self, event: ev.CheckpointSaved | ev.CheckpointFailed, news: News) -> bool:
+        return self._done(Order(Work.SAVE, event.version))
+
+    def _done(self, order: Order) -> bool:
+        """Whether the order was outstanding."""
+        if order not in self.state.orders:
+            return False
+        self.state.orders.remove(order)
+        return True
+
+    def _save(self, command: do.SaveCheckpoint, news: News) -> None:
+        self.state.orders.append(Order(Work.SAVE, command.version))
+
+    def _publish(self, command: do.PublishWeights, news: News) -> None:
+        self.state.publishing = command.version
+
+    def _published(self, event: ev.WeightsPublished, news: News) -> bool:
+        if event.version != self.state.publishing:
+            return False
+        self.state.publishing = None
+        return True
+
+    def _start_trainer(self, command: do.StartTrainer, news: News) -> None:
+        self.state.is_trainer_starting = True
+
+    def _table(self) -> dict[type[ev.Event] | type[do.Command], Handler]:
+        """What is done for each kind of message. A handler returns False where the message answers nothing that was
+        asked for: it repeats an earlier one, and followers do not hear of it."""
+        return {
+            ev.RunStarted: self._run_started,
+            ev.RunResumed: self._run_resumed,
+            ev.InstanceStarted: self._instance_started,
+            ev.WeightsPulled: self._weights_pulled,
+            ev.MemoryReleased: self._memory_released,
+            ev.InstanceLost: self._instance_lost,
+            ev.InstanceStopped: self._instance_stopped,
+            ev.RolloutReported: self._reported,
+            ev.ResponsesAborted: self._aborted,
+            ev.ResponsesScored: self._scored,
+            ev.StepTrained: self._step_trained,
+            ev.TrainerReached: self._trainer_reached,
+            ev.TrainerLost: self._trainer_stopped,
+            ev.TrainingFailed: self._trainer_stopped,
+            ev.CheckpointSaved: self._saved,
+            ev.CheckpointFailed: self._saved,
+            ev.WeightsPublished: self._published,
+            do.StartInstance: self._start,
+            do.PullWeights: self._pull,
+            do.ReleaseMemory: lambda command, news: self._set_task(command.instance, Task.RELEASE),
+            do.Submit: self._submit,
+            do.Abort: self._abort,
+            do.AbortScores: self._abort,
+            do.ReportDropped: self._report_dropped,
+            do.OpenRound: self._open_round,
+            do.CloseRound: self._close_round,
+            do.CloseEvaluation: self._close_evaluation,
+            do.Score: self._score,
+            do.Accumulate: self._accumulate,
+            do.SaveCheckpoint: self._save,
+            do.PublishWeights: self._publish,
+            do.StartTrainer: self._start_trainer,
+        }

@@ -1,0 +1,133 @@
+"""Builds the schedule of a run from its settings and the number of usable prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tailrace.config import presets
+from tailrace.config.load import SettingsError
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.settings import Settings
+from tailrace.core.costs import CostModel
+from tailrace.core.schedule import (
+    Coordination,
+    EpochEnd,
+    EvalSet,
+    Leftovers,
+    Limits,
+    OnStuck,
+    Placement,
+    Schedule,
+    VersionCap,
+)
+
+_DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
+_REWARD_GRACE_S = 120.0
+"""Extra seconds for a reward, because its process may have to be restarted first."""
+
+
+def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_length: int) -> Schedule:
+    """Build a schedule. ``num_prompts``: usable prompts of each source; ``prompt_length``: tokens of a typical one."""
+    make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
+    try:
+        return replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+    except ValueError as error:
+        raise SettingsError(f"the schedule does not work: {error}") from error
+
+
+def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    rollout, limits, asked = settings.rollout, settings.limits, settings.schedule
+    preset = presets.resolved(asked)
+    batch_size, group_size = asked.rollout_batch_size, rollout.n_samples_per_prompt
+    return Schedule(
+        **presets.schedule_fields(
+            preset, batch_size=batch_size, group_size=group_size, trial_factors=asked.over_provision_trials
+        ),
+        train_source=TRAIN_SOURCE,
+        max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
+        placement=Placement(asked.placement),
+        keeps_deferred_tokens=asked.keep_deferred_tokens,
+        epoch_end=EpochEnd(asked.epoch_end),
+        epoch_size=num_prompts[TRAIN_SOURCE],
+        max_versions_per_sample=asked.max_versions_per_sample,
+        version_cap=VersionCap(asked.on_version_cap),
+        max_restarts_per_sample=asked.max_restarts_per_sample,
+        max_stuck_s=asked.max_stuck_s,
+        on_stuck=OnStuck(asked.on_stuck),
+        has_quotas=asked.source_quotas and len(settings.data.sources) > 1 and preset.leftovers in _DISCARDING,
+        num_instances=rollout.num_instances,
+        # Twice what it can run: an instance never waits for the controller to hand it the next response.
+        max_in_flight=2 * rollout.max_running,
+        eval_sets=tuple(
+            EvalSet(name=s.name, num_prompts=num_prompts[s.name], group_size=s.n_samples_per_prompt)
+            for s in settings.eval
+        ),
+        eval_interval=settings.eval_interval,
+        save_interval=settings.save_interval,
+        is_reward_streamed=settings.reward.timing == "streamed",
+        drops_failed_rewards=settings.reward.on_failure == "drop",
+        filters_equal_scores=settings.algorithm.dynamic_sampling,
+        max_useless_groups=settings.algorithm.max_useless_groups,
+        limits=Limits(
+            start_s=limits.start_s,
+            progress_s=limits.progress_s,
+            reward_s=settings.reward.timeout_s + _REWARD_GRACE_S,
+            train_s=limits.train_s,
+            weights_s=limits.weights_s,
+            checkpoint_s=limits.checkpoint_s,
+            max_restarts=limits.max_restarts,
+        ),
+    )
+
+
+def _coordination(settings: Settings, prompt_length: int) -> Coordination:
+    rollout, asked = settings.rollout, settings.schedule.coordination
+    preset = presets.resolved(settings.schedule)
+    longest = settings.data.max_prompt_length + rollout.max_response_length
+    return Coordination(
+        **presets.strategies(preset),
+        **asked.model_dump(exclude={"validation"}),
+        costs=CostModel(**rollout.costs.model_dump()),
+        is_global=asked.validation == "global",
+        kv_tokens=rollout.kv_tokens or rollout.max_running * longest // 2,
+        max_running=rollout.max_running,
+        prompt_length=prompt_length,
+    )
+
+
+def _rollout_only(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    """A schedule that evaluates the training prompts once and trains nothing.
+
+    The prompts keep their ids, so a training run with the same prompts finds the saved responses.
+    """
+    count, available = settings.schedule.num_prompts, num_prompts[TRAIN_SOURCE]
+    if count is not None and count > available:
+        raise SettingsError(f"schedule.num_prompts is {count}, but there are only {available} prompts")
+    group_size = settings.rollout.n_samples_per_prompt
+    return replace(
+        _training(settings, num_prompts),
+        train_source="",
+        eval_sets=(EvalSet(name=TRAIN_SOURCE, num_prompts=count or available, group_size=group_size),),
+        eval_interval=1,
+    )
+
+
+def max_steps(settings: Settings, num_prompts: int) -> int:
+    """Optimizer steps of the whole run."""
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        return 0
+    if settings.schedule.max_steps is not None:
+        return settings.schedule.max_steps
+    num_epochs, batch_size = settings.schedule.num_epochs, settings.schedule.rollout_batch_size
+    if EpochEnd(settings.schedule.epoch_end) is EpochEnd.FLUSH:
+        return num_epochs * math.ceil(num_prompts / batch_size)  # each epoch ends with the prompts that are left
+    steps = num_prompts * num_epochs // batch_size
+    if steps == 0:
+        raise SettingsError(
+            f"{num_prompts} prompts and {num_epochs} epochs do not fill one batch of"
+            f" {batch_size} prompts; set schedule.max_steps or a smaller rollout_batch_size"
+        )
+    return steps

@@ -1,0 +1,55 @@
+"""Batches scores into events for the core.
+
+Small models produce hundreds of scores a second, and one event for each would be most of the controller's work. A batch
+is posted when every expected score has arrived, or 10 ms after its first score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tailrace.core import events as ev
+from tailrace.rewards.outcome import ScoreResult
+
+_MAX_DELAY_S = 0.01
+
+
+class ScoreBatcher:
+    """Collects scores and posts them as ``ResponsesScored``. All calls must come from one event loop."""
+
+    def __init__(self, post: Callable[[ev.Event], None]) -> None:
+        self._post = post
+        self._num_expected = 0
+        self._pending: list[ev.Scored] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, count: int) -> None:
+        """``count`` more scores will be added later."""
+        self._num_expected += count
+
+    def add(self, result: ScoreResult) -> None:
+        self._num_expected -= 1
+        self._pending.append(_scored(result))
+        if not self._num_expected:
+            self._post_batch()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_MAX_DELAY_S, self._post_batch)
+
+    def _post_batch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        scores, self._pending = tuple(self._pending), []
+        self._post(ev.ResponsesScored(scores=scores))
+
+
+def _scored(result: ScoreResult) -> ev.Scored:
+    return ev.Scored(
+        trajectory=result.trajectory,
+        outcome=result.outcome,
+        score=result.score,
+        seconds=round(result.seconds, 6),
+        extras=tuple(result.extras.items()),
+        detail=result.detail,
+    )

@@ -1,0 +1,44 @@
+"""The steps that a new training process must repeat: those that were completed after its checkpoint.
+
+The journal contains every step twice: when it is requested and when it is done. A step that was requested and is not
+done does not count, because the core requests it again.
+"""
+
+from __future__ import annotations
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import Version
+from tailrace.core.journal import Entry
+
+Step = tuple[do.Accumulate, ...]
+"""The ``Accumulate`` commands of a step, in order. Its ``FinishStep`` follows them."""
+
+
+class TakenSteps:
+    """Collects completed steps from a journal. Steps that a later checkpoint covers are removed."""
+
+    def __init__(self, begun: do.Accumulate | None) -> None:
+        """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
+        self._asked: Step = () if begun is None else (begun,)
+        self._done: dict[Version, Step] = {}
+
+    def feed(self, entry: Entry) -> None:
+        match entry.event:
+            case ev.StepTrained(version=version):
+                self._done[Version(version - 1)] = self._asked
+                self._asked = ()
+            case ev.TrainerLost() | ev.RunResumed():
+                self._asked = ()
+        for command in entry.commands:
+            if isinstance(command, do.Accumulate):
+                self._asked += (command,)
+
+    def cover(self, version: Version) -> None:
+        """Remove the steps that a checkpoint of ``version`` on disk covers. The journal is no proof of a checkpoint: a
+        user may have moved it away."""
+        self._done = {number: step for number, step in self._done.items() if number >= version}
+
+    def since(self, version: Version) -> tuple[Step, ...]:
+        """Return the steps that lead from ``version`` to the version of the run, in order."""
+        return tuple(step for number, step in sorted(self._done.items()) if number >= version)

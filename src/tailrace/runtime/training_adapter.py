@@ -1,0 +1,134 @@
+"""The adapter of the training worker: turns commands into messages, and answers and the end of the worker into events.
+
+A worker that continues a run first repeats the steps after its checkpoint and reports each. Rollout continues
+meanwhile. When the worker ends, ``start`` may be called again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import Version
+from tailrace.runtime.taken_steps import Step
+from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
+from tailrace.weights.address import ChannelAddress
+from tailrace.weights.channel_files import remove_channel
+from tailrace.workers.batches import Batch
+from tailrace.workers.messages import (
+    POLICY,
+    Accumulate,
+    Accumulated,
+    FinishStep,
+    ModelReady,
+    Publish,
+    Published,
+    Refused,
+    Save,
+    Saved,
+    SaveFailed,
+    StepFinished,
+    TrainingInit,
+    TrainingReady,
+)
+
+
+class TrainingAdapter:
+    """Owns the training worker."""
+
+    def __init__(
+        self,
+        *,
+        launch: Launcher,
+        batch: Callable[[do.Accumulate], Batch],
+        post: Callable[[ev.Event], None],
+        on_saved: Callable[[Version, float], None],
+    ) -> None:
+        """``on_saved`` is called with version and seconds when the files of a checkpoint are written. It posts the
+        event of the checkpoint."""
+        self._launch, self._batch, self._post, self._on_saved = launch, batch, post, on_saved
+        self.channel: ChannelAddress | None = None
+        """Where published weights can be pulled from."""
+        self._worker: WorkerHandle | None = None
+        self._to_redo: deque[Step] = deque()
+        self._is_catching_up = True
+
+    def start(self, init: TrainingInit, to_redo: Sequence[Step]) -> None:
+        self._to_redo, self._is_catching_up = deque(to_redo), True
+        spec = WorkerSpec(
+            name="training", entry="tailrace.workers.training_worker:serve", init=init, env=OPENMP_PASSIVE_WAIT
+        )
+        self._worker = self._launch(spec, hear=self._hear, lose=self._lose)
+
+    def perform(self, command: do.Accumulate | do.FinishStep | do.PublishWeights) -> None:
+        match command:
+            case do.Accumulate():
+                self._accumulate(command)
+            case do.FinishStep(version=version):
+                self._send(FinishStep(model=POLICY, version=version))
+            case do.PublishWeights(version=version):
+                self._send(Publish(model=POLICY, version=version))
+
+    def save(self, version: Version, directory: Path) -> None:
+        self._send(Save(model=POLICY, version=version, directory=directory))
+
+    async def stop(self) -> None:
+        if self._worker is not None:
+            await self._worker.stop(grace_s=2.0)
+        self._remove_channel()
+
+    def _remove_channel(self) -> None:
+        """Remove the weight channel. An instance that is pulling from it has it open and can finish."""
+        if self.channel is not None:
+            remove_channel(self.channel)
+            self.channel = None
+
+    def _accumulate(self, command: do.Accumulate) -> None:
+        self._send(Accumulate(model=POLICY, version=command.version, batch=self._batch(command)))
+
+    def _send(self, message: object) -> None:
+        worker = self._worker  # another thread may lose it meanwhile
+        if worker is not None:  # if there is none, TrainerLost is already in the inbox
+            worker.send(message)
+
+    def _hear(self, message: object) -> None:
+        match message:
+            case TrainingReady(models=(ModelReady(version=version, channel=channel),)):
+                if self.channel != channel:
+                    self._remove_channel()
+                self.channel = channel
+                self._catch_up(version)
+            case StepFinished(version=version) if self._is_catching_up:
+                self._catch_up(version)
+            case Accumulated() if self._is_catching_up:
+                pass
+            case Accumulated(version=version, num_responses=count, seconds=seconds):
+                self._post(ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds))
+            case StepFinished(version=version, seconds=seconds, metrics=metrics):
+                self._post(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
+            case Published(version=version, seconds=seconds):
+                self._post(ev.WeightsPublished(version=version, seconds=seconds))
+            case Saved(version=version, seconds=seconds):
+                self._on_saved(version, seconds)
+            case SaveFailed(version=version, reason=reason):
+                self._post(ev.CheckpointFailed(version=version, reason=reason))
+            case Refused(reason=reason):
+                self._post(ev.TrainingFailed(reason=reason))
+            case _:
+                raise TypeError(f"unknown message {message!r}")
+
+    def _catch_up(self, version: Version) -> None:
+        self._post(ev.TrainerReached(version=version))
+        self._is_catching_up = bool(self._to_redo)
+        if self._to_redo:
+            for batch in self._to_redo.popleft():
+                self._accumulate(batch)
+            self._send(FinishStep(model=POLICY, version=version))
+
+    def _lose(self, reason: str) -> None:
+        self._worker = None
+        # The channel stays until the next start: the core may not know of the loss yet and let an instance pull.
+        self._post(ev.TrainerLost(reason=reason))

@@ -1,0 +1,47 @@
+"""Where responses lie in the files of a payload store. Importing this needs no numpy.
+
+An address travels as 40 bytes for each of its segments: a run of many responses sends thousands of them a step.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from tailrace.core.ids import TrajectoryId
+
+_PLACE = struct.Struct("<5q")
+
+
+class Place(NamedTuple):
+    """Where a segment lies, and how many of its tokens still count."""
+
+    file: int
+    offset: int
+    num_bytes: int
+    start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseAddress:
+    """Where a response lies in the files of a store."""
+
+    trajectory: TrajectoryId
+    places: tuple[Place, ...]
+
+    def __reduce__(self) -> tuple[Callable[..., ResponseAddress], tuple[object, ...]]:
+        numbers = struct.pack(f"<{5 * len(self.places)}q", *chain.from_iterable(self.places))
+        return _unpacked, (self.trajectory, numbers)
+
+
+def _unpacked(trajectory: TrajectoryId, numbers: bytes) -> ResponseAddress:
+    return ResponseAddress(trajectory=trajectory, places=tuple(map(Place._make, _PLACE.iter_unpack(numbers))))
+
+
+def payload_file(directory: Path, number: int) -> Path:
+    return directory / f"payload-{number:06d}.bin"

@@ -1,0 +1,18 @@
+"""Where published weights can be pulled from, as a value: it can be compared, pickled and sent in a message.
+
+``weights/sources.py`` opens an address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARED_MEMORY = "shared memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelAddress:
+    kind: str
+    """How weights travel, for instance ``SHARED_MEMORY``."""
+    location: str
+    """What this kind needs to find the channel. Shared memory: the path of the channel file."""

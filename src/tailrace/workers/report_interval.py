@@ -1,0 +1,20 @@
+"""How often a rollout instance reports the progress of its unfinished responses.
+
+Every report is written to the journal, so its cost must not grow with the number of responses in flight. All instances
+together report at most ``PROGRESS_PER_S`` responses per second: the more responses there are, the longer the interval.
+The interval has an upper limit. It limits how much work is lost with an instance, and no report that is on time is
+displayed as a wait.
+"""
+
+from __future__ import annotations
+
+PROGRESS_PER_S = 512.0
+"""128 responses in flight are reported every 0.25 s, 2,048 of them every 4 s."""
+LONGEST_INTERVAL_S = 5.0
+"""Half the age at which a wait is shown."""
+
+
+def progress_interval_s(num_live: int, *, shortest_s: float, num_instances: int) -> float:
+    """Return the seconds between two reports of an instance with ``num_live`` responses. Assumes that the other
+    instances have as many."""
+    return max(shortest_s, min(num_live * num_instances / PROGRESS_PER_S, LONGEST_INTERVAL_S))

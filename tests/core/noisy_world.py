@@ -1,0 +1,89 @@
+"""A world whose links repeat themselves: the core hears things twice, out of order, and from instances that are gone.
+
+A report of an instance may come after a later one of the same instance. Anything a worker ever said may be said again,
+also after the instance was lost and started again, and what an instance said last may arrive only then. A pull may
+bring weights older than those that were asked for. Every event still says what was true when it was sent.
+"""
+
+from __future__ import annotations
+
+import random
+
+from core.world import Sender, World
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.schedule import Schedule
+
+
+class NoisyWorld(World):
+    def __init__(
+        self,
+        schedule: Schedule,
+        rng: random.Random,
+        *,
+        num_prompts: int,
+        noise: float = 0.1,
+        trouble: float = 0.0,
+        checks: bool = True,
+    ) -> None:
+        """``noise``: how often a report is repeated, comes late or tells of an old version."""
+        super().__init__(schedule, rng, num_prompts=num_prompts, trouble=trouble, checks=checks)
+        self.noise = noise
+        self.past: list[ev.Event] = []
+        """What workers said since the run was started or resumed."""
+        self.late: dict[InstanceId, ev.Event] = {}
+        """A report of each instance that a later one may overtake."""
+        self.num_repeated = 0
+        self.untrue: dict[int, set[TrajectoryId]] = {}
+        """Responses that a report told more tokens of than the core took note of, by the identity of the report."""
+
+    def advance(self) -> None:
+        if self.past and self.rng.random() < self.noise:
+            self.num_repeated += 1
+            self.tell(self.rng.choice(self.past))
+        elif self.late and not self.is_busy:
+            self.tell(self.late.pop(self.rng.choice(list(self.late))))
+        else:
+            super().advance()
+
+    def tell(self, event: ev.Event) -> None:
+        super().tell(event)
+        if isinstance(event, ev.RolloutReported):
+            known = {part.trajectory: self.coordinator.rooms.responses.find(part.trajectory) for part in event.parts}
+            self.untrue[id(event)] = {
+                part.trajectory
+                for part in event.parts
+                if (response := known[part.trajectory]) is not None and response.length < part.length
+            }
+
+    def believed(self, report: ev.RolloutReported) -> tuple[ev.Progressed | ev.Finished, ...]:
+        return tuple(part for part in report.parts if part.trajectory not in self.untrue[id(report)])
+
+    def say(self, sender: Sender, event: ev.Event) -> None:
+        event = self.signed(event)
+        self.past.append(event)
+        if isinstance(event, ev.RolloutReported) and event.instance not in self.late and self.rng.random() < self.noise:
+            self.late[event.instance] = event
+            return
+        self.tell(event)
+        if isinstance(event, ev.RolloutReported) and (overtaken := self.late.pop(event.instance, None)) is not None:
+            self.tell(overtaken)
+
+    def answer(self, command: do.Command) -> None:
+        if isinstance(command, do.PullWeights) and self.rng.random() < self.noise:
+            held = self.versions[command.instance]
+            self.say(command.instance, ev.WeightsPulled(instance=command.instance, version=held, seconds=0.1))
+        else:
+            super().answer(command)
+
+    def lose(self, instance: InstanceId, reason: str) -> None:
+        """What it said last and nobody heard may still arrive, when it is gone."""
+        if (unheard := self.late.pop(instance, None)) is not None:
+            self.past.append(unheard)
+        super().lose(instance, reason)
+        self.past.append(self.entries[-1].event)
+
+    def crash_and_resume(self) -> None:
+        self.past, self.late = [], {}
+        super().crash_and_resume()

@@ -1,0 +1,22 @@
+"""The tables of benchmarks/README.md are those of the results that are kept."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_every_table_of_the_page_is_made_from_the_results() -> None:
+    checked = subprocess.run([sys.executable, str(BENCHMARKS / "tables.py"), "--check"], check=False)
+    assert checked.returncode == 0, "make them again: python benchmarks/tables.py --write"
+
+
+def test_every_result_file_that_the_page_names_exists_or_is_made_by_a_simulation() -> None:
+    page = (BENCHMARKS / "README.md").read_text()
+    named = set(re.findall(r"`(\w+\.json)`", page))
+    made = {"simulated.json", "simulated_staleflow.json"}
+    assert {name for name in named if not (BENCHMARKS / "results" / name).exists()} <= made

@@ -1,0 +1,184 @@
+"""The adapter of the training worker: what it sends, what it makes of the answers, and a worker that dies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.core import commands as do
+from tailrace.core import events as ev
+from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.runtime.training_adapter import TrainingAdapter
+from tailrace.runtime.worker import Hear, Lose, WorkerSpec
+from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
+from tailrace.workers.batches import SentSamples
+from tailrace.workers.messages import (
+    Accumulate,
+    Accumulated,
+    FinishStep,
+    ModelReady,
+    Publish,
+    Published,
+    Refused,
+    Save,
+    Saved,
+    SaveFailed,
+    StepFinished,
+    TrainingInit,
+    TrainingReady,
+)
+
+
+@dataclass
+class Worker:
+    """A worker that does nothing by itself: the test says what it says."""
+
+    spec: WorkerSpec
+    hear: Hear
+    lose: Lose
+    sent: list[Any] = field(default_factory=list)
+    is_alive: bool = True
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    def kill(self) -> None:
+        self.is_alive = False
+
+    async def stop(self, grace_s: float) -> None:
+        self.is_alive = False
+
+    def take(self) -> list[tuple[type, int]]:
+        taken, self.sent = self.sent, []
+        return [(type(message), message.version) for message in taken]
+
+
+class Stage:
+    def __init__(self, channel: ChannelAddress) -> None:
+        self.channel, self.workers, self.events = channel, [], []
+        self.saved: list[int] = []
+
+        self.training = TrainingAdapter(
+            launch=self,
+            batch=lambda command: SentSamples(samples=()),
+            post=self.events.append,
+            on_saved=lambda version, seconds: self.saved.append(version),
+        )
+
+    shares_files = True
+    workers: list[Worker]
+    events: list[ev.Event]
+
+    def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> Worker:
+        self.workers.append(Worker(spec, hear, lose))
+        return self.workers[-1]
+
+    def start(self, version: int, *to_redo: int) -> Worker:
+        self.training.start(TrainingInit(models=()), [(batch(number),) for number in to_redo])
+        ready = ModelReady(name="policy", version=Version(version), channel=self.channel)
+        self.workers[-1].hear(TrainingReady(models=(ready,)))
+        return self.workers[-1]
+
+    def take(self) -> list[ev.Event]:
+        taken, self.events[:] = list(self.events), []
+        return taken
+
+
+def in_memory(path: Path) -> ChannelAddress:
+    return ChannelAddress(kind=SHARED_MEMORY, location=str(path))
+
+
+def batch(version: int) -> do.Accumulate:
+    trajectory = TrajectoryId(GroupId("train", 0, version), 0)
+    return do.Accumulate(version=Version(version), trajectories=(trajectory,), scores=(1.0,))
+
+
+def accumulated(version: int) -> Accumulated:
+    return Accumulated(model="policy", version=Version(version), num_responses=1, seconds=0.5)
+
+
+def finished(version: int) -> StepFinished:
+    return StepFinished(model="policy", version=Version(version), seconds=1.0, metrics=())
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(in_memory(tmp_path / "channel"))
+
+
+def test_each_verb_is_sent_and_its_answer_is_told(stage: Stage) -> None:
+    worker = stage.start(0)
+    assert stage.take() == [ev.TrainerReached(version=Version(0))]
+    for command in (batch(0), do.FinishStep(version=Version(0)), do.PublishWeights(version=Version(1))):
+        stage.training.perform(command)
+    stage.training.save(Version(1), Path("somewhere"))
+    assert worker.take() == [(Accumulate, 0), (FinishStep, 0), (Publish, 1), (Save, 1)]
+    worker.hear(accumulated(0))
+    worker.hear(finished(1))
+    worker.hear(Published(model="policy", version=Version(1), seconds=0.1))
+    worker.hear(Saved(model="policy", version=Version(1), seconds=0.2))
+    assert stage.take() == [
+        ev.GradientsAccumulated(version=Version(0), num_responses=1, seconds=0.5),
+        ev.StepTrained(version=Version(1), seconds=1.0, metrics=()),
+        ev.WeightsPublished(version=Version(1), seconds=0.1),
+    ]
+    assert stage.saved == [1]
+
+
+def test_steps_are_taken_again_one_by_one_and_only_their_versions_are_told(stage: Stage) -> None:
+    worker = stage.start(2, 2, 3)
+    assert worker.take() == [(Accumulate, 2), (FinishStep, 2)]
+    worker.hear(accumulated(2))
+    worker.hear(finished(3))
+    assert worker.take() == [(Accumulate, 3), (FinishStep, 3)]
+    worker.hear(accumulated(3))
+    worker.hear(finished(4))
+    assert worker.take() == []
+    assert stage.take() == [ev.TrainerReached(version=Version(number)) for number in (2, 3, 4)]
+    stage.training.perform(batch(4))
+    worker.hear(accumulated(4))
+    assert stage.take() == [ev.GradientsAccumulated(version=Version(4), num_responses=1, seconds=0.5)]
+
+
+def test_a_worker_that_dies_while_catching_up_is_lost_and_another_begins_anew(stage: Stage) -> None:
+    first = stage.start(0, 0, 1)
+    first.hear(accumulated(0))
+    first.lose("worker 'training' was killed by SIGKILL")
+    stage.training.perform(do.PublishWeights(version=Version(2)))  # the core has not heard of it yet
+    assert stage.take() == [
+        ev.TrainerReached(version=Version(0)),
+        ev.TrainerLost(reason="worker 'training' was killed by SIGKILL"),
+    ]
+    second = stage.start(0, 0, 1)
+    assert second.take() == [(Accumulate, 0), (FinishStep, 0)]
+    second.hear(accumulated(0))
+    second.hear(finished(1))
+    assert second.take() == [(Accumulate, 1), (FinishStep, 1)]
+
+
+def test_the_channel_of_a_lost_worker_stays_until_there_is_another(stage: Stage, tmp_path: Path) -> None:
+    """The news of a publish may be handled after the death: an instance is then sent to pull from that channel."""
+    Path(stage.channel.location).touch()
+    worker = stage.start(0)
+    worker.hear(Published(model="policy", version=Version(1), seconds=0.1))
+    worker.lose("it was killed")
+    assert stage.training.channel == stage.channel
+    assert Path(stage.channel.location).exists()
+    old, stage.channel = stage.channel, in_memory(tmp_path / "another")
+    stage.start(1)
+    assert stage.training.channel == stage.channel
+    assert not Path(old.location).exists()
+
+
+def test_a_refusal_and_a_failed_save_end_as_such(stage: Stage) -> None:
+    worker = stage.start(0)
+    stage.take()
+    worker.hear(Refused(reason="the gradient is not finite"))
+    worker.hear(SaveFailed(model="policy", version=Version(1), reason="the disk is full"))
+    assert stage.take() == [
+        ev.TrainingFailed(reason="the gradient is not finite"),
+        ev.CheckpointFailed(version=Version(1), reason="the disk is full"),
+    ]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store.test_payload_store import segment, trajectory
+from tailrace.data.models import resolve_model
+from tailrace.data.tokenizer import detokenizer, load_tokenizer
+from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.store.address import address_of
+from tailrace.store.payload_store import PayloadStore
+from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, ScoreStarted
+from tailrace.workers.reward_tasks import SentTokens, StoredTokens, TokenTask
+from tailrace.workers.reward_worker import serve
+
+HEAVY = "print([name for name in ('torch', 'transformers', 'numpy', 'pydantic') if name in sys.modules])"
+TOKENIZER = load_tokenizer(resolve_model("tiny-arith"))
+
+
+def output_of(script: str) -> str:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return result.stdout.strip()
+
+
+def test_the_reward_process_imports_neither_torch_nor_transformers_nor_numpy() -> None:
+    assert output_of(f"import sys, tailrace.workers.reward_worker\n{HEAVY}") == "[]"
+
+
+def test_making_texts_imports_none_of_them_either(tmp_path: Path) -> None:
+    tokenizer = TOKENIZER.backend_tokenizer.to_str().encode()
+    script = (
+        f"import sys, tailrace.workers.reward_worker\nfrom tailrace.data.detokenizer import Detokenizer\n"
+        f"Detokenizer(tokenizer={tokenizer!r}).load()((5, 6))\n{HEAVY}"
+    )
+    assert output_of(script) == "[]"
+
+
+class NoMoreTasks(Exception):
+    pass
+
+
+class FakeLink:
+    """Gives the tasks one after the other and keeps what the worker says."""
+
+    def __init__(self, *tasks: object) -> None:
+        self._tasks, self.sent = list(tasks), []
+
+    def receive(self, timeout: float | None = None) -> object | None:
+        if not self._tasks:
+            raise NoMoreTasks
+        return self._tasks.pop(0)
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+
+def answers(*tasks: object) -> list[object]:
+    """What a reward process says about the tasks, after it is ready."""
+    link = FakeLink(*tasks)
+    init = RewardInit(uses=(RewardUse(function="exact_match"),), memory_mb=None, detokenizer=detokenizer(TOKENIZER))
+    with pytest.raises(NoMoreTasks):
+        serve(link, init)
+    assert isinstance(link.sent[0], RewardReady)
+    return link.sent[1:]
+
+
+def token_task(number: int, response: SentTokens | StoredTokens) -> TokenTask:
+    return TokenTask(
+        trajectory=trajectory(number),
+        row={"prompt": "p", "answer": "12"},
+        prompt_text="p",
+        prompt=SentTokens(data=b""),
+        response=response,
+        rewards=(),
+        source="",
+    )
+
+
+def sent(text: str) -> SentTokens:
+    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    return SentTokens(data=b"".join(number.to_bytes(4, "little") for number in [*ids, TOKENIZER.eos_token_id]))
+
+
+def test_tokens_are_scored_like_their_text() -> None:
+    text = ScoreTask(trajectory=trajectory(1), row={"prompt": "p", "answer": "12"}, response="12")
+    results = answers(text, token_task(2, sent("12")), token_task(3, sent("13")))
+    assert [result.score for result in results if isinstance(result, ScoreResult)] == [1.0, 1.0, 0.0]
+
+
+def test_the_time_limit_starts_after_the_text_is_made(tmp_path: Path) -> None:
+    """A response that cannot be read never starts, and the process goes on with the next one."""
+    with PayloadStore.open(tmp_path) as store:
+        store.append([segment(1, 0, 5)])
+        lost = StoredTokens(directory=tmp_path / "elsewhere", address=address_of(store, trajectory(1)))
+    unreadable, started, result = answers(token_task(1, lost), token_task(2, sent("12")))
+    assert isinstance(unreadable, ResponseUnreadable)
+    assert unreadable.trajectory == trajectory(1)
+    assert "payload-000001.bin" in unreadable.reason
+    assert started == ScoreStarted(trajectory=trajectory(2))
+    assert isinstance(result, ScoreResult)
