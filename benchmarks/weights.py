@@ -5,7 +5,8 @@
 * pushes, alone:    one process pushes version after version, nobody pulls
 * pushes, busy:     one process pushes, and others copy their own memory as fast as they can
 * pushes, pulled:   one process pushes, and as many others pull as fast as they can
-* pusher killed:    the pusher gets SIGKILL at a random moment, again and again; a new one continues in the same channel
+* pusher killed:    the pusher gets SIGKILL, again and again, at a random moment or, every second time, in the middle of
+                    a push; a new one continues in the same channel
 * puller killed:    a puller gets SIGKILL at a random moment, again and again, while versions are pushed
 
 The version determines every element, and each pull is compared element by element: a mixture of two versions, or a
@@ -21,6 +22,7 @@ import multiprocessing as mp
 import os
 import platform
 import random
+import signal
 import statistics
 import tempfile
 import time
@@ -160,20 +162,38 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     return {"pushes": len(seconds), "push_ms": {name: round(1e3 * s, 2) for name, s in in_ms.items()}, **found}
 
 
+def is_half_way(file: MappedFile) -> bool:
+    newest = file.latest()
+    return newest is None or file.begun > newest.generation
+
+
+def stop_half_way(pid: int, file: MappedFile, rng: random.Random) -> None:
+    """Stop the pusher in the middle of a push, however slow or fast the machine is."""
+    for _ in range(1000):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.002)  # the signal takes effect a little after the call
+        if is_half_way(file):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(rng.uniform(0.0, 0.01))
+
+
 def pusher_killed(times: int, pullers: int, rng: random.Random) -> dict[str, Any]:
     num_half_way = num_unreadable = 0
     with stage() as on:
         WeightWriter(MappedFile(on.path, writable=True)).publish(Version(0), parameters(0).items())
         on.start(pull, pullers)
         file, reader = MappedFile(on.path, writable=False), WeightReader.open(on.path)
-        for _ in range(times):
+        for kill in range(times):
             process, generation = on.start(push), file.begun
             while file.begun == generation and process.is_alive():
                 time.sleep(0.0005)
             time.sleep(rng.uniform(0.0, 0.02))
+            if kill % 2:
+                stop_half_way(process.pid, file, rng)
             on.kill(process)
+            num_half_way += is_half_way(file)
             newest = file.latest()
-            num_half_way += newest is None or file.begun > newest.generation
             version, weights = reader.fetch_whole(Version(0))
             num_unreadable += newest is None or version != newest.version or not is_whole(version, weights)
         return {"kills": times, "half_way": num_half_way, "old_version_not_readable": num_unreadable, **on.finish()}

@@ -47,7 +47,7 @@ def browse(page: Path, profile: Path, *, is_dark: bool) -> tuple[str, list[str]]
 
 @pytest.mark.parametrize(
     ("world", "num_charts", "is_dark"),
-    [(finished, 5, False), (finished, 5, True), (crashed, 5, False), (long_run, 4, True)],
+    [(finished, 6, False), (finished, 6, True), (crashed, 6, False), (long_run, 5, True)],
     ids=["finished-light", "finished-dark", "crashed-light", "500-steps-dark"],
 )
 def test_every_chart_is_drawn_without_a_complaint(
