@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,9 @@ def test_an_interrupt_shows_what_was_complete_and_says_what_was_not(tmp_path: Pa
     command = [sys.executable, "-m", "tailrace", "simulate", str(SCENARIOS / "rollpacker_32b_32k.toml"), *options]
     (tmp_path / "tail-batching").mkdir()
     os.mkfifo(tmp_path / "tail-batching" / "journal.jsonl")  # opened, it waits for a reader
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # In the background of a shell script interrupts are ignored, and children would inherit that.
+    with _interruptible():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     heard = ""
     while "simulating tail-batching" not in heard:
@@ -145,6 +148,15 @@ def test_an_interrupt_shows_what_was_complete_and_says_what_was_not(tmp_path: Pa
     assert rest.endswith("tailrace: stopped while simulating tail-batching; no file was written\n")
     assert [line.split()[0] for line in printed.splitlines()] == ["schedule", "sync"]
     assert not file.exists()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:

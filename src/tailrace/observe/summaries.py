@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import gc
 import gzip
@@ -92,6 +93,25 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Writer(pickle.Pickler):
+    """Writes members of enums by value. Python up to 3.11.3 would write a call of ``getattr``, which is not read."""
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        ours = [found for found in _subclasses(Enum) if found.__module__.startswith(_OURS)]
+        self.dispatch_table = copyreg.dispatch_table | dict.fromkeys(ours, _reduce_member)
+
+
+def _reduce_member(member: Enum) -> tuple[type[Enum], tuple[Any]]:
+    return type(member), (member.value,)
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for found in base.__subclasses__():
+        yield found
+        yield from _subclasses(found)
+
+
 class _Reader(pickle.Unpickler):
     """Makes objects of classes whose constructors only set fields: records, enums and the folds of an account.
 
@@ -114,7 +134,9 @@ def _only_sets_fields(found: type, module: str) -> bool:
 
 def _write(path: Path, account: Account, position: int) -> None:
     head = {"format": FORMAT, "code": _fingerprint(), "position": position}
-    data = gzip.compress(pickle.dumps(account, protocol=pickle.HIGHEST_PROTOCOL), compresslevel=1)
+    body = io.BytesIO()
+    _Writer(body, protocol=pickle.HIGHEST_PROTOCOL).dump(account)
+    data = gzip.compress(body.getbuffer(), compresslevel=1)
     draft = path.with_name(path.name + ".draft")
     draft.write_bytes(json.dumps(head).encode() + b"\n" + data)
     draft.replace(path)
