@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.rows import RowTable
 from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Plan, Ticket
 
 
@@ -30,7 +31,7 @@ def make_batcher(
     *, max_running: int = 4, max_length: int = 256, kv_tokens: int = 1024, chunk: int = 64, deterministic: bool = False
 ) -> Batcher:
     limits = EngineLimits(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens, prefill_chunk=chunk)
-    return Batcher(limits, deterministic=deterministic)
+    return Batcher(limits, RowTable(limits.capacities), deterministic=deterministic)
 
 
 def decode(batcher: Batcher) -> None:

@@ -55,7 +55,7 @@ def test_contents_follow_their_owner_through_any_history(actions: list[tuple[str
             table.remove(slot)
         elif action == "grow" and slot in lengths and table.capacity(slot) < 16:
             lengths[slot] = table.capacity(slot) + 1
-            moves = [table.grow(slot, lengths[slot])]
+            moves = table.grow(slot, lengths[slot])
         elif action == "compact":
             moves = table.compact()
         for move in moves:

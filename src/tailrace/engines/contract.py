@@ -70,6 +70,8 @@ class Capabilities:
     """Requests may name one of several LoRA adapters."""
     max_parallel_size: int = 1
     """Most devices that one instance can be split over."""
+    tokens_per_step: int = 1
+    """Most tokens that a response gains in one ``step``. They may be returned one step later."""
 
     def __post_init__(self) -> None:
         if self.has_deterministic_mode and not self.has_keyed_randomness:

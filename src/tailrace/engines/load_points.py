@@ -1,4 +1,4 @@
-"""Times the steps of an engine under chosen loads. Works with any engine that keeps the contract.
+"""Times the tokens of an engine under chosen loads. Works with any engine that keeps the contract.
 
 A visit to a load point fills the engine with responses of one length, times some steps and aborts the responses. Points
 are visited in a new random order each time, so that other work on the machine affects all of them equally. The first
@@ -18,13 +18,24 @@ from statistics import fmean, median
 import numpy as np
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.engines.contract import Engine, Request, Sampling
+from tailrace.engines.contract import Capabilities, Engine, Request, Sampling
 from tailrace.observe.costs.engine_profile import LoadPoint, Measurement
 
-STEPS = 16
-"""Number of steps timed in one visit."""
-ROOM = 2 * STEPS
-"""Most tokens that a response grows by in one visit."""
+TOKENS = 16
+"""Number of tokens of each response that one visit times, at least."""
+_FEWEST_STEPS = 4
+_STEPS_TO_FILL = 4
+"""Steps in which an engine with several tokens per step fills, and then notices that it has."""
+
+
+def num_steps(capabilities: Capabilities) -> int:
+    """Number of steps timed in one visit."""
+    return max(_FEWEST_STEPS, TOKENS // capabilities.tokens_per_step)
+
+
+def room(capabilities: Capabilities) -> int:
+    """Most tokens that a response grows by in one visit."""
+    return max(2 * TOKENS, capabilities.tokens_per_step * (num_steps(capabilities) + _STEPS_TO_FILL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,7 @@ class LoadBench:
             return None
         before, held_before = self._engine.stats(), sum(lengths.values())
         seconds = []
-        for _ in range(STEPS):
+        for _ in range(num_steps(self._engine.capabilities)):
             began = self._clock()
             is_broken = bool(self._engine.step())
             seconds.append(self._clock() - began)
@@ -88,7 +99,7 @@ class LoadBench:
         if after.num_preemptions > before.num_preemptions:
             return None
         return _Visit(
-            step_s=median(seconds),
+            step_s=median(seconds) / self._engine.capabilities.tokens_per_step,
             fill_s=fill_s,
             held=point.num_running * point.length + (held_before + held_after) / 2,
             kv_tokens=(before.kv_tokens_used + after.kv_tokens_used) / 2,
@@ -114,14 +125,15 @@ class LoadBench:
         group = GroupId("profile", 0, self._num_visits)
         prompt = np.random.default_rng(self._num_visits).integers(0, self._vocab_size, point.length).astype(np.int32)
         self._num_visits += 1
+        length = room(self._engine.capabilities)
         return [
             Request(
                 trajectory=TrajectoryId(group, member),
                 prompt=prompt,
                 prefix=prompt[:0],
-                budget=ROOM,
+                budget=length,
                 sampling=self._sampling,
-                forced_length=ROOM,
+                forced_length=length,
             )
             for member in range(point.num_running)
         ]

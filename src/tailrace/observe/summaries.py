@@ -106,7 +106,7 @@ def _reduce_member(member: Enum) -> tuple[type[Enum], tuple[Any]]:
     return type(member), (member.value,)
 
 
-def _subclasses(base: type) -> Iterator[type]:
+def _subclasses(base: type[Enum]) -> Iterator[type[Enum]]:
     for found in base.__subclasses__():
         yield found
         yield from _subclasses(found)

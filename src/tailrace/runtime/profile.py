@@ -55,14 +55,17 @@ def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
 def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -> Profiled:
     import torch  # heavy: waits until the settings are known to be good
 
-    from tailrace.engines.load_points import ROOM, STEPS, LoadBench
+    from tailrace.engines.load_points import LoadBench, num_steps, room
     from tailrace.workers.rollout_worker import device_of, make_engine
 
-    device, longest = device_of(settings.model), init.max_length - ROOM
-    if longest < 2:
-        raise ValueError(f"prompt and response together may have {init.max_length} tokens: give them more than {ROOM}")
-    load_before = os.getloadavg()[0]
+    device, load_before = device_of(settings.model), os.getloadavg()[0]
     engine = make_engine(init)
+    needed = room(engine.capabilities)
+    longest = init.max_length - needed
+    if longest < 2:
+        raise ValueError(
+            f"prompt and response together may have {init.max_length} tokens: give them more than {needed}"
+        )
     kv_budget = engine.stats().kv_tokens_budget
     points = grid(max_running=settings.rollout.max_running, longest=longest, kv_budget=kv_budget)
     others = between(points, kv_budget=kv_budget, seed=settings.seed)
@@ -91,7 +94,8 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
             "max_length": init.max_length,
             "kv_budget": kv_budget,
             "repeats": repeats,
-            "steps_per_visit": STEPS,
+            "steps_per_visit": num_steps(engine.capabilities),
+            "tokens_per_step": engine.capabilities.tokens_per_step,
             "torch": torch.__version__,
             "load_average": [load_before, os.getloadavg()[0]],
         },

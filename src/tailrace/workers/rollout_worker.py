@@ -19,7 +19,7 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.engines.contract import Engine, Output, Request, Unservable
 from tailrace.engines.native.engine import NativeEngine
-from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.registry import engine_name
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedRollouts
@@ -180,6 +180,7 @@ def native_engine(init: RolloutInit) -> Engine:
         dtype=getattr(torch, init.model.dtype),
         limits=limits,
         deterministic=rollout.deterministic,
+        decoding=Decoding(rollout.decoding),
         decode_text=_text_decoder(init.checkpoint),
     )
 

@@ -19,20 +19,40 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.rows import Move, RowTable
-from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, UNCHANGED, Chunk, Plan, Preemption, Ticket, Transfer
+from tailrace.engines.native.rows import KvTable, Move, Transfer
+from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, UNCHANGED, Chunk, Plan, Preemption, Ticket
+
+Table = TypeVar("Table", bound=KvTable)
 
 
-class Batcher:
-    def __init__(self, limits: EngineLimits, *, deterministic: bool = False) -> None:
+class Batcher(Generic[Table]):
+    """``rows`` is where sequences are kept: a ``RowTable`` or a ``PageTable``.
+
+    ``lookahead`` is the number of positions that a sequence may advance before the next plan. ``is_packed``: chunks of
+    one plan are computed side by side, without padding.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        rows: Table,
+        *,
+        deterministic: bool = False,
+        kv_budget: int | None = None,
+        lookahead: int = 1,
+        is_packed: bool = False,
+    ) -> None:
         self.limits = limits
+        self.kv_budget = limits.kv_budget if kv_budget is None else kv_budget
         self.deterministic = deterministic
-        self.rows = RowTable(limits.capacities)
+        self.rows: Table = rows
+        self._lookahead, self._is_packed = lookahead, is_packed
         self.num_preemptions = 0
         self.num_prefilled_tokens = 0
         """Tokens prefilled since the start, without padding."""
@@ -42,6 +62,8 @@ class Batcher:
         """For each slot: number of known tokens (prompt and response)."""
         self.is_decoding: NDArray[np.bool_] = np.zeros(limits.max_running, np.bool_)
         self.capacity: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
+        self.seat: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
+        """For each slot: how often it has been given to a ticket. Results for an earlier ticket are not taken."""
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}
         """Running tickets by slot, the oldest first."""
@@ -88,20 +110,25 @@ class Batcher:
         """Give every sequence room for its next token. Preempt sequences if the KV budget does not suffice."""
         preempted: list[Preemption] = []
         moves: list[Move] = []
-        if not (self.is_decoding & (self.computed >= self.capacity)).any():
+        is_short = self.is_decoding & (self._room(self.computed) > self.capacity)
+        if not is_short.any():
             return [], []
         for slot, ticket in list(self.running.items()):
-            if ticket.slot < 0 or not self.is_decoding[slot] or self.computed[slot] < self.capacity[slot]:
+            if ticket.slot < 0 or not is_short[slot]:
                 continue
-            needed = int(self.computed[slot]) + 1
+            needed = int(self._room(self.computed[slot]))
             extra = self.rows.charge(needed) - int(self.capacity[slot])
-            while ticket.slot >= 0 and self.rows.used_tokens + extra > self.limits.kv_budget:
+            while ticket.slot >= 0 and self.rows.used_tokens + extra > self.kv_budget:
                 preempted.append(self._preempt_youngest())
             if ticket.slot >= 0:
-                moves.append(self.rows.grow(slot, needed))
+                moves += self.rows.grow(slot, needed)
                 self.capacity[slot] = self.rows.capacity(slot)
         self._is_changed = True
         return preempted, self._transfers(moves)
+
+    def _room(self, computed: Any) -> Any:
+        """The number of positions that must have a place, if so many are computed."""
+        return np.minimum(computed + self._lookahead, self.limits.max_length)
 
     def _transfers(self, moves: list[Move]) -> list[Transfer]:
         """The copies that carry out these moves of rows."""
@@ -131,23 +158,27 @@ class Batcher:
             if not is_shared and allowance <= 0:
                 break
             target = self._prefill_target(ticket)
-            if self.rows.used_tokens + self.rows.charge(target + 1) > self.limits.kv_budget:
+            num_shared = ticket.prompt_length - 1 if is_shared else 0
+            if self.rows.used_tokens + self.rows.charge(int(self._room(target)), num_shared) > self.kv_budget:
                 break
             if not is_shared:
                 allowance -= target
-            self._seat(self.waiting.popleft(), target)
+            self._seat(self.waiting.popleft(), target, num_shared)
             admitted.append(ticket)
         return admitted
 
     def _prefill_target(self, ticket: Ticket) -> int:
         return (ticket.prompt_length if self.deterministic else ticket.length) - 1
 
-    def _seat(self, ticket: Ticket, target: int) -> None:
+    def _seat(self, ticket: Ticket, target: int, num_shared: int) -> None:
         slot = heappop(self._free_slots)
         ticket.slot = slot
-        self.rows.place(slot, target + 1)
+        residents = self._residents.setdefault(ticket.sharing, {})
+        leader = next(iter(residents), None)
+        self.rows.place(slot, int(self._room(target)), leader=leader, num_shared=num_shared)
         self.running[slot] = ticket
-        self._residents.setdefault(ticket.sharing, {})[slot] = None
+        residents[slot] = None
+        self.seat[slot] += 1
         self.capacity[slot] = self.rows.capacity(slot)
         self.length[slot] = ticket.length
         self.computed[slot] = 0
@@ -178,16 +209,17 @@ class Batcher:
         allowance = _Allowance(self.limits.prefill_chunk)
         leaders = [slot for slot in self._prefilling if not self._is_follower(slot)]
         chunks = [chunk for slot in leaders for chunk in self._take_chunks(slot, allowance)]
-        copied = {slot: copy for slot in list(self._prefilling) if (copy := self._take_copy(slot))}
-        unfinished = [slot for slot in copied if slot in self._prefilling]
+        followers = [slot for slot in list(self._prefilling) if self._can_copy(slot)]
+        copies = [copy for slot in followers if (copy := self._take_copy(slot))]
+        unfinished = [slot for slot in followers if slot in self._prefilling]
         late_chunks = [chunk for slot in unfinished for chunk in self._take_chunks(slot, allowance)]
-        return chunks, list(copied.values()), late_chunks
+        return chunks, copies, late_chunks
 
     def _take_chunks(self, slot: int, allowance: _Allowance) -> list[Chunk]:
         target = self._prefilling[slot]
         start = int(self.computed[slot])
         if not self.deterministic:
-            count = allowance.take_padded(target - start)
+            count = (allowance.take_packed if self._is_packed else allowance.take_padded)(target - start)
             chunks = [Chunk(slot=slot, start=start, count=count)] if count else []
         else:
             chunks = []
@@ -198,14 +230,14 @@ class Batcher:
             self._advance(slot, chunks[-1].start + chunks[-1].count)
         return chunks
 
+    def _can_copy(self, slot: int) -> bool:
+        shared = self.running[slot].prompt_length - 1
+        return self._is_follower(slot) and bool(self.computed[self._leader(slot)] >= shared)
+
     def _take_copy(self, slot: int) -> Transfer | None:
-        if not self._is_follower(slot):
-            return None
-        leader, shared = self._leader(slot), self.running[slot].prompt_length - 1
-        if self.computed[leader] < shared:
-            return None
+        shared = self.running[slot].prompt_length - 1
         self._advance(slot, shared)
-        return Transfer(source=self.rows.row(leader), target=self.rows.row(slot), count=shared)
+        return self.rows.copy_prompt(self._leader(slot), slot, shared)
 
     def _is_follower(self, slot: int) -> bool:
         has_shared_tokens = self.running[slot].prompt_length > 1
@@ -238,6 +270,12 @@ class _Allowance:
             return 0
         self._num_chunks += 1
         self._longest = longest
+        return count
+
+    def take_packed(self, wanted: int) -> int:
+        """As much of ``wanted`` as is left."""
+        count = min(wanted, self._limit)
+        self._limit -= count
         return count
 
     def take_fixed(self) -> bool:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Span, SpanInputs
+from tailrace.engines.native.rows import RowTable
 
 KEY_GRANULE = 16
 """Attention covers a multiple of this many positions, so that views of the cache can be reused for several steps."""
 
 
 class DecodeBatch:
-    def __init__(self, batcher: Batcher, cache: KvCache, device: torch.device) -> None:
+    def __init__(self, batcher: Batcher[RowTable], cache: KvCache, device: torch.device) -> None:
         self._batcher = batcher
         owners = [(index, batcher.rows.owners(index)) for index in range(len(cache.capacities))]
         owners = [(index, slots) for index, slots in owners if slots]

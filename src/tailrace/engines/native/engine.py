@@ -1,42 +1,40 @@
-"""The embedded rollout engine: continuous batching in plain torch, in the caller's process.
+"""The embedded rollout engine: continuous batching in the caller's process.
 
-A step is: the batcher's plan (admission, preemption, growth), prefill, one decode for every ready sequence, sampling.
-All work happens inside calls: there are no threads. ``docs/engine.md`` explains the parts; ``engines/contract.py`` says
-what the engine promises.
+A step is: the batcher's plan (admission, preemption, growth), prefill, and decoding of every ready sequence: one token
+in plain torch, or several over a paged KV cache (``runner.py``). All work happens inside calls: there are no threads.
+``docs/engine.md`` explains the parts; ``engines/contract.py`` says what the engine promises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats
 from tailrace.engines.native.architecture import read_architecture
-from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.capabilities import CAPABILITIES
 from tailrace.engines.native.checkpoint import CheckpointTensors
+from tailrace.engines.native.endings import Ending, Endings
 from tailrace.engines.native.layout import engine_layout
-from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.prefill import PrefillMeter
+from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.native.randomness import stream_key
-from tailrace.engines.native.runner import Runner
+from tailrace.engines.native.runner import Gained, Runner
+from tailrace.engines.native.runners import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
-from tailrace.engines.native.stops import DecodeText, StopTable, ends_with_stop
+from tailrace.engines.native.stops import DecodeText, StopTable
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
 
 
 class NativeEngine:
-    capabilities = CAPABILITIES
-
     def __init__(
         self,
         checkpoint: Path,
@@ -46,6 +44,7 @@ class NativeEngine:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         deterministic: bool = False,
+        decoding: Decoding = Decoding.AUTO,
         decode_text: DecodeText | None = None,
         version: Version = INITIAL_VERSION,
     ) -> None:
@@ -55,16 +54,28 @@ class NativeEngine:
         self._seed = seed
         self._device, self._dtype = torch.device(device), dtype
         self._decode_text = decode_text
-        self._batcher = Batcher(limits, deterministic=deterministic)
         self._table = SlotTable(limits.max_running, limits.max_length)
-        self._meter = PrefillMeter()
+        self._runners = choose_runner(
+            self.architecture,
+            limits,
+            self._table,
+            device=self._device,
+            dtype=dtype,
+            deterministic=deterministic,
+            decoding=decoding,
+        )
+        self._batcher = self._runners.batcher
+        self.capabilities = replace(CAPABILITIES, tokens_per_step=self._runners.tokens_per_step)
         self._stops = StopTable(self.architecture.vocab_size)
+        self._endings = Endings(self._batcher, self._table, self._stops, decode_text)
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._exhausted: dict[TrajectoryId, LiveRequest] = {}
         """Requests whose prefix already uses up their budget. They finish in the next step."""
         self._runner: Runner | None = None
         self._num_with_strings = 0
         """Number of live requests with stop strings."""
+        self._ended: dict[TrajectoryId, Ending] = {}
+        """Requests that an interrupt of others found at their end. They finish in the next step."""
         self._version = version
         self._has_weights = False
         self.restore()
@@ -83,6 +94,7 @@ class NativeEngine:
 
     def step(self) -> list[Output]:
         outputs = [self._finish(live, Finish.LENGTH) for live in list(self._exhausted.values())]
+        outputs += self._finish_ended(list(self._ended.values()))
         if self._runner is None or not (self._batcher.running or self._batcher.waiting):
             return outputs
         plan = self._batcher.plan()
@@ -91,7 +103,7 @@ class NativeEngine:
                 self._seat(plan)
                 self._runner.carry_out(plan)
             gained = self._runner.decode()
-        return [*outputs, *self._finish_ended(gained)]
+        return [*outputs, *self._finish_ended(self._find_endings(gained))]
 
     def progress(self) -> list[Output]:
         outputs = [self._take_output(live, None) for live in self._live.values()]
@@ -99,7 +111,10 @@ class NativeEngine:
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
         live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
-        return [self._finish(request, Finish.INTERRUPTED) for request in live]
+        if live and self._runner is not None:
+            for ending in self._find_endings(self._runner.drain()):
+                self._ended[self._batcher.running[ending.slot].name] = ending
+        return [self._interrupt(request) for request in live]
 
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
@@ -111,11 +126,11 @@ class NativeEngine:
             num_running=len(self._batcher.running),
             num_waiting=len(self._batcher.waiting) + len(self._exhausted),
             kv_tokens_used=self._batcher.rows.used_tokens,
-            kv_tokens_budget=self.limits.kv_budget,
+            kv_tokens_budget=self._batcher.kv_budget,
             num_preemptions=self._batcher.num_preemptions,
             version=self._version,
             # On a GPU the work goes on after the call has returned, and waiting for it would cost time.
-            prefill=self._meter.work if self._device.type == "cpu" else None,
+            prefill=self._runners.meter.work if self._device.type == "cpu" else None,
         )
 
     @property
@@ -147,14 +162,7 @@ class NativeEngine:
     def restore(self) -> None:
         if self._runner is None:
             with torch.inference_mode():
-                self._runner = Runner(
-                    self.architecture,
-                    self._batcher,
-                    self._table,
-                    self._meter,
-                    device=self._device,
-                    dtype=self._dtype,
-                )
+                self._runner = self._runners.make()
 
     def _refuse_while_live(self, action: str) -> None:
         if self._live:
@@ -216,28 +224,27 @@ class NativeEngine:
     def _named(self, ticket: Ticket) -> LiveRequest:
         return self._live[ticket.name]
 
-    def _finish_ended(self, slots: NDArray[np.int64]) -> list[Output]:
-        """Finish the requests whose newest token was their last. ``slots``: those that got a token in this step."""
-        table, lengths = self._table, self._batcher.length[slots]
-        is_stopped = self._stops.is_stop(table.stop_set[slots], table.tokens[slots, lengths - 1])
-        is_ended = is_stopped | (lengths >= table.end[slots])
-        if self._num_with_strings:
-            is_stopped |= [self._completes_string(slot) for slot in slots.tolist()]
-            is_ended |= is_stopped
-        if not is_ended.any():
-            return []
-        ended = zip(slots[is_ended].tolist(), is_stopped[is_ended].tolist(), strict=True)
-        return [
-            self._finish(self._named(self._batcher.running[slot]), Finish.STOP if stopped else Finish.LENGTH)
-            for slot, stopped in ended
-        ]
+    def _find_endings(self, gained: Gained) -> list[Ending]:
+        if not self._num_with_strings:
+            return self._endings.find(gained)
+        live_of = {slot: self._named(ticket) for slot, ticket in self._batcher.running.items()}
+        return self._endings.find_with_strings(
+            gained, {s: live for s, live in live_of.items() if live.has_stop_strings}
+        )
 
-    def _completes_string(self, slot: int) -> bool:
-        live = self._named(self._batcher.running[slot])
-        if not live.has_stop_strings or self._decode_text is None:
-            return False
-        response = self._table.tokens[slot, live.ticket.prompt_length : self._batcher.length[slot]]
-        return ends_with_stop(response, live.request.sampling.stop_strings, self._decode_text)
+    def _finish_ended(self, endings: Sequence[Ending]) -> list[Output]:
+        outputs = []
+        for ending in endings:
+            live = self._named(self._batcher.running[ending.slot])
+            self._batcher.length[ending.slot] = ending.length
+            outputs.append(self._finish(live, ending.finish))
+        return outputs
+
+    def _interrupt(self, live: LiveRequest) -> Output:
+        """A request that reached its end unseen gives up its last token and generates it again when it is resumed."""
+        if (ending := self._ended.get(live.request.trajectory)) is not None:
+            self._batcher.length[ending.slot] = ending.length - 1
+        return self._finish(live, Finish.INTERRUPTED)
 
     def _finish(self, live: LiveRequest, finish: Finish) -> Output:
         output = self._take_output(live, finish)
@@ -251,6 +258,7 @@ class NativeEngine:
     def _release(self, live: LiveRequest) -> None:
         name = live.request.trajectory
         del self._live[name]
+        self._ended.pop(name, None)
         if self._exhausted.pop(name, None) is None:
             self._batcher.leave(live.ticket)
         self._num_with_strings -= live.has_stop_strings

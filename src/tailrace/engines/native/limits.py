@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tailrace.core.length_classes import length_classes
+
+
+class Decoding(StrEnum):
+    """How the engine decodes."""
+
+    AUTO = "auto"
+    """``paged`` on a GPU where that is possible, otherwise ``plain``."""
+    PLAIN = "plain"
+    """One token at a time in plain torch, one row of the KV cache per sequence."""
+    PAGED = "paged"
+    """Several tokens at a time, the KV cache in pages; on a GPU with Triton kernels and CUDA graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

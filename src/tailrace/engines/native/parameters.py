@@ -68,32 +68,42 @@ def allocate(shape: Architecture, *, device: torch.device, dtype: torch.dtype) -
         return torch.empty(*sizes, device=device, dtype=dtype)
 
     embedding = empty(shape.vocab_size, shape.hidden_size)
-    # CPU matrix products are several times faster with a contiguous [in, out] matrix; elsewhere a view will do.
+    # The head of tied embeddings can be a view of them, except on a CPU.
     is_head_shared = shape.has_tied_embeddings and device.type != "cpu"
     return Parameters(
         embedding=embedding,
         layers=tuple(_allocate_layer(shape, device=device, dtype=dtype) for _ in range(shape.num_layers)),
         norm=empty(shape.hidden_size),
-        head=embedding.t() if is_head_shared else empty(shape.hidden_size, shape.vocab_size),
+        head=embedding.t() if is_head_shared else _matrix(shape.hidden_size, shape.vocab_size, device, dtype),
     )
+
+
+def _matrix(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """CPU products are several times faster with a contiguous [in, out] matrix, GPU products with [out, in]."""
+    if device.type == "cpu":
+        return torch.empty(rows, columns, device=device, dtype=dtype)
+    return torch.empty(columns, rows, device=device, dtype=dtype).t()
 
 
 def _allocate_layer(shape: Architecture, *, device: torch.device, dtype: torch.dtype) -> LayerParameters:
     def empty(*sizes: int) -> torch.Tensor:
         return torch.empty(*sizes, device=device, dtype=dtype)
 
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        return _matrix(rows, columns, device, dtype)
+
     hidden, inner, qkv_size = shape.hidden_size, shape.intermediate_size, shape.query_size + 2 * shape.kv_size
     return LayerParameters(
         attention_norm=empty(hidden),
-        qkv=empty(hidden, qkv_size),
+        qkv=matrix(hidden, qkv_size),
         qkv_bias=empty(qkv_size) if shape.has_qkv_bias else None,
         qk_norm=empty(shape.num_heads + shape.num_kv_heads, shape.head_dim) if shape.has_qk_norm else None,
-        output=empty(shape.query_size, hidden),
+        output=matrix(shape.query_size, hidden),
         output_bias=empty(hidden) if shape.has_output_bias else None,
         mlp_norm=empty(hidden),
-        gate_up=empty(hidden, 2 * inner),
+        gate_up=matrix(hidden, 2 * inner),
         gate_up_bias=empty(2 * inner) if shape.has_mlp_bias else None,
-        down=empty(inner, hidden),
+        down=matrix(inner, hidden),
         down_bias=empty(hidden) if shape.has_mlp_bias else None,
     )
 

@@ -1,8 +1,4 @@
-"""The part of the engine that is on the device: weights, KV cache and the tensors of the decode loop.
-
-The batcher decides and the runner computes: ``carry_out`` does what a plan says, ``decode`` computes one token for
-every slot that is ready. Deleting the runner frees the memory.
-"""
+"""The runner in plain torch, one token at a time: for the CPU, for deterministic mode, and to compare with."""
 
 from __future__ import annotations
 
@@ -20,16 +16,18 @@ from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import Filling, allocate
 from tailrace.engines.native.prefill import Prefiller, PrefillMeter
 from tailrace.engines.native.randomness import uniforms
+from tailrace.engines.native.rows import RowTable
+from tailrace.engines.native.runner import NOTHING, Gained
 from tailrace.engines.native.sampler import sample
 from tailrace.engines.native.sequences import SlotTable
 from tailrace.engines.native.step_plan import Plan
 
 
-class Runner:
+class PlainRunner:
     def __init__(
         self,
         architecture: Architecture,
-        batcher: Batcher,
+        batcher: Batcher[RowTable],
         table: SlotTable,
         meter: PrefillMeter,
         *,
@@ -70,11 +68,11 @@ class Runner:
         self._batch = DecodeBatch(self._batcher, self._cache, self._device)
         self._settings = self._table.settings.gather(self._batch.slots, self._batch.num_rows, self._device)
 
-    def decode(self) -> NDArray[np.int64]:
-        """Compute one position of every ready slot; returns the slots that gained a token."""
+    def decode(self) -> Gained:
+        """Compute one position of every ready slot."""
         batch = self._batch
         if batch is None or not batch.has_live_rows:
-            return np.empty(0, np.int64)
+            return NOTHING
         slots, num_padding = batch.slots, batch.num_rows - len(batch.slots)
         positions = self._batcher.computed[slots]
         tokens = self._table.tokens[slots, positions].astype(np.int64)
@@ -85,7 +83,11 @@ class Runner:
         positions_N = self._upload(positions)
         inputs = batch.inputs(positions, positions_N, self._dtype)
         logits = self._model.decode(self._upload(tokens), positions_N, inputs)
-        return self._record(batch, *sample(logits, self._upload(draws), self._settings))
+        slots = self._record(batch, *sample(logits, self._upload(draws), self._settings))
+        return Gained(slots=slots, counts=np.ones_like(slots))
+
+    def drain(self) -> Gained:
+        return NOTHING
 
     def _record(
         self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None

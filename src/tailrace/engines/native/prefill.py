@@ -21,6 +21,7 @@ from tailrace.core.costs import PrefillWork
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.model import Model, Past, Write
+from tailrace.engines.native.rows import RowTable
 from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Chunk
 from tailrace.store.segment import Tokens
 
@@ -45,7 +46,7 @@ class PrefillMeter:
 
 class Prefiller:
     def __init__(
-        self, model: Model, batcher: Batcher, cache: KvCache, device: torch.device, meter: PrefillMeter
+        self, model: Model, batcher: Batcher[RowTable], cache: KvCache, device: torch.device, meter: PrefillMeter
     ) -> None:
         self._model, self._batcher, self._cache, self._device = model, batcher, cache, device
         self._meter = meter

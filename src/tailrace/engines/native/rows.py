@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Row(NamedTuple):
@@ -31,16 +31,45 @@ class Move:
     target: Row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Copy the first ``count`` positions of one row's KV to another row. In a pool of pages a row is a page."""
+
+    source: Row
+    target: Row
+    count: int
+
+
+class KvTable(Protocol):
+    """What the batcher asks of a table of rows or of pages."""
+
+    @property
+    def used_tokens(self) -> int: ...
+    @property
+    def extents(self) -> list[int]: ...
+    def charge(self, length: int, num_shared: int = 0) -> int: ...
+    def capacity(self, slot: int) -> int: ...
+    def place(self, slot: int, length: int, *, leader: int | None = None, num_shared: int = 0) -> object: ...
+    def remove(self, slot: int) -> None: ...
+    def grow(self, slot: int, length: int) -> list[Move]: ...
+    def compact(self) -> list[Move]: ...
+    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> Transfer | None: ...
+
+
 class RowTable:
     def __init__(self, capacities: Sequence[int]) -> None:
         self.capacities = tuple(capacities)
-        self.used_tokens = 0
+        self._used_tokens = 0
         self._owners: list[list[int | None]] = [[] for _ in self.capacities]
         self._holes: list[list[int]] = [[] for _ in self.capacities]
         self._rows: dict[int, Row] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def used_tokens(self) -> int:
+        return self._used_tokens
 
     def class_for(self, length: int) -> int:
         """The smallest class that holds ``length`` tokens."""
@@ -49,8 +78,8 @@ class RowTable:
             raise ValueError(f"no length class holds {length} tokens; the largest is {self.capacities[-1]}")
         return index
 
-    def charge(self, length: int) -> int:
-        """Tokens of the KV budget that a sequence of this length takes."""
+    def charge(self, length: int, num_shared: int = 0) -> int:
+        """Tokens of the KV budget that a sequence of this length takes. Rows share nothing."""
         return self.capacities[self.class_for(length)]
 
     def row(self, slot: int) -> Row:
@@ -70,7 +99,8 @@ class RowTable:
         """Per class, the number of rows up to the last owned one, holes included."""
         return [len(owners) for owners in self._owners]
 
-    def place(self, slot: int, length: int) -> Row:
+    def place(self, slot: int, length: int, *, leader: int | None = None, num_shared: int = 0) -> Row:
+        """Give a slot a row. A prompt that it shares with ``leader`` is copied later (``copy_prompt``)."""
         if slot in self._rows:
             raise ValueError(f"slot {slot} already owns {self._rows[slot]}")
         length_class = self.class_for(length)
@@ -82,20 +112,24 @@ class RowTable:
             index = len(owners)
             owners.append(slot)
         self._rows[slot] = Row(length_class, index)
-        self.used_tokens += self.capacities[length_class]
+        self._used_tokens += self.capacities[length_class]
         return self._rows[slot]
 
     def remove(self, slot: int) -> None:
         length_class, index = self._rows.pop(slot)
         self._owners[length_class][index] = None
         heappush(self._holes[length_class], index)
-        self.used_tokens -= self.capacities[length_class]
+        self._used_tokens -= self.capacities[length_class]
 
-    def grow(self, slot: int, length: int) -> Move:
+    def grow(self, slot: int, length: int) -> list[Move]:
         """Move a sequence that has outgrown its class."""
         source = self._rows[slot]
         self.remove(slot)
-        return Move(slot=slot, source=source, target=self.place(slot, length))
+        return [Move(slot=slot, source=source, target=self.place(slot, length))]
+
+    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> Transfer | None:
+        """The copy of a prompt that two sequences share."""
+        return Transfer(source=self.row(leader), target=self.row(slot), count=num_shared)
 
     def compact(self) -> list[Move]:
         """Fill every hole with the last row of its class."""

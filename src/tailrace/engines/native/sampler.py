@@ -52,6 +52,12 @@ class SamplingColumns:
         self.top_p[slot] = 1.0 if is_greedy else sampling.top_p
         self.min_p[slot] = 0.0 if is_greedy else sampling.min_p
 
+    @property
+    def is_truncated(self) -> NDArray[np.bool_]:
+        """For each slot: whether it uses top-k, top-p or min-p."""
+        found: NDArray[np.bool_] = (self.top_k != NO_TOP_K) | (self.top_p < 1.0) | (self.min_p > 0.0)
+        return found
+
     def gather(self, slots: NDArray[np.int64], num_rows: int, device: torch.device) -> SamplingBatch:
         """Sampling parameters of these slots. Padding rows get neutral values."""
 
@@ -63,14 +69,13 @@ class SamplingColumns:
             return torch.from_numpy(padded).to(device).unsqueeze(1)
 
         min_p = column(self.min_p, 0.0)
-        is_truncated = (self.top_k != NO_TOP_K) | (self.top_p < 1.0) | (self.min_p > 0.0)
         return SamplingBatch(
             temperature_N1=column(self.temperature, 1.0),
             is_greedy_N1=column(self.is_greedy, False),
             top_k_N1=column(self.top_k, NO_TOP_K),
             top_p_N1=column(self.top_p, 1.0),
             log_min_p_N1=None if min_p is None else min_p.log(),
-            is_truncated_N1=column(is_truncated, False),
+            is_truncated_N1=column(self.is_truncated, False),
         )
 
 

@@ -51,6 +51,7 @@ class SlotTable:
         self.prompt_length: NDArray[np.int64] = np.zeros(num_slots, np.int64)
         self.end: NDArray[np.int64] = np.zeros(num_slots, np.int64)
         self.stop_set: NDArray[np.int64] = np.zeros(num_slots, np.int64)
+        self.stop_ids: list[tuple[int, ...]] = [()] * num_slots
         self.settings = SamplingColumns(num_slots)
 
     def load(self, live: LiveRequest) -> None:
@@ -65,6 +66,8 @@ class SlotTable:
         self.prompt_length[slot] = live.ticket.prompt_length
         self.end[slot] = live.end
         self.stop_set[slot] = live.stop_set
+        is_forced = live.request.forced_length is not None
+        self.stop_ids[slot] = () if is_forced else live.request.sampling.stop_token_ids
         self.settings.set(slot, live.request.sampling)
 
     def save(self, live: LiveRequest, slot: int, length: int) -> None:

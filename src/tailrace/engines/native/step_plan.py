@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.engines.native.rows import Row
+from tailrace.engines.native.rows import Transfer
 
 DETERMINISTIC_CHUNK = 64
 """Tokens of every chunk in deterministic mode. The last chunk of a prompt is padded to this size."""
@@ -31,15 +31,6 @@ class Chunk:
 
     slot: int
     start: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """Copy the first ``count`` positions of one row's KV to another row."""
-
-    source: Row
-    target: Row
     count: int
 
 

@@ -1,0 +1,1 @@
+"""Decoding several tokens at a time over a paged KV cache."""

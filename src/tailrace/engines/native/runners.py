@@ -1,0 +1,106 @@
+"""Chooses the runner of an engine, and the batcher that plans for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from tailrace.engines.contract import Unsupported
+from tailrace.engines.native.architecture import Architecture
+from tailrace.engines.native.batcher import Batcher
+from tailrace.engines.native.limits import Decoding, EngineLimits
+from tailrace.engines.native.paged.kernel_set import KernelSet
+from tailrace.engines.native.paged.kv_pages import PageTable
+from tailrace.engines.native.paged.paged_runner import PagedRunner
+from tailrace.engines.native.paged.reference_kernels import REFERENCE
+from tailrace.engines.native.plain_runner import PlainRunner
+from tailrace.engines.native.prefill import PrefillMeter
+from tailrace.engines.native.rows import RowTable
+from tailrace.engines.native.runner import Runner
+from tailrace.engines.native.sequences import SlotTable
+
+PAGE_SIZE = 16
+"""Positions of one page of the KV cache."""
+STEPS_PER_REPLAY = 8
+"""Tokens that a sequence gains between two looks of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runners:
+    """The batcher of an engine, and how to make its runner: again after every ``release``."""
+
+    batcher: Batcher[Any]
+    meter: PrefillMeter
+    tokens_per_step: int
+    make: Callable[[], Runner]
+
+
+def choose_runner(
+    shape: Architecture,
+    limits: EngineLimits,
+    table: SlotTable,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    deterministic: bool,
+    decoding: Decoding,
+) -> Runners:
+    meter = PrefillMeter()
+    if not _is_paged(shape, device, dtype, deterministic, decoding):
+        batcher = Batcher(limits, RowTable(limits.capacities), deterministic=deterministic)
+        return Runners(
+            batcher=batcher,
+            meter=meter,
+            tokens_per_step=1,
+            make=lambda: PlainRunner(shape, batcher, table, meter, device=device, dtype=dtype),
+        )
+    kernels = _kernels_for(device)
+    num_pages = max(limits.kv_budget // PAGE_SIZE, -(-limits.max_length // PAGE_SIZE))
+    pages = PageTable(
+        num_slots=limits.max_running, max_length=limits.max_length, num_pages=num_pages, page_size=PAGE_SIZE
+    )
+    # The host is one replay behind, so a sequence may be two replays further than it knows.
+    paged = Batcher(limits, pages, kv_budget=num_pages * PAGE_SIZE, lookahead=2 * STEPS_PER_REPLAY, is_packed=True)
+    return Runners(
+        batcher=paged,
+        meter=meter,
+        tokens_per_step=STEPS_PER_REPLAY,
+        make=lambda: PagedRunner(shape, paged, table, kernels, device=device, dtype=dtype, num_steps=STEPS_PER_REPLAY),
+    )
+
+
+def _kernels_for(device: torch.device) -> KernelSet:
+    if device.type != "cuda":
+        return REFERENCE
+    from tailrace.engines.native.paged.triton_kernels import TRITON  # only GPUs need Triton
+
+    return TRITON
+
+
+def _is_paged(
+    shape: Architecture, device: torch.device, dtype: torch.dtype, deterministic: bool, decoding: Decoding
+) -> bool:
+    if decoding is Decoding.PLAIN:
+        return False
+    obstacle = _obstacle(shape, device, dtype, deterministic)
+    if decoding is Decoding.PAGED and obstacle:
+        raise Unsupported(f"the native engine cannot decode with pages here: {obstacle}")
+    return not obstacle and (decoding is Decoding.PAGED or device.type == "cuda")
+
+
+def _obstacle(shape: Architecture, device: torch.device, dtype: torch.dtype, deterministic: bool) -> str | None:
+    if deterministic:
+        return "deterministic mode computes one token at a time"
+    if dtype == torch.float64:
+        return "float64 is only for the plain path"
+    if device.type != "cuda":
+        return None
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    if shape.head_dim & (shape.head_dim - 1) or shape.head_dim < 16:
+        return f"heads have {shape.head_dim} dimensions, Triton kernels need a power of two from 16 on"
+    return None
