@@ -156,8 +156,8 @@ class RolloutSettings(SamplingSettings):
     prefill_chunk: PositiveInt = 512
     """Most tokens that an instance prefills in one step."""
     decoding: Literal["auto", "plain", "paged"] = "auto"
-    """How the native engine decodes. `plain`: one token at a time in plain torch. `paged`: several tokens at a time over
-    a KV cache in pages, on a GPU as CUDA graphs of Triton kernels. `auto`: `paged` on a GPU where that is possible."""
+    """How the native engine decodes. `plain`: one token at a time in plain torch. `paged`: several tokens at a time,
+    with the KV cache in pages, on a GPU as CUDA graphs of Triton kernels. `auto`: `paged` on a GPU if possible."""
     threads: PositiveInt | None = None
     """CPU threads of an instance; default: the cores of this machine."""
     deterministic: bool = False
