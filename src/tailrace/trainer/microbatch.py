@@ -63,9 +63,14 @@ def cut(samples: Sequence[Sample], *, sees_trees: bool, max_tokens: int, overhea
 
 
 def collate(
-    samples: Sequence[Sample], advantages: Sequence[float], version: Version, device: torch.device
+    samples: Sequence[Sample],
+    advantages: Sequence[float],
+    version: Version,
+    device: torch.device,
+    *,
+    is_packed: bool = False,
 ) -> MicroBatch:
-    """Every sample has at least one response token."""
+    """Every sample has at least one response token. ``is_packed``: attention takes rows without padding."""
     tree = prefix_tree.plant([sample.inputs for sample in samples])
     num_places = max(len(sample.response) for sample in samples)
     shape_BT = (len(samples), num_places)
@@ -86,7 +91,7 @@ def collate(
 
     return MicroBatch(
         samples=samples,
-        tree=TreeInput.of(tree, device),
+        tree=TreeInput.packed(tree, device) if is_packed else TreeInput.of(tree, device),
         targets_N=tensor(np.concatenate([sample.response.tokens for sample in samples]).astype(np.int64)),
         source_N=tensor(np.concatenate(sources)),
         place_N=tensor(np.concatenate(places)),

@@ -24,7 +24,7 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
-from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention
+from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention, varlen
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.dispatch import Judged
@@ -87,6 +87,7 @@ class Trainer:
             )
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
+        self._is_packed = tree_attention.sees_trees(self.model) and varlen.is_available(device, autocast)
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._totals = Totals()
         self._step_loss: AlgorithmSettings | None = None
@@ -206,6 +207,7 @@ class Trainer:
                     [advantage_of[index] for index in members],
                     self.version,
                     self._network.device,
+                    is_packed=self._is_packed,
                 ),
                 members,
             )

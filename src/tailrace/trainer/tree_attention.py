@@ -8,7 +8,8 @@ where most of the way is known from other rows only the rest of it. What attenti
 the rows that ask for it; it is the same in all of them.
 
 Rows are padded on the right. Where queries and keys are the same no attention mask is used: in a causal model no token
-sees what stands after it, so padding cannot reach a real token, and the fast causal kernels apply.
+sees what stands after it, so padding cannot reach a real token, and the fast causal kernels apply. On CUDA in bfloat16
+rows lie side by side instead, without padding.
 
 A model whose attention cannot be replaced, or whose layers look at neighbours in another way (sliding windows,
 convolutions, recurrence), gets whole rows instead: the same result, every prefix computed as often as it occurs.
@@ -30,6 +31,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.algorithms.prefix_tree import PrefixTree
+from tailrace.trainer import varlen
 
 Nodes = NDArray[np.int64]
 
@@ -68,6 +70,29 @@ class TreeInput:
     """The nodes that serve as keys, row after row, block after block."""
     place_U: Tensor
     """Where each node is among ``queries``."""
+    row_ends: Tensor | None = None
+    """Where rows lie side by side without padding: 0, then where each row ends among ``queries``. There are no blocks
+    then, and ``keys`` are ``queries``."""
+    longest_row: int = 0
+
+    @classmethod
+    def packed(cls, tree: PrefixTree, device: torch.device) -> TreeInput:
+        """Rows side by side, for attention that needs no padding (``varlen.py``)."""
+        paths = [tree.paths[leaf] for leaf in tree.leaves]
+        lengths, nodes = [len(path) for path in paths], np.concatenate(paths)
+        queries = torch.from_numpy(nodes).to(device, non_blocking=True)
+        place_U = np.empty(len(tree.tokens_U), np.int64)
+        place_U[nodes] = np.arange(len(nodes))
+        return cls(
+            tokens_U=torch.from_numpy(tree.tokens_U).to(device, non_blocking=True),
+            positions_U=torch.from_numpy(tree.positions_U).to(device, non_blocking=True),
+            blocks=(),
+            queries=queries,
+            keys=queries,
+            place_U=torch.from_numpy(place_U).to(device, non_blocking=True),
+            row_ends=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)).to(device, non_blocking=True),
+            longest_row=max(lengths),
+        )
 
     @classmethod
     def of(cls, tree: PrefixTree, device: torch.device) -> TreeInput:
@@ -179,8 +204,11 @@ def _attend(
     given: TreeInput | None = others.pop("tree", None)
     if given is None:
         return cast(tuple[Tensor, None], sdpa_attention_forward(module, query, key, value, attention_mask, **others))
-    found = []
     asked, seen, taken = _spread(query, given.queries), _spread(key, given.keys), _spread(value, given.keys)
+    if given.row_ends is not None:
+        attended = varlen.attend(asked, seen, taken, given.row_ends, given.longest_row, others.get("scaling"))
+        return take(attended.flatten(1), given.place_U).view(1, -1, *attended.shape[1:]), None
+    found = []
     for block, *rows in given.by_block(asked, seen, taken):
         mask = None if block.mask_BQL is None else block.mask_BQL[:, None]
         attended, _ = sdpa_attention_forward(module, *(states.transpose(1, 2) for states in rows), mask, **others)

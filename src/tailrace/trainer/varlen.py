@@ -1,0 +1,42 @@
+"""Causal attention over rows of different lengths that lie side by side, without padding: torch's own kernel.
+
+It exists on CUDA for bfloat16 and float16. Its interface differs between versions of torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _causal_options() -> dict[str, Any] | None:
+    """How this version of torch is told that attention is causal; None: it has no such kernel."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    return {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+
+
+def is_available(device: torch.device, dtype: torch.dtype | None) -> bool:
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _causal_options() is not None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, row_ends: Tensor, longest: int, scale: float | None) -> Tensor:
+    """Attention of tokens x heads x width. ``row_ends``: 0, then where each row ends; ``longest``: of the rows."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    width, num_shared = query.shape[-1], query.shape[1] // key.shape[1]
+    if scale is not None and scale != width**-0.5:
+        query = query * (scale * width**0.5)
+    if num_shared > 1:
+        key, value = key.repeat_interleave(num_shared, dim=1), value.repeat_interleave(num_shared, dim=1)
+    states = [states.to(torch.get_autocast_dtype("cuda")).contiguous() for states in (query, key, value)]
+    found: Tensor = varlen_attn(*states, row_ends, row_ends, longest, longest, **(_causal_options() or {}))
+    return found
