@@ -154,6 +154,20 @@ def test_a_column_keeps_values_that_differ_only_in_their_type_or_are_no_numbers(
     assert codec.decode(ev.ResponsesScored, data) == event
 
 
+def test_a_column_of_equal_values_is_left_out_only_if_they_are_nothing() -> None:
+    first, second = ids("t:0:17:0:0", "t:0:17:1:0")
+    for detail, stored in (("", {}), ("broken", {"detail": "broken"})):
+        scores = tuple(
+            ev.Scored(trajectory=trajectory, outcome=Outcome.ERROR, score=0.0, seconds=0.5, detail=detail)
+            for trajectory in (first, second)
+        )
+        event = ev.ResponsesScored(scores=scores)
+        data = json.loads(json.dumps(codec.encode(event)))
+        always = {"trajectory": ["t:0:17:0-1:0"], "outcome": "error", "score": 0.0, "seconds": 0.5}
+        assert data == {"scores": always | stored}
+        assert codec.decode(ev.ResponsesScored, data) == event
+
+
 def test_a_missing_field_has_its_default() -> None:
     assert codec.decode(Inner, {}) == Inner()
 

@@ -159,6 +159,18 @@ def test_one_idle_instance_that_is_behind_is_enough_to_hurry_a_plan(versions: tu
     assert rooms.fleet.plan_at == pytest.approx(10.1), "nothing is to be pulled, and nothing waits"
 
 
+@pytest.mark.parametrize(("num_planned", "wait_s"), [(1999, 0.1), (2001, 0.10005), (3000, 0.15)])
+def test_a_plan_that_costs_much_waits_longer_than_the_calm_also_where_nobody_is_idle(
+    num_planned: int, wait_s: float
+) -> None:
+    world = quiet_world()
+    fleet = world.coordinator.rooms.fleet
+    assert not any(instance.is_idle for instance in fleet.instances.values())
+    fleet.needs_plan, fleet.planned_at, fleet.num_planned = True, 10.0, num_planned
+    list(plan(world.coordinator.rooms, 10.0))
+    assert fleet.plan_at == pytest.approx(10.0 + wait_s, abs=1e-6)
+
+
 @pytest.mark.parametrize(("batch_size", "wait_s"), [(2, 0.0003), (500, 0.075), (1000, 0.15)])
 def test_the_wait_grows_with_what_a_plan_costs(batch_size: int, wait_s: float) -> None:
     """The second instance is ready right after the plan that gave the first its share."""

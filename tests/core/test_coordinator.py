@@ -20,6 +20,7 @@ from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
+from tailrace.core.rewards.room import Rewards
 from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Limits, Schedule, Strategy
 from tailrace.policies.strategies import policies_of
 
@@ -120,6 +121,12 @@ def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     assert sum(isinstance(entry.event, ev.ResponsesScored) for entry in world.entries) == 32
 
 
+def test_the_rewards_of_two_whole_batches_must_fail_before_a_run_ends_for_it() -> None:
+    schedule = Schedule(train_source="train", batch_size=5, group_size=4, max_steps=1)
+    assert Rewards(num_failed_in_a_row=39).failure(schedule) is None
+    assert Rewards(num_failed_in_a_row=40).failure(schedule) is not None
+
+
 def test_prompts_that_never_teach_end_the_run_with_a_sentence() -> None:
     schedule = Schedule(
         train_source="train",
@@ -185,6 +192,16 @@ def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_rep
     commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=start + 13)
     (submit,) = [c for c in commands if isinstance(c, do.Submit)]
     assert submit.dispatches == (do.Dispatch(trajectory=trajectory, start=5),)
+
+
+def test_an_instance_is_killed_once_and_the_run_fails_if_its_end_is_not_confirmed() -> None:
+    coordinator, start = silent_instance(Limits(progress_s=10.0, start_s=20.0))
+    commands = coordinator.handle(ev.TimerFired(), now=start + 10)
+    assert sum(isinstance(command, do.KillInstance) for command in commands) == 1
+    assert [wait.what for wait in coordinator.waits()] == ["end of instance 0"]
+    assert not coordinator.rooms.fleet.instances[InstanceId(0)].accepts_work
+    (finish,) = coordinator.handle(ev.TimerFired(), now=start + 30)
+    assert finish == do.FinishRun(is_complete=False, reason="waited 20 s for end of instance 0 (limit 20 s)")
 
 
 def test_an_instance_that_is_lost_again_and_again_ends_the_run_with_its_last_words() -> None:

@@ -6,7 +6,9 @@ Otherwise something waits for news that has nothing to do with it, in the worst 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 
 from core.histories import NUM_PROMPTS, Case, cases, coordinated, held_to, one_schedule, tail_batching
@@ -14,6 +16,9 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
+from tailrace.core.errors import CoreError
+from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Schedule
 from tailrace.policies.strategies import policies_of
 
 
@@ -54,3 +59,14 @@ def test_deferred_responses_that_keep_their_tokens_wait_for_nothing(case: Case) 
 @given(cases(coordinated, 0.0, 0.05))
 def test_a_plan_leaves_nothing_to_the_next_event(case: Case) -> None:
     run(case)
+
+
+def test_a_rule_that_always_has_something_to_do_is_an_error_that_names_the_last_twenty_commands() -> None:
+    def never_done(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
+        yield do.SetTimer(at=now)
+        yield None
+
+    schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1)
+    coordinator = Coordinator(schedule, policies=policies_of(schedule), rules=[never_done])
+    with pytest.raises(CoreError, match=r"no fixed point after RunStarted.* were: SetTimer(, SetTimer){19}$"):
+        coordinator.handle(ev.RunStarted(schedule=schedule), now=0.0)

@@ -24,7 +24,7 @@ from tailrace.core.ledger.admission import Admission
 from tailrace.core.responses.group import Group
 from tailrace.core.responses.trajectory import TrajectoryPhase
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Coordination, Leftovers, Schedule
+from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
 from tailrace.policies.strategies import policies_of
 
 I1 = InstanceId(1)
@@ -149,6 +149,13 @@ def test_a_round_begins_when_its_first_response_does_whatever_is_evaluated_befor
     assert rooms.collection.round.began_at == 2.0
 
 
+def test_a_route_has_an_instance_for_each_of_its_responses() -> None:
+    two = [RESPONSE, TrajectoryId(GROUP, 1)]
+    assert list(Route(GROUP, two, [I0, I1]).places) == [(two[0], I0), (two[1], I1)]
+    with pytest.raises(ValueError, match="shorter"):
+        list(Route(GROUP, two, [I0]).places)
+
+
 def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None:
     trajectories = tuple(TrajectoryId(GROUP, member) for member in range(3))
     group = WaitingGroup(GROUP, None, trajectories, (7, 8, 9), (Version(0),) * 3)
@@ -164,6 +171,37 @@ def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
     [group] = view.queue
     assert [(length, needs) for _, length, needs in group.members] == [(7, 1)]
     assert view.backlog.claims() == Claims.of([group])
+
+
+def test_the_newest_version_of_a_view_is_the_published_one_only_if_an_instance_holds_or_is_to_pull_it() -> None:
+    rooms = two_versions()
+    rooms.training.version = rooms.training.published = Version(3)
+    behind = rooms.fleet.instances[I1]
+    assert fleet_view(rooms, 0.0).newest == 1, "nobody pulls"
+    behind.is_draining = True
+    assert fleet_view(rooms, 0.0).newest == 3
+    behind.is_draining, behind.phase = False, InstancePhase.PULLING
+    assert fleet_view(rooms, 0.0).newest == 3
+
+
+def test_an_instance_that_leaves_the_fleet_is_left_no_share_of_the_work() -> None:
+    rooms = two_versions(replace(SCHEDULE, max_in_flight=9))
+    rooms.responses.groups[GROUP], rooms.responses.pending[GROUP] = begun(GROUP, version=0, size=4), 4
+    other = rooms.fleet.instances[I1]
+    other.phase = InstancePhase.STARTING
+    [view] = fleet_view(rooms, 0.0).instances
+    assert view.capacity == 2, "half of what waits is for the instance that starts"
+    other.is_retiring = True
+    [view] = fleet_view(rooms, 0.0).instances
+    assert view.capacity == 9
+
+
+def test_what_waits_names_its_instance_only_where_routing_is_fixed() -> None:
+    for routing, homes in ((Strategy.FIXED, (I0,)), (Strategy.VANILLA, ()), (Strategy.THROUGHPUT, ())):
+        rooms = two_versions(replace(SCHEDULE, coordination=Coordination(routing=routing)))
+        rooms.responses.trajectory(RESPONSE).home = I0
+        [group] = fleet_view(rooms, 0.0).queue
+        assert group.homes == homes, routing
 
 
 def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_last() -> None:

@@ -99,6 +99,22 @@ def test_an_instance_that_is_lost_while_it_goes_is_not_started_again() -> None:
     assert starts.count(I0) == 1
 
 
+def test_a_run_whose_instances_are_all_retired_waits_for_one_to_be_added() -> None:
+    world = started()
+    until(world, lambda: busy(world, 0, 1))
+    for number in (I0, InstanceId(1)):
+        world.retire(number)
+    until(world, lambda: world.stopped == {0, 1})
+    assert world.verdict is None
+    [wait] = [wait for wait in world.coordinator.waits() if wait.what == "a rollout instance to be added"]
+    assert wait.since == world.now
+    world.add()
+    assert wait not in world.coordinator.waits()
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
 def test_instances_that_come_and_go_are_not_counted_as_restarts() -> None:
     world = started(limits=Limits(max_restarts=0))
     for number in range(8):

@@ -84,6 +84,11 @@ def other_instance(rooms: Rooms) -> None:
     trajectory.instance = InstanceId(1 - (trajectory.instance or 0))
 
 
+def miscount(rooms: Rooms) -> None:
+    assert not rooms.collection.surplus
+    busy(rooms)[0].num_tokens += 1
+
+
 def misname(rooms: Rooms) -> None:
     group = groups(rooms, GroupPhase.COMPLETE)[0]
     key = next(iter(group.members))
@@ -210,6 +215,7 @@ CHANGES: dict[str, Change] = {
         next(i for i in s.fleet.instances.values() if i.aborting and not i.running), phase=InstancePhase.ABSENT
     ),
     "a response stops that does not run": lambda s: busy(s)[0].stopping.update({TrajectoryId(STRANGER, 0): None}),
+    "an instance counts a token that none of its responses has": miscount,
     # responses
     "more wait than are counted": lambda s: s.responses.pending.update({next(iter(s.responses.pending)): 9}),
     "one that waits is not counted": lambda s: s.responses.pending.popitem(),

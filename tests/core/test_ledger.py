@@ -61,6 +61,15 @@ def test_an_instance_below_the_bound_is_refused_and_a_version_to_come_is_an_erro
         ledger.can_reserve(4)
 
 
+@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER, Admission.COUNT])
+@pytest.mark.parametrize("version", [-1, 4])
+def test_a_group_of_a_version_that_does_not_exist_is_not_admitted(admission: Admission, version: int) -> None:
+    ledger = Ledger(rules(1, 1, admission=admission), current=3)
+    with pytest.raises(CoreError, match=f"version {version} cannot exist"):
+        ledger.reserve(g(0), version)
+    assert g(0) not in ledger
+
+
 @pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER])
 def test_there_is_room_for_one_batch_more_than_the_bound(admission: Admission) -> None:
     ledger = Ledger(rules(2, 2, admission=admission), current=5)

@@ -10,10 +10,13 @@ import pytest
 from core.histories import I0, History, history, started, tail_batching
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.collection.rounds import shares
+from tailrace.core.collection.groups import begin
+from tailrace.core.collection.rounds import is_within_quota, next_round, shares
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
+from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Leftovers
+from tailrace.policies.strategies import policies_of
 
 
 @pytest.mark.parametrize(
@@ -98,3 +101,20 @@ def test_what_a_quota_left_over_still_counts_in_the_proportion() -> None:
     round = world.coordinator.rooms.collection.round
     assert round is not None
     assert {group.prompt: domain for group, domain in round.quota_leftovers.items()} == {6: "b", 2: "a"}
+
+
+def test_a_group_beyond_its_quota_joins_the_batch_if_no_other_domain_can_fill_it() -> None:
+    """Two of each domain are to be trained. One of ``b`` is accepted, and two were left over while fewer of ``b`` were
+    to be trained; only a group of ``b`` that still runs could take the last place from a third group of ``a``."""
+    schedule = started(batch_size=4, group_size=1, launch_prompts=6, leftovers=Leftovers.DROP, has_quotas=True).schedule
+    rooms = Rooms(schedule, policies_of(schedule))
+    round = rooms.collection.round = next_round(rooms)
+    assert round is not None
+    *complete, third, running, left, over = (GroupId("train", 0, prompt) for prompt in range(7))
+    for group, domain in zip((*complete, third), "aaba", strict=True):
+        begin(rooms, group, domain)
+    rooms.collection.complete = dict.fromkeys(complete)
+    round.quota_leftovers = {left: "b", over: "b"}
+    assert is_within_quota(rooms, rooms.responses.groups[third])
+    begin(rooms, running, "b")
+    assert not is_within_quota(rooms, rooms.responses.groups[third])

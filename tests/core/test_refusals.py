@@ -14,7 +14,7 @@ from tailrace.core.errors import CoreError, InvalidTransition
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.trajectory import Finish, Trajectory
-from tailrace.core.schedule import Leftovers, Limits
+from tailrace.core.schedule import EvalSet, Leftovers, Limits
 
 NOBODY = TrajectoryId(GroupId("train", 0, 99), 0)
 
@@ -61,6 +61,14 @@ def test_as_many_domains_are_offered_as_prompts() -> None:
 def test_a_trainer_is_never_ahead_of_the_run() -> None:
     event = ev.TrainerReached(version=Version(1))
     assert is_refused(started(), event, because="the trainer reached version 1, which was not asked of it")
+
+
+def test_a_trainer_that_was_not_asked_for_reaches_nothing() -> None:
+    """A schedule of no steps starts no trainer."""
+    heldout = (EvalSet(name="heldout", num_prompts=2, group_size=1),)
+    world = started(train_source="", max_steps=0, eval_sets=heldout, eval_interval=1)
+    event = ev.TrainerReached(version=Version(0))
+    assert is_refused(world, event, because="the trainer reached version 0, which was not asked of it")
 
 
 @pytest.mark.parametrize("version", [0, 2])

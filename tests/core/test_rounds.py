@@ -11,6 +11,7 @@ from core.histories import active_partial, history, started, tail_batching
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.collection.filtering import FilteredShare
 from tailrace.core.collection.groups import begin
 from tailrace.core.collection.rounds import next_round
 from tailrace.core.collection.rules import request_prompts
@@ -129,3 +130,28 @@ def test_a_training_response_at_its_cap_of_versions_is_waited_for_or_begins_agai
         submits = [c for c in history(schedule, rng, trouble=0.0, checks=False).commands if isinstance(c, do.Submit)]
         again |= {d.trajectory.group.source for submit in submits for d in submit.dispatches if d.trajectory.attempt}
     assert again == ({"train"} if version_cap is VersionCap.RESTART else set())
+
+
+def share_of(num_filtered: int, *, num_scored: int) -> FilteredShare:
+    share = FilteredShare()
+    for index in range(num_scored):
+        share.add(is_filtered=index < num_filtered)
+    return share
+
+
+@pytest.mark.parametrize(
+    ("num_filtered", "expected"),
+    [
+        pytest.param(0, 0, id="none was filtered"),
+        pytest.param(2, 2, id="every third"),
+        pytest.param(3, 4, id="every second"),
+        pytest.param(6, 12, id="all of them: at most three more for each that passes"),
+    ],
+)
+def test_as_many_groups_are_expected_to_be_filtered_as_the_share_so_far_says(num_filtered: int, expected: int) -> None:
+    assert share_of(num_filtered, num_scored=6).expected(4) == expected
+
+
+def test_no_group_is_expected_to_be_filtered_before_a_batch_of_them_was_scored() -> None:
+    assert share_of(2, num_scored=3).expected(4) == 0
+    assert share_of(2, num_scored=4).expected(4) == 4

@@ -159,9 +159,12 @@ def test_a_schedule_of_no_steps_trains_nothing() -> None:
         ({"max_gap": 0.5}, "got 3 and 0.5"),
         ({"plan_interval_s": -1.0}, "plan_interval_s must be at least 0, got -1.0"),
         ({"kv_tokens": -1}, "kv_tokens must be at least 0, got -1"),
+        ({"synchronization": Strategy.FIXED}, "only routing can be fixed"),
+        ({"migration": Strategy.FIXED}, "only routing can be fixed"),
+        ({"routing": Strategy.FIXED, "migration": Strategy.THROUGHPUT}, "fixed routing needs"),
     ],
 )
-def test_numbers_no_strategy_can_work_with_are_refused(changes: dict[str, Any], sentence: str) -> None:
+def test_settings_no_strategy_can_work_with_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Coordination(**changes)
 
@@ -174,3 +177,4 @@ def test_an_instance_holds_what_fits_into_its_cache_and_its_batch() -> None:
     assert not small.fits(blocks, 15, 3)
     assert not small.fits(blocks, 0, 4)
     assert Coordination().fits(blocks, 10**9, 10**6)
+    assert Coordination().kv_of(blocks, 14, 3) == 21, "prompts count only if their length is given"

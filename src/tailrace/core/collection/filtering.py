@@ -34,8 +34,8 @@ class FilteredShare:
 
     def expected(self, count: int) -> int:
         """Return how many groups will be filtered while ``count`` groups pass, if the share stays the same. 0 until
-        ``count`` groups have been scored."""
-        if self.num_concluded < count or not self.num_filtered:
+        ``count`` groups have been scored. ``count``: at least 1."""
+        if self.num_concluded < count:
             return 0
         share = min(self.num_filtered / self.num_concluded, 1 - 1 / MAX_GROWTH)
         return math.ceil(count * share / (1 - share))
