@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+GRID = ["--grid", "--seeds", "2", "--splits", "0.625"]
+"""342 pairs of setting and schedule: two seeds and one split of the devices for all."""
 
 
 def main() -> int:
@@ -41,7 +43,8 @@ def main() -> int:
     else:
         calls = [
             ["simulated.py", *common, *seeds, "--json", "simulated.json"],
-            ["simulated_staleflow.py", *common, *seeds, "--grid", "--sweeps", "--json", "simulated_staleflow.json"],
+            ["simulated_staleflow.py", *common, *seeds, "--sweeps", "--json", "simulated_staleflow.json"],
+            ["simulated_staleflow.py", *common, *GRID, "--json", "simulated_staleflow_grid.json"],
         ]
     if options.full_size:
         size = ["--scale", "8", "--seeds", "1"]

@@ -1,14 +1,16 @@
 """Rollout coordination under a strict bound, in virtual time, beside StaleFlow's figures, and the orderings it claims.
 
-    python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow.json
+    python benchmarks/simulated_staleflow.py --sweeps --json benchmarks/results/simulated_staleflow.json
+    python benchmarks/simulated_staleflow.py --grid --json benchmarks/results/simulated_staleflow_grid.json
 
 `scenarios/staleflow_30b_a3b.toml` says what is simulated. Every schedule has the split of the devices between rollout
 and training that is best for it, out of the same candidates, chosen with the first seed; `sync` uses all devices in
 turns. Speed is tokens trained per second in the middle of a run: neither the first steps, which nothing overlaps
 with, nor the last, beside which no later work runs. `async-cap` has a longer window, because it becomes steady late.
 
-Every figure is the mean over the seeds, with the least and the most; ratios are taken seed by seed. `--grid` adds every
-length distribution of `scenarios/length_grid.toml` under every cap and counts in how many cells an ordering holds.
+Every figure is the mean over the seeds, with the least and the most; ratios are taken seed by seed. `--grid` simulates
+every length distribution of `scenarios/length_grid.toml` under every cap instead, and counts in how many cells an
+ordering holds; `--splits` may leave out candidates, because the grid is large.
 `--scale 8` has the paper's batch and devices. `--tiny` only shows that everything runs: its figures mean nothing.
 """
 
@@ -81,8 +83,8 @@ class Plan:
 class Simulations:
     """Runs what is wanted, on several cores."""
 
-    def __init__(self, *, jobs: int, is_tiny: bool) -> None:
-        self._jobs, self._is_tiny = jobs, is_tiny
+    def __init__(self, *, jobs: int, is_tiny: bool, splits: Sequence[float] = SPLITS) -> None:
+        self._jobs, self._is_tiny, self._candidates = jobs, is_tiny, tuple(splits)
 
     def run(self, wanted: Iterable[Wanted], seeds: int) -> Found:
         """The best split of each is chosen with the first seed; then the other seeds run with it."""
@@ -109,7 +111,7 @@ class Simulations:
         """Shares of the devices that rollout has."""
         if schedule == "sync":
             return (0.0,)
-        return SPLITS[1:2] if self._is_tiny else SPLITS
+        return SPLITS[1:2] if self._is_tiny else self._candidates
 
     def _measure(self, jobs: Sequence[Job]) -> dict[Job, Speed]:
         ordered = sorted(jobs, key=lambda job: -job[0].scale * (job[0].cap if not job[0].lengths else 1) * job[4].steps)
@@ -165,46 +167,58 @@ def sweeps(plan: Plan, found: Found) -> Iterator[dict[str, Any]]:
 
 
 def simulate_all(options: argparse.Namespace) -> dict[str, Any]:
-    began, plan = time.monotonic(), Plan(main=Setting(scale=options.scale))
-    simulations = Simulations(jobs=options.jobs, is_tiny=options.tiny)
-    found = simulations.run([*plan.wanted(), *(claims.wanted() if options.grid else ())], options.seeds)
+    began = time.monotonic()
+    simulations = Simulations(jobs=options.jobs, is_tiny=options.tiny, splits=options.splits)
     result: dict[str, Any] = {
         "settings": {
             "scenario": SCENARIO,
-            "scale": options.scale,
             "seeds": options.seeds,
             "window": f"steps {WINDOW.first + 1} to {WINDOW.steps - WINDOW.last} of {WINDOW.steps}",
             "window_async_cap": f"steps {LONG_WINDOW.first + 1} to {LONG_WINDOW.steps - LONG_WINDOW.last}"
             f" of {LONG_WINDOW.steps}",
-            "splits": SPLITS,
+            "splits": options.splits,
             "is_tiny": options.tiny,
-        },
-        "leads": list(leads(plan, found)),
-        "rows": list(rows(plan, found)),
+        }
     }
+    result |= on_the_grid(simulations, options) if options.grid else in_the_papers_setting(simulations, options)
+    return result | {"seconds": round(time.monotonic() - began), "jobs": options.jobs}
+
+
+def in_the_papers_setting(simulations: Simulations, options: argparse.Namespace) -> dict[str, Any]:
+    plan = Plan(main=Setting(scale=options.scale))
+    found = simulations.run(plan.wanted(), options.seeds)
+    result = {"scale": options.scale, "leads": list(leads(plan, found)), "rows": list(rows(plan, found))}
     if options.sweeps:
         result["sweeps"] = list(sweeps(plan, simulations.run(plan.swept(), 1)))
-    if options.grid:
-        result["grid"] = claims.over_grid(found)
-        result["async_cap_drift"] = claims.drift_over_grid(found)
-        result["orderings"] = [each.to_dict() for each in claims.orderings(found)]
-    return result | {"seconds": round(time.monotonic() - began), "jobs": options.jobs}
+    return result
+
+
+def on_the_grid(simulations: Simulations, options: argparse.Namespace) -> dict[str, Any]:
+    found = simulations.run(claims.wanted(), options.seeds)
+    return {
+        "grid": claims.over_grid(found),
+        "async_cap_drift": claims.drift_over_grid(found),
+        "orderings": [each.to_dict() for each in claims.orderings(found)],
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the result to this file")
-    parser.add_argument("--grid", action="store_true", help="every length distribution under every cap too")
+    parser.add_argument("--grid", action="store_true", help="every length distribution under every cap")
     parser.add_argument("--sweeps", action="store_true", help="other caps, batches and devices too, with one seed")
+    parser.add_argument(
+        "--splits", type=float, nargs="+", default=SPLITS, help="candidates for the share of devices that rollout has"
+    )
     parser.add_argument("--scale", type=int, default=2, help="of the main setting, in eighths of the paper's size")
     parser.add_argument("--seeds", type=int, default=5, help="sets of lengths")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at the same time")
     parser.add_argument("--tiny", action="store_true", help="a few steps and one split, to see that it runs")
     options = parser.parse_args()
     result = simulate_all(options)
-    for row in result["leads"]:
+    for row in result.get("leads", ()):
         print(f"staleflow over {row['over']:12} {row['average']}, best {row['best']}; paper {row['paper']}")
-    for row in result["rows"]:
+    for row in result.get("rows", ()):
         print(f"{row['setting']:10} {row['schedule']:28} {row['tokens_per_s']}  drift {row['drift']}")
     for row in result.get("orderings", ()):
         print(f"{row['held']:3} of {row['of']:3}  {row['name']}")

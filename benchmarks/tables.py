@@ -128,11 +128,11 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "grid": ("simulated.json", grid),
     "orderings": ("simulated.json", orderings),
     "staleflow leads": ("simulated_staleflow.json", leads),
-    "staleflow grid": ("simulated_staleflow.json", leads_on_grid),
+    "staleflow grid": ("simulated_staleflow_grid.json", leads_on_grid),
     "staleflow speeds": ("simulated_staleflow.json", speeds),
-    "staleflow steady": ("simulated_staleflow.json", steady),
+    "staleflow steady": ("simulated_staleflow_grid.json", steady),
     "staleflow sweeps": ("simulated_staleflow.json", sweeps),
-    "staleflow orderings": ("simulated_staleflow.json", orderings),
+    "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
 }
 
 
