@@ -81,7 +81,7 @@ histories: $(DEV)  ## forty thousand random histories of the schedules (about ha
 		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
 
 mutants: $(DEV)  ## change the core in 200 small ways, drawn at random, and see whether its tests notice
-	@$(BIN)/python scripts/mutants.py --sample 200 --seed 1
+	@$(BIN)/python scripts/mutants.py --sample 200 --seed 1 --json runs/mutants.json
 
 bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 25 minutes)
 	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --json benchmarks/results/trl_tiny_arith.json

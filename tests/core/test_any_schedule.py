@@ -105,7 +105,7 @@ def kept(rng: random.Random) -> Schedule:
 
 @held_to(60)
 @given(cases(kept))
-def test_keep_never_discards_and_never_exceeds_its_bound(case: Case) -> None:
+def test_keep_never_drops_and_never_exceeds_its_bound(case: Case) -> None:
     found = case.run()
     check_end(found)
     assert set(found.trained()) == set(found.offered()), "a prompt was issued and not trained"

@@ -75,7 +75,7 @@ def test_groups_that_hold_up_training_are_dropped_and_accounted_for() -> None:
     assert num_dropped
 
 
-def test_nothing_is_discarded_before_the_trainer_was_free_for_so_long() -> None:
+def test_nothing_is_dropped_before_the_trainer_was_free_for_so_long() -> None:
     num_seen = 0
     for seed in SEEDS:
         world = run(seed, OnStuck.RESTART)
@@ -141,7 +141,7 @@ def reported_lengths(world: World) -> dict[TrajectoryId, int]:
 
 
 @pytest.mark.parametrize("on_stuck", list(OnStuck))
-def test_metrics_count_the_tokens_of_what_is_discarded_once(on_stuck: OnStuck) -> None:
+def test_metrics_count_the_tokens_of_what_is_dropped_once(on_stuck: OnStuck) -> None:
     for seed in SEEDS:
         world, metrics = run(seed, on_stuck), Metrics()
         for entry in world.entries:

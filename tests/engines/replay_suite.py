@@ -15,7 +15,7 @@ from engines.rollouts import finish_all, generate, make_request
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
-from tailrace.engines.native.runners import STEPS_PER_REPLAY
+from tailrace.engines.native.runner_choice import STEPS_PER_REPLAY
 
 MakeNative = Callable[..., NativeEngine]
 EDGES = [1, 2, STEPS_PER_REPLAY - 1, STEPS_PER_REPLAY, STEPS_PER_REPLAY + 1, 2 * STEPS_PER_REPLAY]

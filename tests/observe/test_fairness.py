@@ -69,7 +69,7 @@ def restarted_with(num_tokens: int) -> Fates:
     group = GroupId("train", 0, 3)
     fates, first = Fates(RunFold(RunState(schedule=CAPPED))), TrajectoryId(group, 0)
     notes = {
-        first: ResponseNote(length=num_tokens, is_discarded=True),
+        first: ResponseNote(length=num_tokens, is_dropped=True),
         first._replace(attempt=1): ResponseNote(length=80, is_trained=True),
     }
     fates.groups[group] = Fate(group=group, offered_at=0.0, offered_version=0, responses=notes)

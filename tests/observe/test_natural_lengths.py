@@ -145,7 +145,7 @@ def test_a_deferred_group_that_loses_its_tokens_gives_lower_bounds() -> None:
     assert sampled(*messages, leftovers=Leftovers.DEFER) == ({5: 1}, {6: 1})
 
 
-def test_a_discarded_response_whose_instance_is_lost_keeps_the_tokens_that_were_reported() -> None:
+def test_a_dropped_response_whose_instance_is_lost_keeps_the_tokens_that_were_reported() -> None:
     part = ev.Progressed(trajectory=response(1), length=3)
     messages = (
         (ev.RolloutReported(instance=INSTANCE, version=Version(0), progressed=(part,)), (ABORT,)),

@@ -144,9 +144,9 @@ def test_forward_gives_the_logprobs_of_every_response_and_leaves_the_step_alone(
     assert torch.equal(gradient(trainer.model), before)
 
 
-def test_a_discarded_step_leaves_nothing_behind(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
+def test_a_dropped_step_leaves_nothing_behind(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
     trainer, fresh = make_trainer(), make_trainer()
     trainer.accumulate(make_groups(1))
-    trainer.discard_step()
+    trainer.drop_step()
     assert trainer.train(make_groups(2)).metrics == fresh.train(make_groups(2)).metrics
     assert torch.equal(weights(trainer.model), weights(fresh.model))

@@ -305,7 +305,7 @@ def test_samples_by_address_train_like_samples_that_were_sent(
 ) -> None:
     worker.handle(accumulate(0))
     sent = gradients(worker)
-    worker.models["policy"]._trainer.discard_step()
+    worker.models["policy"]._trainer.drop_step()
     with PayloadStore.open(tmp_path / "payload") as store:
         stored = StoredSamples(
             directory=tmp_path / "payload", samples=tuple(write(store, given) for given in samples_of(0))

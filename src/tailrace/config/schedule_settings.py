@@ -46,8 +46,8 @@ class ScheduleSettings(Section):
     for prompts and responses. After the first long round the factor with the fewest seconds per step is kept."""
     leftovers: Literal["wait", "drop", "defer", "resume", "keep"] | None = None
     """What happens to unfinished responses when the batch is full. `wait`: the round waits for them. `drop`: they are
-    aborted, and so is their prompt. `defer`: they are aborted, and their prompt comes again in a long round. `resume`:
-    they continue in the next round. `keep`: they go on, because there are no rounds."""
+    aborted and their prompt is dropped. `defer`: they are aborted, and their prompt comes again in a long round.
+    `resume`: they continue in the next round. `keep`: they go on, because there are no rounds."""
     max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
     """Most versions between the weights that generated a token and the weights it trains; `unbounded`: any number."""
     bound: BoundName | None = None

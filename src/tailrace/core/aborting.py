@@ -1,4 +1,4 @@
-"""Aborting a response: all work on it stops, and its tokens are discarded."""
+"""Aborting a response: all work on it stops, and its tokens are dropped."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Interrupt(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort(Command):
-    """Stop these responses, discard their tokens and release their memory. Ends in ``ResponsesAborted`` or
+    """Stop these responses, drop their tokens and release their memory. Ends in ``ResponsesAborted`` or
     ``InstanceLost``."""
 
     instance: InstanceId

@@ -4,7 +4,7 @@
     TrajectoryId  one response of that group:                     ``train:0:17:3:0``
 
 ``epoch`` counts passes over a source; for an evaluation set it is the version that is evaluated.
-``attempt`` increases by 1 when a response is discarded and generated again from its prompt. The id keys all
+``attempt`` increases by 1 when a response is dropped and generated again from its prompt. The id keys all
 randomness of a response, so neither dispatch order nor interruption changes the sampled tokens.
 """
 

@@ -1,7 +1,7 @@
 """Rewards that were asked for, until the reward processes have them: tasks are made off the event loop.
 
-Every response of ``score`` has exactly one result; one that is cancelled before its task was made is told as cancelled
-at once.
+Every response of ``score`` has exactly one result. A response that is aborted before its task was made is reported as
+aborted at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scoring:
         """``task`` is called in the thread of ``work``."""
         self._pool, self._scores, self._task, self._work = pool, scores, task, work
         self._orders: dict[TrajectoryId, object] = {}
-        """The newest order for each of them: an older one for the same response was cancelled."""
+        """The newest order for each of them: an older one for the same response was aborted."""
 
     def score(self, trajectories: Sequence[TrajectoryId]) -> None:
         self._scores.expect(len(trajectories))

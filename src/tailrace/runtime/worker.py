@@ -44,7 +44,7 @@ class WorkerHandle(Protocol):
     def is_alive(self) -> bool: ...
 
     def send(self, message: object) -> None:
-        """Queue a message. A message to a worker that has ended is discarded: ``lose`` will be called."""
+        """Queue a message. A message to a worker that has ended is dropped: ``lose`` will be called."""
         ...
 
     def kill(self) -> None:

@@ -117,7 +117,8 @@ class Trainer:
                 self._accumulate_one(micro, algorithm, learn=learn)
 
     def finish_step(self, settings: TrainerSettings | None = None) -> StepResult:
-        """Divide, clip, step. A batch without a single loss token changes no weight but still is a version.
+        """Divide, clip, step. A batch without a single loss token leaves the weights unchanged but still makes a
+        new version.
 
         ``settings``: for this step, other settings of the optimizer than those the trainer was made with.
         """
@@ -129,12 +130,12 @@ class Trainer:
         try:
             applied = self._apply(totals, settings, rate)
         finally:
-            self.discard_step()
+            self.drop_step()
         self.version = Version(self.version + 1)
         return StepResult(version=self.version, metrics=totals.metrics() | applied)
 
-    def discard_step(self) -> None:
-        """Discard the accumulated gradients."""
+    def drop_step(self) -> None:
+        """Drop the accumulated gradients."""
         self._totals, self._step_loss = Totals(), None
         self._optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
@@ -184,7 +185,7 @@ class Trainer:
             critic=self.critic,
             identity=self._identity,
         )
-        self.discard_step()
+        self.drop_step()
 
     def _bind(self, algorithm: AlgorithmSettings) -> Overlong:
         return Overlong(algorithm.overlong, max_response_length=self._max_response_length)

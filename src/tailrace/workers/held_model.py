@@ -1,7 +1,7 @@
 """A model of the training worker: its trainer, its version, its weight channel and the step in progress.
 
 Every method answers over the link. If the trainer cannot do something, the answer is ``Refused``: the step in progress
-is discarded, and later messages for that step are refused as well.
+is dropped, and later messages for that step are refused as well.
 """
 
 from __future__ import annotations
@@ -144,6 +144,6 @@ class HeldModel:
         return reason is None
 
     def _refuse(self, error: Exception) -> None:
-        self._trainer.discard_step()
+        self._trainer.drop_step()
         self._refusal, self._step_s = str(error), 0.0
         self._link.send(Refused(reason=str(error)))

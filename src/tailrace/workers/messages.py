@@ -88,7 +88,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """Stop these responses and discard their tokens. Answered by ``Aborted``."""
+    """Stop these responses and drop their tokens. Answered by ``Aborted``."""
 
     trajectories: tuple[TrajectoryId, ...]
 
@@ -264,7 +264,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Continue from a checkpoint; a step in progress is discarded. Answered by ``Loaded`` or ``Refused``."""
+    """Continue from a checkpoint; a step in progress is dropped. Answered by ``Loaded`` or ``Refused``."""
 
     model: str
     directory: Path

@@ -135,7 +135,7 @@ class RolloutWorker:
         self._send(now)
 
     def _abort(self, trajectories: tuple[TrajectoryId, ...]) -> None:
-        """Abort responses: discard their tokens, and report how many there were."""
+        """Abort responses: drop their tokens, and report how many there were."""
         aborted = self._engine.interrupt(trajectories)
         self._num_live -= len(aborted)
         lengths = dict.fromkeys(trajectories, 0)

@@ -6,7 +6,7 @@
      routed)     scored)     train)
 
 Strict admission (`deadline`, `order`) admits a group only if it can be trained within the bound however long it takes.
-No finished group is discarded to keep the bound. With `count` and `unbounded`, groups above the bound are trained and
+No finished group is dropped to keep the bound. With `count` and `unbounded`, groups above the bound are trained and
 counted as violations.
 
 If ``capacity`` is above ``batch_size``, a batch has more reservations than it trains. It is ready as soon as

@@ -171,7 +171,7 @@ class Schedule:
     @property
     def launches_for_filter(self) -> bool:
         """Whether short rounds launch additional prompts to make up for groups that dynamic sampling will filter."""
-        return self.filters_equal_scores and self.discards_leftovers
+        return self.filters_equal_scores and self.aborts_leftovers
 
     @property
     def num_unfinished(self) -> int:
@@ -195,7 +195,7 @@ class Schedule:
         return self.leftovers is not Leftovers.KEEP
 
     @property
-    def discards_leftovers(self) -> bool:
+    def aborts_leftovers(self) -> bool:
         """Whether unfinished groups are aborted when the batch is full. Then a round may launch more than it trains."""
         return self.leftovers in (Leftovers.DROP, Leftovers.DEFER)
 

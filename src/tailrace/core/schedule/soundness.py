@@ -49,7 +49,7 @@ def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
         yield "over-provisioning is searched for by short and long rounds, which only 'defer' has"
     if any(groups <= s.batch_size or responses < s.group_size for groups, responses in s.trials):
         yield f"a trial launches more than {s.batch_size} prompts, with at least {s.group_size} responses each"
-    if s.has_quotas and not s.discards_leftovers:
+    if s.has_quotas and not s.aborts_leftovers:
         yield "quotas leave complete groups over, so they need 'defer' or 'drop'"
     if s.max_versions_per_sample is not None and s.leftovers is not Leftovers.RESUME:
         yield "max_versions_per_sample is for responses that are interrupted and resumed: it needs 'resume'"

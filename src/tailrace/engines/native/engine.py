@@ -25,7 +25,7 @@ from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.native.randomness import stream_key
 from tailrace.engines.native.runner import Gained, Runner
-from tailrace.engines.native.runners import choose_runner
+from tailrace.engines.native.runner_choice import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
 from tailrace.engines.native.stops import DecodeText, StopTable

@@ -47,7 +47,7 @@ class JournalFile:
         self.size += len(line)
 
     def truncate(self, size: int) -> None:
-        """Forget everything after ``size``."""
+        """Drop everything after ``size``."""
         while size < self._start:
             self._reopen(segments.reopen_last(self._path))
         self._file.truncate(size - self._start)

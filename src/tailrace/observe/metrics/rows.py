@@ -103,7 +103,7 @@ class Metrics:
     def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
         groups = {*command.filtered, *command.dropped}
         self._memory.num_dropped += len(groups)
-        scored = [response for response in news.discarded if response.outcome is not None]
+        scored = [response for response in news.dropped if response.outcome is not None]
         self._memory.dropped |= {response.id: response for response in scored if response.id.group in groups}
 
     def _step_row(self, event: ev.StepTrained, news: News) -> Row:
@@ -113,7 +113,7 @@ class Metrics:
         row: Row = {"step": event.version}
         row |= reward_metrics(everyone)
         # A response whose reward failed may have been left out of its group: it still failed.
-        row |= failure_metrics([*everyone, *news.discarded])
+        row |= failure_metrics([*everyone, *news.dropped])
         row |= length_metrics(everyone)
         row |= natural_length_metrics(memory.lengths)
         row |= group_metrics(trained)

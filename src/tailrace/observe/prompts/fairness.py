@@ -96,7 +96,7 @@ def restart_alarms(fates: Fates, schedule: Schedule) -> list[str]:
         note.length
         for fate in groups
         for response, note in fate.responses.items()
-        if note.is_discarded and response._replace(attempt=response.attempt + 1) in fate.responses
+        if note.is_dropped and response._replace(attempt=response.attempt + 1) in fate.responses
     ]
     share = sum(restarted) / max(1, sum(fate.num_tokens for fate in groups))
     if share <= _MAX_RESTARTED_SHARE:

@@ -5,10 +5,10 @@ Each visit of a prompt is one *group*. A group is `in progress` from its offer o
     trained      an optimizer step used at least one of its responses
     evaluated    an evaluation closed with it
     filtered     all its scores are equal and the schedule filters such groups
-    dropped      discarded when its round ended, or none of its responses could be scored
+    dropped      dropped when its round ended, or none of its responses could be scored
     deferred     aborted when its round ended; it waits for a later round, where it is in progress again
 
-and every generated token belongs to exactly one group. Tokens are *wasted* when their response is discarded. A response
+and every generated token belongs to exactly one group. Tokens are *wasted* when their response is dropped. A response
 that loses its instance keeps the tokens that were reported; tokens that never were reported are not in the journal.
 """
 
@@ -44,7 +44,7 @@ class ResponseNote:
     score: float = 0.0
     detail: str = ""
     is_trained: bool = False
-    is_discarded: bool = False
+    is_dropped: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Fate:
 
     @property
     def num_wasted(self) -> int:
-        """Tokens of discarded responses."""
-        return sum(note.length for note in self.responses.values() if note.is_discarded)
+        """Tokens of dropped responses."""
+        return sum(note.length for note in self.responses.values() if note.is_dropped)
 
     @property
     def num_tokens(self) -> int:
@@ -89,7 +89,7 @@ class Totals:
     num_responses: int
     num_tokens: int
     num_wasted: int
-    """Tokens of discarded responses."""
+    """Tokens of dropped responses."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,8 +159,8 @@ class Fates:
             self._note(response.id).finish = response.finish
             if self._run.is_training(response):
                 self._ended.append(response.length)
-        for response in news.discarded:
-            self._note(response.id).is_discarded = True
+        for response in news.dropped:
+            self._note(response.id).is_dropped = True
         for scored, _ in news.scored:
             self._score(scored)
         if news.gone or news.trained:

@@ -2,9 +2,9 @@
 
     tokens generated  ==  trained  +  wasted  +  held (in flight, buffered, or complete and waiting)
 
-Only reported tokens of training responses count. Tokens are wasted if their response is discarded: it was aborted or
+Only reported tokens of training responses count. Tokens are wasted if their response is dropped: it was aborted or
 started again, its group was deferred without its tokens, dropped or filtered, or its group was trained without it. They
-count from the moment the response is discarded, although it may still run.
+count from the moment the response is dropped, although it may still run.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class News:
     """One message, and what it changed. Every list is in the order of the message."""
 
     __slots__ = (
-        "discarded",
+        "dropped",
         "ended",
         "evaluated",
         "gone",
@@ -42,15 +42,15 @@ class News:
         """Responses that an instance reported about, with the number of new tokens, which may be 0."""
         self.ended: list[Response] = []
         """Responses that ended by themselves or by the token limit. Each is named once."""
-        self.discarded: list[Response] = []
+        self.dropped: list[Response] = []
         """Responses that will not be trained or evaluated. Each is named once."""
         self.wasted: list[tuple[Response, int]] = []
-        """Tokens of discarded responses. Each token is counted once, although a discarded response may still grow."""
+        """Tokens of dropped responses. Each token is counted once, although a dropped response may still grow."""
         self.gone: list[Response] = []
-        """Discarded responses that no instance runs any more. Where one has no ``finish``, it never ended: its length
+        """Dropped responses that no instance runs any more. Where one has no ``finish``, it never ended: its length
         is a lower bound."""
         self.scored: list[tuple[Scored, Response | None]] = []
-        """Rewards that came back; None: the response was discarded."""
+        """Rewards that came back; None: the response was dropped."""
         self.step: Step | None = None
         """The step that was trained."""
         self.trained: list[Response] = []

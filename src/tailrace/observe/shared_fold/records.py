@@ -41,7 +41,7 @@ class Task(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Response:
-    """One response, from its first ``Submit`` until its group is trained or the response is discarded."""
+    """One response, from its first ``Submit`` until its group is trained or the response is dropped."""
 
     id: TrajectoryId
     segments: list[tuple[Version, int]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Response:
     """The instance that runs it; None while it waits, and after it ended."""
     finish: Finish | None = None
     """STOP or LENGTH once it has ended. An interrupted response has not ended."""
-    is_discarded: bool = False
+    is_dropped: bool = False
     """It will not be trained or evaluated. Its instance may still generate tokens for it."""
     outcome: Outcome | None = None
     score: float = 0.0
@@ -100,7 +100,7 @@ class Instance:
     num_preemptions: int = 0
     """As its last report has it."""
     running: dict[TrajectoryId, Response] = field(default_factory=dict, init=False)
-    """The unfinished responses it holds, discarded ones included. Follows from ``Response.instance``."""
+    """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class RunState:
     version: Version = Version(0)
     """The newest trained version."""
     responses: dict[TrajectoryId, Response] = field(default_factory=dict)
-    """Responses in progress, and discarded ones that an instance still runs."""
+    """Responses in progress, and dropped ones that an instance still runs."""
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
     scoring: dict[TrajectoryId, None] = field(default_factory=dict)
     """Responses whose reward was asked for and is not back."""

@@ -19,13 +19,13 @@ class Responses:
         self._groups: dict[GroupId, dict[TrajectoryId, Response]] = {}
         """Responses in progress, by group; never an empty group."""
         for response in state.responses.values():
-            if not response.is_discarded:
+            if not response.is_dropped:
                 self._groups.setdefault(response.id.group, {})[response.id] = response
             if response.instance is not None:
                 self._run_on(response, response.instance)
 
     def in_progress(self) -> Iterator[Response]:
-        """All responses that are not discarded."""
+        """All responses that are not dropped."""
         return (response for members in self._groups.values() for response in members.values())
 
     def of_groups(self, groups: Iterable[GroupId]) -> list[Response]:
@@ -38,7 +38,7 @@ class Responses:
         return response if response is not None and response.instance == instance else None
 
     def submit(self, trajectory: TrajectoryId, start: int, instance: InstanceId, news: News) -> None:
-        """The instance runs the response from here on. Earlier attempts of the same member are discarded."""
+        """The instance runs the response from here on. Earlier attempts of the same member are dropped."""
         members = self._groups.setdefault(trajectory.group, {})
         if (response := members.get(trajectory)) is None:
             response = members[trajectory] = Response(id=trajectory, length=start)
@@ -46,7 +46,7 @@ class Responses:
         self._run_on(response, instance)
         if trajectory.attempt:
             same = [other for other in members.values() if other.id.member == trajectory.member]
-            self.discard([other for other in same if other.id.attempt < trajectory.attempt], news)
+            self.drop([other for other in same if other.id.attempt < trajectory.attempt], news)
 
     def leave(self, response: Response, news: News) -> None:
         """The response does not run any more."""
@@ -56,17 +56,17 @@ class Responses:
         if not running:
             del self.generating[response.instance]
         response.instance = None
-        if response.is_discarded:
+        if response.is_dropped:
             self._remove(response, news)
 
-    def discard(self, responses: Iterable[Response], news: News) -> None:
+    def drop(self, responses: Iterable[Response], news: News) -> None:
         """Take these out of progress. One that an instance still runs is remembered until it has stopped."""
         for response in responses:
-            if response.is_discarded:
+            if response.is_dropped:
                 continue
-            response.is_discarded = True
+            response.is_dropped = True
             self._leave_group(response)
-            news.discarded.append(response)
+            news.dropped.append(response)
             news.wasted.append((response, response.length))
             if response.instance is None:
                 self._remove(response, news)
@@ -88,7 +88,7 @@ class Responses:
         return self._state.instances.setdefault(number, Instance()) if found is None else found
 
     def _remove(self, response: Response, news: News) -> None:
-        """The response is discarded and runs nowhere: no more is going to be heard of it."""
+        """The response is dropped and runs nowhere: no more is going to be heard of it."""
         del self._state.responses[response.id]
         news.gone.append(response)
 

@@ -9,7 +9,7 @@ message was taken into account. A reader therefore sees the state as it was at t
 This is also the one place that copes with reports that repeat or contradict earlier ones. A report about a response
 counts only if it comes from the instance that runs the response; a repeated reward or training step counts once.
 
-A response ends up in exactly one of ``trained``, ``evaluated`` and ``discarded``.
+A response ends up in exactly one of ``trained``, ``evaluated`` and ``dropped``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RunFold:
         return response.id.group.source == self.train_source
 
     def in_progress(self) -> Iterator[Response]:
-        """All responses that are not discarded."""
+        """All responses that are not dropped."""
         return self._responses.in_progress()
 
     def instance(self, number: InstanceId) -> Instance:
@@ -196,42 +196,42 @@ class RunFold:
                 continue  # it had ended before
             version = response.segments[-1][0] if response.segments else Version(0)
             self._grow(response, part.length, version, news)
-            self._responses.discard([response], news)
+            self._responses.drop([response], news)
             self._responses.leave(response, news)
 
     def _grow(self, response: Response, length: int, version: Version, news: News) -> None:
         new = response.grow(length, version)
         news.heard.append((response, new))
-        if response.is_discarded:
+        if response.is_dropped:
             news.wasted.append((response, new))
 
     # Groups
 
     def _abort(self, command: do.Abort | do.AbortScores, news: News) -> None:
-        self._discard(command.trajectories, news)
+        self._drop(command.trajectories, news)
 
-    def _discard(self, trajectories: Iterable[TrajectoryId], news: News) -> None:
+    def _drop(self, trajectories: Iterable[TrajectoryId], news: News) -> None:
         found = [self.state.responses.get(trajectory) for trajectory in trajectories]
-        self._responses.discard([response for response in found if response is not None], news)
+        self._responses.drop([response for response in found if response is not None], news)
 
     def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
-        self._discard(command.responses, news)
-        self._discard_groups((*command.filtered, *command.dropped, *command.restarted), news)
+        self._drop(command.responses, news)
+        self._drop_groups((*command.filtered, *command.dropped, *command.restarted), news)
 
     def _open_round(self, command: do.OpenRound, news: News) -> None:
-        self._discard_groups(command.restarted, news)
+        self._drop_groups(command.restarted, news)
 
     def _close_round(self, command: do.CloseRound, news: News) -> None:
         keeps = self.state.schedule is not None and self.state.schedule.keeps_deferred_tokens
-        self._discard_groups(command.dropped if keeps else (*command.dropped, *command.deferred, *command.late), news)
+        self._drop_groups(command.dropped if keeps else (*command.dropped, *command.deferred, *command.late), news)
 
     def _close_evaluation(self, command: do.CloseEvaluation, news: News) -> None:
         members = self._responses.of_groups(command.groups)
         news.evaluated = self._responses.take(sorted(each.id for each in members if each.finish is not None))
-        self._discard_groups(command.groups, news)
+        self._drop_groups(command.groups, news)
 
-    def _discard_groups(self, groups: Iterable[GroupId], news: News) -> None:
-        self._responses.discard(self._responses.of_groups(groups), news)
+    def _drop_groups(self, groups: Iterable[GroupId], news: News) -> None:
+        self._responses.drop(self._responses.of_groups(groups), news)
 
     # Rewards
 
@@ -269,7 +269,7 @@ class RunFold:
         self.state.version, self.state.step = event.version, None
         self._done(Order(Work.TRAIN, step.version))
         news.step, news.trained = step, self._responses.take(step.trajectories)
-        self._discard_groups({response.id.group: None for response in news.trained}, news)
+        self._drop_groups({response.id.group: None for response in news.trained}, news)
         return True
 
     def _trainer_reached(self, event: ev.TrainerReached, news: News) -> None:
