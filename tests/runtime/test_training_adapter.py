@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,16 @@ class Stage:
     def __init__(self, channel: ChannelAddress) -> None:
         self.channel, self.workers, self.events = channel, [], []
         self.saved: list[int] = []
+        self.jobs: list[Callable[[], None]] = []
+        self.is_busy = False
+        """Whether work waits in ``jobs``."""
 
         self.training = TrainingAdapter(
             launch=self,
             batch=lambda command: SentSamples(samples=()),
             post=self.events.append,
             on_saved=lambda version, seconds: self.saved.append(version),
+            work=lambda job: self.jobs.append(job) if self.is_busy else job(),
         )
 
     shares_files = True
@@ -182,3 +187,13 @@ def test_a_refusal_and_a_failed_save_end_as_such(stage: Stage) -> None:
         ev.TrainingFailed(reason="the gradient is not finite"),
         ev.CheckpointFailed(version=Version(1), reason="the disk is full"),
     ]
+
+
+def test_a_step_is_not_repeated_by_a_worker_that_took_the_place_of_the_one_it_was_meant_for(stage: Stage) -> None:
+    stage.is_busy = True
+    first = stage.start(2, 2)
+    first.lose("killed")
+    second = stage.start(3)
+    for job in stage.jobs:
+        job()
+    assert (first.take(), second.take()) == ([], [])

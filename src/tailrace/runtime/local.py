@@ -117,6 +117,7 @@ class LocalRun:
             batch=self._catalogue.stored if launch.shares_files else self._catalogue.sent,
             post=post,
             on_saved=self._complete,
+            work=self._batches.do,
         )
         self._rollouts = RolloutAdapter(
             init,

@@ -46,9 +46,11 @@ class TrainingAdapter:
         batch: Callable[[do.Accumulate], Batch],
         post: Callable[[ev.Event], None],
         on_saved: Callable[[Version, float], None],
+        work: Callable[[Callable[[], None]], object] = lambda job: job(),
     ) -> None:
         """``on_saved`` is called with version and seconds when the files of a checkpoint are written. It posts the
-        event of the checkpoint."""
+        event of the checkpoint. ``work`` runs a job off the event loop, in the order in which jobs are given."""
+        self._work = work
         self._launch, self._batch, self._post, self._on_saved = launch, batch, post, on_saved
         self.channel: ChannelAddress | None = None
         """Where published weights can be pulled from."""
@@ -124,8 +126,16 @@ class TrainingAdapter:
         self._post(ev.TrainerReached(version=version))
         self._is_catching_up = bool(self._to_redo)
         if self._to_redo:
-            for batch in self._to_redo.popleft():
-                self._accumulate(batch)
+            step, worker = self._to_redo.popleft(), self._worker
+            self._work(lambda: self._redo(step, version, worker))
+
+    def _redo(self, step: Step, version: Version, worker: WorkerHandle | None) -> None:
+        """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
+        for batch in step:
+            message = Accumulate(model=POLICY, version=batch.version, batch=self._batch(batch))
+            if worker is self._worker:
+                self._send(message)
+        if worker is self._worker:
             self._send(FinishStep(model=POLICY, version=version))
 
     def _lose(self, reason: str) -> None:
