@@ -17,9 +17,10 @@ PAGE = 16
 SHAPES = [
     HeadShape(num_heads=6, num_kv_heads=2, head_dim=16, eps=1e-5),
     HeadShape(num_heads=2, num_kv_heads=2, head_dim=32, eps=1e-6),
+    HeadShape(num_heads=7, num_kv_heads=1, head_dim=64, eps=1e-6),
 ]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=["grouped", "plain"])
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=["grouped", "plain", "wide"])
 
 
 def randn(*sizes: int, dtype: torch.dtype, device: str, seed: int = 0) -> torch.Tensor:
@@ -136,10 +137,12 @@ def test_prepare(device: str) -> None:
     assert found.tokens[[0, 1, 4]].tolist() == expected.tokens[[0, 1, 4]].tolist() == [8, 5, 6]
     assert found.uniforms[[0, 1, 4]].tolist() == expected.uniforms[[0, 1, 4]].tolist()
     assert found.results[-1].tolist() == [0] * 5
+    found.results.fill_(7)
     TRITON.prepare(found, state, 5, is_first=False)
+    assert found.results[-1].tolist() == [7] * 5, "only the first step of a replay begins to count"
 
 
-@pytest.mark.parametrize("vocabulary", [32, 5000])
+@pytest.mark.parametrize("vocabulary", [32, 5000, 49152])
 def test_pick(device: str, dtype: torch.dtype, vocabulary: int) -> None:
     found, expected, state = make_rows(device), make_rows(device), make_state(device)
     logits = 3 * randn(5, vocabulary, dtype=dtype, device=device)
@@ -160,6 +163,33 @@ def test_pick_at_the_ends_of_the_distribution(device: str, uniform: float) -> No
     TRITON.pick(torch.zeros(5, 4096, device=device), rows, state)
     assert rows.tokens[[1, 4]].tolist() == [int(uniform * 4096)] * 2
     assert rows.tokens[0].item() == 0, "greedy takes the first of equal tokens"
+
+
+def test_pick_takes_no_token_without_weight_where_two_blocks_meet(device: str) -> None:
+    """Around every border of the blocks' sums, where the two ways to add up are rounded differently."""
+    blocks, size = 12, 2048
+    logits = 2 * torch.randn(1, blocks, size, generator=torch.Generator().manual_seed(3))
+    logits[..., :8] = logits[..., -8:] = -60.0  # nobody should ever see these
+    logits = logits.flatten(1)
+    borders = torch.softmax(logits[0].double(), 0).view(blocks, size).sum(1).cumsum(0)[:-1].float()
+    state = make_state(device)
+    for offset in range(-3, 4):
+        for border in borders.tolist():
+            rows = make_rows(device)
+            TRITON.prepare(rows, state, 5, is_first=True)
+            rows.uniforms.fill_(border + offset * 2.0**-24)
+            TRITON.pick(logits.expand(5, -1).contiguous().to(device), rows, state)
+            assert 8 <= rows.tokens[1].item() % size < size - 8
+
+
+def test_pick_survives_a_block_without_any_possible_token(device: str) -> None:
+    logits = torch.full((5, 3 * 2048), -torch.inf)
+    logits[:, 2048 + 5] = 1.0
+    rows, state = make_rows(device), make_state(device)
+    TRITON.prepare(rows, state, 5, is_first=True)
+    TRITON.pick(logits.to(device), rows, state)
+    assert rows.tokens[[0, 1, 4]].tolist() == [2048 + 5] * 3
+    assert rows.logprobs[[0, 1, 4]].tolist() == [0.0] * 3
 
 
 @pytest.mark.parametrize("is_truncated", [False, True])

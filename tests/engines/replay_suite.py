@@ -98,7 +98,9 @@ def test_interrupts_and_aborts_at_any_moment_change_no_token(
     make_paged: MakeNative, make_plain: MakeNative, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    requests = {r.trajectory: r for r in (make_request(i, m, budget=60) for i in range(4) for m in range(2))}
+    members = [(prompt, member) for prompt in range(4) for member in range(2)]
+    made = [make_request(i, m, budget=60, stop_token_ids=(7, 9) if m else ()) for i, m in members]
+    requests = {request.trajectory: request for request in made}
     engine = make_paged(max_running=5, kv_tokens=400)
     engine.submit(list(requests.values()))
     kept: dict[object, list[int]] = {name: [] for name in requests}
@@ -135,3 +137,18 @@ def test_truncated_and_plain_rows_in_one_batch(make_paged: MakeNative, make_plai
     for name, response in expected.items():
         assert found[name].tokens.tolist() == response.tokens.tolist()
         np.testing.assert_allclose(found[name].logprobs, response.logprobs, atol=1e-4)
+
+
+def test_progress_says_nothing_about_a_request_that_an_interrupt_of_another_found_at_its_end(
+    make_paged: MakeNative, make_plain: MakeNative
+) -> None:
+    ending, other = make_request(0, budget=STEPS_PER_REPLAY + 2), make_request(1, budget=60)
+    engine = make_paged()
+    engine.submit([ending, other])
+    engine.step()
+    engine.step()
+    engine.interrupt([other.trajectory])
+    assert engine.progress() == []
+    outputs = [output for output in finish_all(engine) if output.segment.trajectory == ending.trajectory]
+    assert [output.finish for output in outputs] == [Finish.LENGTH]
+    assert tokens_of(outputs) == generate(make_plain(), [ending])[ending.trajectory].tokens.tolist()

@@ -58,5 +58,6 @@ def test_an_engine_with_several_tokens_per_step_is_measured_per_token(
     points = [LoadPoint(1, longest), LoadPoint(4, 16), LoadPoint(5, 16)]
     measured = bench.measure(points, repeats=1)
     assert [m.point for m in measured] == points[:2]
+    assert all(m.kv_tokens >= m.held for m in measured), "no memory is shared while it is measured"
     assert {m.step_s for m in measured} == {(1 / engine.capabilities.tokens_per_step,)}
     assert engine.stats().kv_tokens_used == 0

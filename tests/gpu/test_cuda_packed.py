@@ -24,7 +24,7 @@ def test_packed_rows_give_the_scores_and_gradients_of_padded_rows(
     make_groups: Callable[..., list[list[Sample]]],  # noqa: F811
 ) -> None:
     save_random_model(tmp_path, small_llama(head_dim=16))
-    assert varlen.is_available(CUDA, torch.bfloat16)
+    assert varlen.is_available(CUDA, torch.bfloat16, 16)
     network = Network(load_model(tmp_path, device=CUDA), temperature=1.0, autocast=torch.bfloat16)
     samples = [sample for group in make_groups() for sample in group]
     found = []

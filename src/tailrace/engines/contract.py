@@ -70,6 +70,8 @@ class Capabilities:
     """Requests may name one of several LoRA adapters."""
     max_parallel_size: int = 1
     """Most devices that one instance can be split over."""
+    shares_prompts: bool = False
+    """Requests with the same prompt share the memory of its keys and values."""
     tokens_per_step: int = 1
     """Most tokens that a response gains in one ``step``. They may be returned one step later."""
 

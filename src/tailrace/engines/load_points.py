@@ -4,7 +4,8 @@ A visit to a load point fills the engine with responses of one length, times som
 are visited in a new random order each time, so that other work on the machine affects all of them equally. The first
 visit is a warm-up and is not counted; points for which the engine has no room are skipped from then on.
 
-The responses share one prompt, so that an engine with prompt sharing fills quickly.
+The responses share one prompt, so that an engine that copies prompts fills quickly; where they would share its memory
+too, each has a prompt of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOKENS = 16
 """Number of tokens of each response that one visit times, at least."""
 _FEWEST_STEPS = 4
 _STEPS_TO_FILL = 4
-"""Steps in which an engine with several tokens per step fills, and then notices that it has."""
+"""Steps of several tokens until every response has a token, and some more for full batches."""
 
 
 def num_steps(capabilities: Capabilities) -> int:
@@ -79,7 +80,8 @@ class LoadBench:
         try:
             return self._timed(requests, point)
         finally:
-            self._engine.abort(request.trajectory for request in requests)
+            # Not ``abort``: an interrupt also waits for what is being computed, which the next visit must not pay for.
+            self._engine.interrupt(request.trajectory for request in requests)
 
     def _timed(self, requests: Sequence[Request], point: LoadPoint) -> _Visit | None:
         lengths: dict[TrajectoryId, int] = {}
@@ -98,9 +100,12 @@ class LoadBench:
         after, held_after = self._engine.stats(), sum(lengths.values())
         if after.num_preemptions > before.num_preemptions:
             return None
+        tokens = self._engine.capabilities.tokens_per_step
+        token_s = median(seconds) / tokens
         return _Visit(
-            step_s=median(seconds) / self._engine.capabilities.tokens_per_step,
-            fill_s=fill_s,
+            step_s=token_s,
+            # The responses were filled by a prefill and a step of several tokens; count one of them.
+            fill_s=max(0.0, fill_s - (tokens - 1) * token_s),
             held=point.num_running * point.length + (held_before + held_after) / 2,
             kv_tokens=(before.kv_tokens_used + after.kv_tokens_used) / 2,
         )
@@ -122,15 +127,17 @@ class LoadBench:
         lengths.update({output.segment.trajectory: output.segment.end for output in self._engine.progress()})
 
     def _requests(self, point: LoadPoint) -> list[Request]:
-        group = GroupId("profile", 0, self._num_visits)
-        prompt = np.random.default_rng(self._num_visits).integers(0, self._vocab_size, point.length).astype(np.int32)
+        random = np.random.default_rng(self._num_visits)
+        shape = (point.num_running if self._engine.capabilities.shares_prompts else 1, point.length)
+        prompts = random.integers(0, self._vocab_size, shape).astype(np.int32)
+        first = self._num_visits * 2**20
         self._num_visits += 1
         length = room(self._engine.capabilities)
         return [
             Request(
-                trajectory=TrajectoryId(group, member),
-                prompt=prompt,
-                prefix=prompt[:0],
+                trajectory=TrajectoryId(GroupId("profile", 0, first + member % len(prompts)), member),
+                prompt=prompts[member % len(prompts)],
+                prefix=prompts[0, :0],
                 budget=length,
                 sampling=self._sampling,
                 forced_length=length,

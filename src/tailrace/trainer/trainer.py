@@ -87,7 +87,9 @@ class Trainer:
             )
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
-        self._is_packed = tree_attention.sees_trees(self.model) and varlen.is_available(device, autocast)
+        self._is_packed = tree_attention.sees_trees(self.model) and varlen.is_available(
+            device, autocast, tree_attention.head_dim(self.model)
+        )
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._totals = Totals()
         self._step_loss: AlgorithmSettings | None = None

@@ -177,6 +177,11 @@ def sees_trees(model: nn.Module) -> bool:
     return bool(model.config._attn_implementation == TREE_ATTENTION)
 
 
+def head_dim(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config()
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
 @torch.no_grad()
 def teach(model: PreTrainedModel) -> None:
     """Let the model see trees, if it gives the same answers then. Its config says whether it does: ``sees_trees``."""

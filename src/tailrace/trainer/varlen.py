@@ -24,12 +24,15 @@ def _causal_options() -> dict[str, Any] | None:
     return {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
 
 
-def is_available(device: torch.device, dtype: torch.dtype | None) -> bool:
-    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _causal_options() is not None
+def is_available(device: torch.device, dtype: torch.dtype | None, head_dim: int) -> bool:
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or _causal_options() is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0) and head_dim % 8 == 0 and head_dim <= 256
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, row_ends: Tensor, longest: int, scale: float | None) -> Tensor:
-    """Attention of tokens x heads x width. ``row_ends``: 0, then where each row ends; ``longest``: of the rows."""
+    """Attention of tokens x heads x width. ``row_ends``: 0, then where each row ends; ``longest``: length of
+    the longest row."""
     from torch.nn.attention.varlen import varlen_attn
 
     width, num_shared = query.shape[-1], query.shape[1] // key.shape[1]

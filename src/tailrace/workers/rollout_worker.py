@@ -167,6 +167,9 @@ def native_engine(init: RolloutInit) -> Engine:
     rollout = init.rollout
     if rollout.threads is not None:
         torch.set_num_threads(rollout.threads)
+    device = device_of(init.model)
+    if device.index is not None:
+        torch.cuda.set_device(device)  # Triton and CUDA graphs use the current device
     limits = EngineLimits(
         max_running=rollout.max_running,
         max_length=init.max_length,
@@ -176,7 +179,7 @@ def native_engine(init: RolloutInit) -> Engine:
     return NativeEngine(
         init.checkpoint,
         seed=init.seed,
-        device=device_of(init.model),
+        device=device,
         dtype=getattr(torch, init.model.dtype),
         limits=limits,
         deterministic=rollout.deterministic,

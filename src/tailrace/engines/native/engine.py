@@ -65,7 +65,11 @@ class NativeEngine:
             decoding=decoding,
         )
         self._batcher = self._runners.batcher
-        self.capabilities = replace(CAPABILITIES, tokens_per_step=self._runners.tokens_per_step)
+        self.capabilities = replace(
+            CAPABILITIES,
+            tokens_per_step=self._runners.tokens_per_step,
+            shares_prompts=self._runners.tokens_per_step > 1,
+        )
         self._stops = StopTable(self.architecture.vocab_size)
         self._endings = Endings(self._batcher, self._table, self._stops, decode_text)
         self._live: dict[TrajectoryId, LiveRequest] = {}
@@ -106,7 +110,8 @@ class NativeEngine:
         return [*outputs, *self._finish_ended(self._find_endings(gained))]
 
     def progress(self) -> list[Output]:
-        outputs = [self._take_output(live, None) for live in self._live.values()]
+        unfinished = [live for name, live in self._live.items() if name not in self._ended]
+        outputs = [self._take_output(live, None) for live in unfinished]
         return [output for output in outputs if len(output.segment.tokens)]
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
@@ -130,7 +135,9 @@ class NativeEngine:
             num_preemptions=self._batcher.num_preemptions,
             version=self._version,
             # On a GPU the work goes on after the call has returned, and waiting for it would cost time.
-            prefill=self._runners.meter.work if self._device.type == "cpu" else None,
+            prefill=self._runners.meter.work
+            if self._device.type == "cpu" and not self.capabilities.shares_prompts
+            else None,
         )
 
     @property
@@ -241,7 +248,7 @@ class NativeEngine:
         return outputs
 
     def _interrupt(self, live: LiveRequest) -> Output:
-        """A request that reached its end unseen gives up its last token and generates it again when it is resumed."""
+        """If the request ended unseen, its last token is dropped, and generated again when the request is resumed."""
         if (ending := self._ended.get(live.request.trajectory)) is not None:
             self._batcher.length[ending.slot] = ending.length - 1
         return self._finish(live, Finish.INTERRUPTED)

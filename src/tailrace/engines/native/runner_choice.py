@@ -13,7 +13,7 @@ from tailrace.engines.contract import Unsupported
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import Decoding, EngineLimits
-from tailrace.engines.native.paged.kernel_set import KernelSet
+from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet
 from tailrace.engines.native.paged.kv_pages import PageTable
 from tailrace.engines.native.paged.paged_runner import PagedRunner
 from tailrace.engines.native.paged.reference_kernels import REFERENCE
@@ -63,7 +63,7 @@ def choose_runner(
     pages = PageTable(
         num_slots=limits.max_running, max_length=limits.max_length, num_pages=num_pages, page_size=PAGE_SIZE
     )
-    # The host is one replay behind, so a sequence may be two replays further than it knows.
+    # The host is one replay behind, so a sequence may be two replays further than the host knows.
     paged = Batcher(limits, pages, kv_budget=num_pages * PAGE_SIZE, lookahead=2 * STEPS_PER_REPLAY, is_packed=True)
     return Runners(
         batcher=paged,
@@ -103,4 +103,13 @@ def _obstacle(shape: Architecture, device: torch.device, dtype: torch.dtype, det
         return "the package triton is not installed"
     if shape.head_dim & (shape.head_dim - 1) or shape.head_dim < 16:
         return f"heads have {shape.head_dim} dimensions, Triton kernels need a power of two from 16 on"
-    return None
+    if device.index not in (None, torch.cuda.current_device()):
+        return f"{device} is not the current device of this process"
+    has = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    needs = attention_shared_memory(shape.head_dim, dtype.itemsize)
+    return f"attention needs {needs:,} bytes of shared memory, this GPU has {has:,}" if needs > has else None
+
+
+def attention_shared_memory(head_dim: int, itemsize: int) -> int:
+    """Bytes of shared memory of prefill attention: a block each of queries, keys and values, and their weights."""
+    return (3 * head_dim + QUERY_BLOCK) * QUERY_BLOCK * itemsize + 512

@@ -6,8 +6,8 @@
     device         [ replay 1 ][ replay 2 ][ replay 3 ] ...
 
 The device knows when a request ends (``slot_state.py``), so a request that ended in replay 1 does nothing in replay 2.
-Everything else (seating, prefill, new pages) is queued between two replays and touches only slots that are not
-running or were not written before. Results for a slot that has a new owner since are not taken.
+Everything else (seating, prefill, new pages) is queued between two replays and changes nothing that the running replay
+reads. Results for a slot that has a new owner since are not taken.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _score_kernel(logits, slots, positions, temperature, tops, totals, likeliest
         token = block * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * V + token, mask=token < V, other=float("-inf")).to(tl.float32)
         score = score / tl.load(temperature + tl.load(slots + row))
-        top = tl.max(score, 0)
+        top = tl.maximum(tl.max(score, 0), _NEVER)  # a block may be all -inf
         at = row * tl.num_programs(1) + block
         tl.store(tops + at, top)
         tl.store(totals + at, tl.sum(tl.exp(score - top), 0))
@@ -93,12 +93,18 @@ def _pick_kernel(
         before = tl.sum(tl.where(number < block, mass, 0.0), 0)
         token = block * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * V + token, mask=token < V, other=float("-inf")).to(tl.float32) / heat
-        inner = before + tl.cumsum(tl.exp(score - top), 0)
-        chosen = block * BLOCK + tl.sum(((inner <= wanted) & (token < V)).to(tl.int32), 0)
-        chosen = tl.minimum(chosen, tl.minimum(block * BLOCK + BLOCK, V) - 1)
+        weight = tl.exp(score - top)
+        inner = before + tl.cumsum(weight, 0)
+        num_below = tl.sum(((inner <= wanted) & (token < V)).to(tl.int32), 0)
+        # The sum inside a block is rounded otherwise than the sum over blocks. Where the random number falls between
+        # the two, or beside a token that has no weight, the block's likeliest token is right within rounding.
+        is_between = (num_below >= BLOCK) | (wanted < before)
+        is_between |= tl.sum(tl.where(tl.arange(0, BLOCK) == num_below, weight, 0.0), 0) <= 0.0
+        chosen = tl.where(is_between, tl.load(likeliest + row * NUM_BLOCKS + block), block * BLOCK + num_below)
         if tl.load(is_greedy + slot) != 0:
-            winner = tl.argmax(block_tops, 0)
+            winner = tl.minimum(tl.argmax(block_tops, 0), NUM_BLOCKS - 1)  # the padding may win against NaN
             chosen = tl.load(likeliest + row * NUM_BLOCKS + winner)
+        chosen = tl.minimum(tl.maximum(chosen, 0), V - 1)
         picked = tl.load(logits + row * V + chosen).to(tl.float32) / heat
         tl.store(tokens + row, chosen.to(tl.int64))
         tl.store(logprobs + row, picked - top - tl.log(total))
