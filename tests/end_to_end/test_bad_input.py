@@ -156,7 +156,8 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "unknown built-in recipe": (
         flags("quickstrat"),
         "no recipe 'quickstrat': neither a file nor a built-in recipe"
-        " (long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo)",
+        " (long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo,"
+        " qwen-gpu, smollm2-gpu)",
     ),
     "malformed TOML": (
         recipe("bad.toml", b"seed = \n"),
@@ -179,7 +180,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "model directory that is not there": (
         flags("--model.path", "{tmp}/model"),
         "model '{tmp}/model': there is no such directory; model.path is a directory with a model's files, a "
-        "Hugging Face id or tiny-arith",
+        "Hugging Face id or tiny-arith, smollm2-135m",
     ),
     "model directory without a model": (
         flags("--model.path", "{tmp}"),
