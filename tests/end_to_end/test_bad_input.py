@@ -180,7 +180,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "model directory that is not there": (
         flags("--model.path", "{tmp}/model"),
         "model '{tmp}/model': there is no such directory; model.path is a directory with a model's files, a "
-        "Hugging Face id or tiny-arith, smollm2-135m",
+        "Hugging Face id, or one of tiny-arith, smollm2-135m",
     ),
     "model directory without a model": (
         flags("--model.path", "{tmp}"),

@@ -26,7 +26,7 @@ def resolve_model(name: str) -> Path:
     if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
         raise ValueError(
             f"model {name!r}: there is no such directory; model.path is a directory with a model's files,"
-            f" a Hugging Face id or {_built_in_names()}"
+            f" a Hugging Face id, or one of {_built_in_names()}"
         )
     return _checked(_download(name), name)
 
