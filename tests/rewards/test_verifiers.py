@@ -2,7 +2,32 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.rewards.verifiers import exact_match, load_math_verify
+from tailrace.rewards.verifiers import exact_match, last_number, load_math_verify
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        ("The answer is 7.", 7, 1.0),
+        ("3 + 4", "7", 0.0),  # an expression is not worked out
+        ("3 + 4 = 7", "7", 1.0),
+        ("7, because 3 + 4", "7", 0.0),
+        ("5 - 12", "-12", 0.0),
+        ("5 - 12 = **-7**", "-7", 1.0),
+        ("5 - 12 = \N{MINUS SIGN}7", "-7", 1.0),
+        ("It costs 1,234.50 dollars", "1234.5", 1.0),
+        ("1,234", "234", 0.0),
+        ("I do not know", "7", 0.0),
+        ("#### 42", "a long way #### 42", 1.0),
+    ],
+)
+def test_last_number_compares_the_last_numbers(response: str, answer: object, score: float) -> None:
+    assert last_number(response, answer) == score
+
+
+def test_an_answer_without_a_number_is_an_error_not_a_wrong_response() -> None:
+    with pytest.raises(ValueError, match="has no number"):
+        last_number("7", "seven")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ class RewardSettings(Section):
     functions: Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(_as_tuple)] = Field(
         default=None, min_length=1
     )
-    """Reward functions: `exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
+    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
     `package.module:function`, or tables with `function` and `weight`. The score is the weighted sum. Default: the
     function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
     workers: PositiveInt = 1

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 ANSWER_MARK = "####"
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
+_MINUS = "\N{MINUS SIGN}"
+_NUMBER = re.compile(r"(?:(?<![0-9a-zA-Z_).])-)?(?<![0-9.])(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?")
+"""A number in running text. A minus sign belongs to it unless something stands before it that it is subtracted from."""
 
 
 def exact_match(response: str, answer: object) -> float:
@@ -24,6 +28,21 @@ def exact_match(response: str, answer: object) -> float:
 
 def load_exact_match() -> Callable[..., object]:
     return exact_match
+
+
+def last_number(response: str, answer: object) -> float:
+    """Whether the last number of the response equals the last number of the answer.
+
+    An expression is not worked out: the last number of `3 + 4` is 4.
+    """
+    given, expected = (_NUMBER.findall(text.replace(_MINUS, "-")) for text in (response, str(answer)))
+    if not expected:
+        raise ValueError(f"the answer {answer!r} has no number")
+    return float(bool(given) and _as_decimal(given[-1]) == _as_decimal(expected[-1]))
+
+
+def load_last_number() -> Callable[..., object]:
+    return last_number
 
 
 def load_math_verify() -> Callable[..., object]:
@@ -69,6 +88,7 @@ def load_reasoning_gym() -> Callable[..., object]:
 
 BUILT_IN: dict[str, Callable[[], Callable[..., object]]] = {
     "exact_match": load_exact_match,
+    "last_number": load_last_number,
     "math_verify": load_math_verify,
     "reasoning_gym": load_reasoning_gym,
 }
@@ -84,6 +104,10 @@ def _as_integer(text: str) -> int | str | None:
         return None
     digits = text.lstrip("+-").replace(",", "").lstrip("0") or "0"
     return f"-{digits}" if text.startswith("-") and digits != "0" else digits
+
+
+def _as_decimal(text: str) -> Decimal:
+    return Decimal(text.replace(",", ""))
 
 
 def _as_latex(answer: str) -> str:
