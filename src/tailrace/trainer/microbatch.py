@@ -91,7 +91,7 @@ def collate(
 
     return MicroBatch(
         samples=samples,
-        tree=TreeInput.packed(tree, device) if is_packed else TreeInput.of(tree, device),
+        tree=TreeInput.without_padding(tree, device) if is_packed else TreeInput.of(tree, device),
         targets_N=tensor(np.concatenate([sample.response.tokens for sample in samples]).astype(np.int64)),
         source_N=tensor(np.concatenate(sources)),
         place_N=tensor(np.concatenate(places)),

@@ -3,13 +3,15 @@
 U nodes of a tree of tokens, N response tokens, D hidden width, V vocabulary.
 
 Log-probs are ``log_softmax(logits / temperature)`` in at least fp32. Logits exist only for response tokens, and for
-long batches only a chunk at a time (recomputed in the backward pass), so memory does not grow with N * V.
+long batches only a chunk at a time (recomputed in the backward pass), so memory does not grow with N * V. On CUDA one
+kernel reads log-probs and entropy off the logits (``fused_scores.py``).
 Dropout is off: a forward pass is a function of its input.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -80,6 +82,7 @@ class Network:
         self._autocast = autocast
         self._logits_per_chunk = logits_per_chunk
         self._has_plain_head = _has_plain_head(model)
+        self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
 
     def score(self, micro: MicroBatch) -> TokenScores:
         with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
@@ -107,6 +110,11 @@ class Network:
         )
 
     def _score_logits(self, logits_NV: Tensor, targets_N: Tensor) -> TokenScores:
+        if self._is_fused:
+            from tailrace.trainer import fused_scores  # only GPUs need Triton
+
+            logprobs_N, entropy_N = fused_scores.score(logits_NV, targets_N, self._temperature)
+            return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
         logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / self._temperature
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.no_grad():

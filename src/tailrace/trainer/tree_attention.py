@@ -32,6 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.algorithms.prefix_tree import PrefixTree
 from tailrace.trainer import varlen
+from tailrace.trainer.packed_rows import PackedRows
 
 Nodes = NDArray[np.int64]
 
@@ -70,28 +71,21 @@ class TreeInput:
     """The nodes that serve as keys, row after row, block after block."""
     place_U: Tensor
     """Where each node is among ``queries``."""
-    row_ends: Tensor | None = None
-    """Where rows lie side by side without padding: 0, then where each row ends among ``queries``. There are no blocks
-    then, and ``keys`` are ``queries``."""
-    longest_row: int = 0
+    packed: PackedRows | None = None
+    """Rows side by side without padding. There are no blocks then, and no ``queries``, ``keys`` and ``place_U``."""
 
     @classmethod
-    def packed(cls, tree: PrefixTree, device: torch.device) -> TreeInput:
-        """Rows side by side, for attention that needs no padding (``varlen.py``)."""
-        paths = [tree.paths[leaf] for leaf in tree.leaves]
-        lengths, nodes = [len(path) for path in paths], np.concatenate(paths)
-        queries = torch.from_numpy(nodes).to(device, non_blocking=True)
-        place_U = np.empty(len(tree.tokens_U), np.int64)
-        place_U[nodes] = np.arange(len(nodes))
+    def without_padding(cls, tree: PrefixTree, device: torch.device) -> TreeInput:
+        """For attention that needs no padding (``varlen.py``)."""
+        nothing = torch.empty(0, dtype=torch.int64)
         return cls(
             tokens_U=torch.from_numpy(tree.tokens_U).to(device, non_blocking=True),
             positions_U=torch.from_numpy(tree.positions_U).to(device, non_blocking=True),
             blocks=(),
-            queries=queries,
-            keys=queries,
-            place_U=torch.from_numpy(place_U).to(device, non_blocking=True),
-            row_ends=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)).to(device, non_blocking=True),
-            longest_row=max(lengths),
+            queries=nothing,
+            keys=nothing,
+            place_U=nothing,
+            packed=PackedRows.of(tree, device),
         )
 
     @classmethod
@@ -209,10 +203,9 @@ def _attend(
     given: TreeInput | None = others.pop("tree", None)
     if given is None:
         return cast(tuple[Tensor, None], sdpa_attention_forward(module, query, key, value, attention_mask, **others))
+    if given.packed is not None:
+        return _attend_packed(given.packed, query, key, value, others.get("scaling")), None
     asked, seen, taken = _spread(query, given.queries), _spread(key, given.keys), _spread(value, given.keys)
-    if given.row_ends is not None:
-        attended = varlen.attend(asked, seen, taken, given.row_ends, given.longest_row, others.get("scaling"))
-        return take(attended.flatten(1), given.place_U).view(1, -1, *attended.shape[1:]), None
     found = []
     for block, *rows in given.by_block(asked, seen, taken):
         mask = None if block.mask_BQL is None else block.mask_BQL[:, None]
@@ -220,6 +213,15 @@ def _attend(
         found.append(attended.flatten(0, 1))
     attended = torch.cat(found)
     return take(attended.flatten(1), given.place_U).view(1, -1, *attended.shape[1:]), None
+
+
+def _attend_packed(rows: PackedRows, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    asked, seen, taken = (
+        rows.from_nodes(states.squeeze(0).transpose(0, 1).flatten(1)).unflatten(1, (states.shape[1], -1))
+        for states in varlen.in_its_precision(query, key, value)
+    )
+    attended = varlen.attend(asked, seen, taken, rows.row_ends, rows.longest, scale)
+    return rows.to_nodes(attended.flatten(1)).view(1, -1, *attended.shape[1:])
 
 
 def _spread(states: Tensor, nodes: Tensor) -> Tensor:
