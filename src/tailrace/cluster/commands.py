@@ -1,0 +1,100 @@
+"""Commands: what the scheduler decided. A driver carries them out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.cluster.ids import JobId, NodeGroupId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Base class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place(Command):
+    """The job belongs to this node group from now on."""
+
+    job: JobId
+    group: NodeGroupId
+    shift_s: float
+    """Seconds from now at which its first period begins, so that its phases fall into the free time of the others."""
+    is_dedicated: bool = False
+    """Nobody shares the group with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit(Command):
+    """The job may start. It has its rollout devices."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse(Command):
+    """The job can never run here."""
+
+    job: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload(Command):
+    """Move the job's state out of the devices of its group. Ends in ``TransferMeasured``."""
+
+    job: JobId
+    group: NodeGroupId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Command):
+    """Move the job's state into the devices of its group, after the ``Offload`` before it. Ends in
+    ``TransferMeasured``."""
+
+    job: JobId
+    group: NodeGroupId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch(Command):
+    """Bring the job's state as near to the devices as there is room, while another job computes. Ends in
+    ``TransferMeasured``."""
+
+    job: JobId
+    group: NodeGroupId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantLease(Command):
+    """The job may run this many operations of the phase that it asked for. Ends in ``PhaseEnded``."""
+
+    job: JobId
+    group: NodeGroupId
+    num_operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Command):
+    """The group stays idle for this job until then, unless it asks earlier."""
+
+    job: JobId
+    group: NodeGroupId
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move(Command):
+    """The job belongs to another node group from now on. Its state is loaded there with its next phase."""
+
+    job: JobId
+    source: NodeGroupId
+    target: NodeGroupId
+    shift_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake(Command):
+    """Send ``TimePassed`` at this time. A later ``Wake`` replaces this one."""
+
+    at: float

@@ -1,0 +1,55 @@
+"""What a job needs of a node group, as a pattern that repeats.
+
+A *segment* is a stretch of a period in which the job uses the group: the training phase of one optimizer step, for
+instance. Between segments the group is free for others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    offset_s: float
+    """Seconds from the start of the period."""
+    duration_s: float
+    slack_s: float = 0.0
+    """Seconds by which the segment can be late without making the job slower."""
+
+    @property
+    def end_s(self) -> float:
+        return self.offset_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandTrace:
+    period_s: float
+    segments: tuple[Segment, ...]
+    """In order, without overlap, all within the period."""
+    steps: int = 1
+    """Optimizer steps in one period. Tail batching, for instance, repeats only every five steps."""
+
+    def __post_init__(self) -> None:
+        if self.period_s <= 0 or self.steps < 1 or not self.segments:
+            raise ValueError("a demand trace needs a period above 0, at least one step and at least one segment")
+        ends = [0.0, *(segment.end_s for segment in self.segments)]
+        for segment, end_before in zip(self.segments, ends, strict=False):
+            if segment.offset_s < end_before or segment.duration_s <= 0 or segment.slack_s < 0:
+                raise ValueError(f"segments must follow each other and last longer than 0 s, got {self.segments}")
+        if ends[-1] > self.period_s:
+            raise ValueError(f"the last segment ends at {ends[-1]} s, after the period of {self.period_s} s")
+
+    @property
+    def busy_s(self) -> float:
+        return sum(segment.duration_s for segment in self.segments)
+
+    @property
+    def duty(self) -> float:
+        """Share of the time in which the job uses the group."""
+        return self.busy_s / self.period_s
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of an optimizer step, if the job has the group to itself."""
+        return self.period_s / self.steps

@@ -1,0 +1,52 @@
+"""What a user says about a job, and the stages of its life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailrace.cluster.demand.trace import DemandTrace
+from tailrace.cluster.ids import JobId, TenantId
+
+
+class Stage(StrEnum):
+    """``QUEUED -> (PROFILING ->) RUNNING -> ENDED``. A refused job goes from ``QUEUED`` to ``ENDED``."""
+
+    QUEUED = "queued"
+    PROFILING = "profiling"
+    """Runs alone on a node group, because nothing is known about its phases yet."""
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Size of a job's state on its node group, all nodes together."""
+
+    weights: int = 0
+    optimizer: int = 0
+    """Gradients and the optimizer's state."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    id: JobId
+    train_devices: int
+    """Devices of a node group that the job can train on. It shares groups with jobs of the same number."""
+    rollout_devices: int = 0
+    """Devices that generate responses. They are the job's own as long as it runs."""
+    steps: int = 1
+    """Optimizer steps."""
+    trace: DemandTrace | None = None
+    """Demand known from an earlier run; None: the job is profiled first."""
+    state: StateBytes = StateBytes()
+    tenant: TenantId = TenantId("default")
+
+    @property
+    def alone_s(self) -> float | None:
+        """Seconds that the job takes without sharing; None: not known."""
+        return None if self.trace is None else self.steps * self.trace.step_s
