@@ -95,13 +95,17 @@ class ClusterScenario(Sourced):
         return self.with_jobs(min_steps=num_steps, max_steps=num_steps)
 
     def with_jobs(self, **changes: Any) -> ClusterScenario:
-        return self.model_copy(update={"jobs": self.jobs.model_copy(update=changes)})
+        return self._with("jobs", changes)
 
     def with_cluster(self, **changes: Any) -> ClusterScenario:
-        return self.model_copy(update={"cluster": self.cluster.model_copy(update=changes)})
+        return self._with("cluster", changes)
 
     def with_rules(self, **changes: Any) -> ClusterScenario:
-        return self.model_copy(update={"rules": self.rules.model_copy(update=changes)})
+        return self._with("rules", changes)
+
+    def _with(self, section: str, changes: dict[str, Any]) -> ClusterScenario:
+        data = self.model_dump()
+        return ClusterScenario.model_validate(data | {section: data[section] | changes})
 
     def rules_of(self, name: str) -> ClusterRules:
         """Return the rules that a policy or a variant means. ``ValueError``: there is none of this name."""
