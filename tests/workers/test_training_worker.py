@@ -25,7 +25,6 @@ from tailrace.trainer.batch import Sample
 from tailrace.weights.channel_files import remove_channel
 from tailrace.weights.mapped_file import MappedFile
 from tailrace.weights.shared_memory import WeightReader
-from tailrace.workers.batches import SentSamples, StoredSample, StoredSamples
 from tailrace.workers.messages import (
     Accumulate,
     Accumulated,
@@ -43,6 +42,7 @@ from tailrace.workers.messages import (
     StepFinished,
     TrainingInit,
 )
+from tailrace.workers.sample_transfer import SentSamples, StoredSample, StoredSamples
 from tailrace.workers.training_worker import TrainingWorker
 
 

@@ -17,7 +17,6 @@ from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel_files import remove_channel
-from tailrace.workers.batches import Batch
 from tailrace.workers.messages import (
     POLICY,
     Accumulate,
@@ -34,6 +33,7 @@ from tailrace.workers.messages import (
     TrainingInit,
     TrainingReady,
 )
+from tailrace.workers.sample_transfer import Batch
 
 
 class TrainingAdapter:

@@ -16,8 +16,8 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.store.segment import Logprobs
 from tailrace.weights.address import ChannelAddress
-from tailrace.workers.batches import Batch
 from tailrace.workers.packing import PackedOutputs, pack, unpack
+from tailrace.workers.sample_transfer import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
