@@ -151,6 +151,7 @@ class DeviceSlots(ControlFile):
             return self._memory.open(handle, num_bytes)
         except RuntimeError as error:
             self._check_writer()
+            self._close_opened()
             raise RuntimeError(
                 f"the published weights cannot be opened on the device ({error});"
                 ' trainer.weight_channel = "shared-memory" works without that'

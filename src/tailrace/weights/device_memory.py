@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tailrace.devices import cuda_driver
+from tailrace.weights.layout import align
 
 
 class DeviceMemory(Protocol):
@@ -40,6 +41,8 @@ class DeviceMemory(Protocol):
         ...
 
 
+_SHARED_ALONE = 2 << 20
+"""The driver may put smaller allocations into one block, and a handle always shares the whole block."""
 _exported_here: dict[bytes, int] = {}
 """Handles that this process has exported, and their addresses. The driver lets no process open its own."""
 
@@ -57,7 +60,8 @@ class CudaMemory:
         return str(torch.cuda.get_device_properties(self._device).uuid)
 
     def allocate(self, num_bytes: int) -> Tensor:
-        return cuda_driver.bytes_at(cuda_driver.allocate(num_bytes, self._device), num_bytes, self._device)
+        address = cuda_driver.allocate(align(num_bytes, _SHARED_ALONE), self._device)
+        return cuda_driver.bytes_at(address, num_bytes, self._device)
 
     def free(self, block: Tensor) -> None:
         address = block.data_ptr()
