@@ -219,6 +219,9 @@ class TrainerSettings(Section):
     further response."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc"] = "shared-memory"
+    """How weights get to the rollout: `shared-memory`, or `cuda-ipc` from device to device, with two copies of the
+    weights in device memory; `auto`: `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
 

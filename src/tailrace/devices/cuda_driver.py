@@ -134,10 +134,14 @@ def map_memory(address: int, num_bytes: int, device: torch.device) -> int:
     _call("cuMemCreate", byref(handle), c_size_t(num_bytes), byref(_properties(device)), ctypes.c_ulonglong(0))
     try:
         _call("cuMemMap", c_uint64(address), c_size_t(num_bytes), c_size_t(0), handle, ctypes.c_ulonglong(0))
+    except CudaError:
+        _call("cuMemRelease", handle)
+        raise
+    try:
         access = _Access(location=_Location(_ON_DEVICE, _index(device)), flags=_READ_AND_WRITE)
         _call("cuMemSetAccess", c_uint64(address), c_size_t(num_bytes), byref(access), c_size_t(1))
     except CudaError:
-        _call("cuMemRelease", handle)
+        unmap_memory(address, num_bytes, handle.value, device)
         raise
     return handle.value
 

@@ -2,7 +2,7 @@
 
     controller   driver, coordinator, journal, payload store        (this process)
     rollout-N    one engine each                                     tailrace.workers.rollout_worker
-    training     the trainer; publishes weights in shared memory     tailrace.workers.training_worker
+    training     the trainer; publishes weights                      tailrace.workers.training_worker
     reward-N     reward functions, killable                          tailrace.workers.reward_worker
 
 This file only connects parts: each command goes to the adapter that performs it.

@@ -25,6 +25,7 @@ from tailrace.workers.messages import (
     Generate,
     Pull,
     Pulled,
+    PullFailed,
     Refused,
     Release,
     Released,
@@ -125,6 +126,8 @@ class RolloutAdapter:
                 return ev.InstanceStarted(instance=instance, version=version)
             case Pulled(version=version, seconds=seconds):
                 return ev.WeightsPulled(instance=instance, version=version, seconds=seconds)
+            case PullFailed(reason=reason):
+                return ev.PullFailed(instance=instance, reason=reason)
             case Aborted(lengths=lengths):
                 aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
                 return ev.ResponsesAborted(instance=instance, aborted=aborted)

@@ -17,7 +17,8 @@ from tailrace.core.ids import Version
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
 from tailrace.trainer.trainer import Trainer
-from tailrace.weights.shared_memory import WeightWriter, layout_of
+from tailrace.weights.sinks import create_sink
+from tailrace.weights.two_slots import layout_of
 from tailrace.workers.link import Link
 from tailrace.workers.messages import (
     Accumulate,
@@ -55,11 +56,17 @@ class HeldModel:
         )
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
-        writer = WeightWriter.create_for(init.channel_name, layout_of(self._trainer.named_weights()))
-        self.channel = writer.address
+        sink = create_sink(
+            init.channel_name,
+            layout_of(self._trainer.named_weights()),
+            choice=init.trainer.weight_channel,
+            device=self._trainer.model.device,
+            say=lambda line: print(line, flush=True),
+        )
+        self.channel = sink.address
         self.publishing = Publishing(
             link,
-            writer,
+            sink,
             self._trainer.named_weights,
             model=init.name,
             device=self._trainer.model.device,

@@ -111,7 +111,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Pull the newest weights. Answered by ``Pulled``."""
+    """Pull the newest weights. Answered by ``Pulled`` or ``PullFailed``."""
 
     version: Version
     """Oldest version that is acceptable."""
@@ -122,6 +122,13 @@ class Pull:
 class Pulled:
     version: Version
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFailed:
+    """The channel cannot be read, because its writer has ended or a new writer has not published yet."""
+
+    reason: str
 
 
 POLICY = "policy"
