@@ -72,6 +72,8 @@ class GrantLease(Command):
     job: JobId
     group: NodeGroupId
     num_operations: int
+    lease: int = 0
+    """Number of the lease, counted over all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,8 @@ class PhaseEnded(Event):
     job: JobId
     seconds: float
     failed: bool = False
+    lease: int = 0
+    """Number of the lease; 0: the job's present one. A report about an earlier one is ignored."""
     next_in_s: float | None = None
     """Seconds after which the job expects to ask again; None: not soon."""
 
