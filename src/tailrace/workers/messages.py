@@ -144,6 +144,8 @@ class ModelInit:
     max_steps: int
     seed: int
     channel_name: str
+    is_colocated: bool = False
+    """Rollout and training take turns on the device, so memory that a step has used is given back after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
