@@ -88,8 +88,10 @@ class PagedRunner:
 
     def restore(self) -> None:
         self._memory.restore()
+        # Rows of requests read only positions that were written. Empty rows may read others, and memory may hold NaN:
+        # that would change no result, but zeros cost milliseconds and are as in a new engine.
         for pool in (self._keys, self._values):
-            pool.zero_()  # what the memory held before may be NaN, and plain torch reads a position for empty rows too
+            pool.zero_()
 
     # Between two replays
 
