@@ -62,7 +62,12 @@ def phase_ended(state: ClusterState, event: ev.PhaseEnded, now: float) -> Iterat
     if not job.is_between_operations:
         _complete(job, event, state.rules.drift)
     ended = group.queue.ended(
-        job.id, event.seconds, failed=event.failed, next_in_s=event.next_in_s, now=now, latest=_latest_starts(group, now)
+        job.id,
+        event.seconds,
+        failed=event.failed,
+        next_in_s=event.next_in_s,
+        now=now,
+        latest=_latest_starts(group, now),
     )
     yield from noted(state, ended, now)
 

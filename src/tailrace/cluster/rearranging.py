@@ -151,4 +151,3 @@ def _observed(job: JobRecord) -> DemandTrace | None:
 def _group_of(state: ClusterState, event: ev.NodeLost | ev.NodeReturned) -> GroupRecord | None:
     group = state.group_of_node.get(event.node)
     return None if group is None else state.groups[group]
-

@@ -37,7 +37,7 @@ from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
-    "experiment_name",
+    "experiment_name", "schedule.mps",
 )  # fmt: skip
 """Settings that may differ when a run is continued: none of them changes what is computed."""
 _OURS = (
@@ -223,7 +223,7 @@ def _as_json(settings: Settings) -> dict[str, Any]:
 
 def _differences(mine: Any, theirs: Any, name: str = "") -> list[str]:
     if isinstance(mine, dict) and isinstance(theirs, dict):
-        keys = [key for key in mine.keys() | theirs.keys() if name or key not in _NOT_COMPARED]
         prefix = f"{name}." if name else ""
+        keys = [key for key in mine.keys() | theirs.keys() if prefix + key not in _NOT_COMPARED]
         return [found for key in keys for found in _differences(mine.get(key), theirs.get(key), prefix + key)]
     return [] if mine == theirs else [name]

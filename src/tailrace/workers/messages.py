@@ -30,6 +30,8 @@ class RolloutInit:
     max_length: int
     """Most tokens of a prompt with its response."""
     seed: int
+    is_colocated: bool = False
+    """Whether its memory is released while training runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,8 @@ class ModelInit:
     max_steps: int
     seed: int
     channel_name: str
+    is_colocated: bool = False
+    """Rollout and training take turns on the device, so memory that a step has used is given back after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,6 +210,7 @@ def native_engine(init: RolloutInit) -> Engine:
         deterministic=rollout.deterministic,
         decoding=Decoding(rollout.decoding),
         decode_text=_text_decoder(init.checkpoint),
+        is_colocated=init.is_colocated,
     )
 
 
