@@ -198,6 +198,7 @@ class LocalRun:
             max_steps=self._sources.schedule.max_steps,
             seed=settings.seed,
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
+            releases_memory=settings.schedule.placement == "colocated",
         )
         return TrainingInit(models=(policy,))
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from tailrace.core.ids import Version
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
+from tailrace.trainer.device_memory import release_unused
 from tailrace.trainer.trainer import Trainer
 from tailrace.weights.shared_memory import WeightWriter, layout_of
 from tailrace.workers.link import Link
@@ -64,6 +65,7 @@ class HeldModel:
             model=init.name,
             device=self._trainer.model.device,
         )
+        self._releases_memory = init.releases_memory
         self._step_s = 0.0
         """Seconds that the step in progress took so far."""
         self._refusal: str | None = None
@@ -100,6 +102,8 @@ class HeldModel:
             return
         seconds, self._step_s = self._step_s + time.monotonic() - start, 0.0
         metrics = tuple(result.metrics.items())
+        if self._releases_memory:
+            release_unused(self._trainer.model.device)
         self._link.send(StepFinished(model=self.name, version=result.version, seconds=seconds, metrics=metrics))
 
     def forward(self, message: Forward) -> None:

@@ -144,6 +144,8 @@ class ModelInit:
     max_steps: int
     seed: int
     channel_name: str
+    releases_memory: bool = False
+    """Whether memory that no tensor uses is given back after each step, because rollout needs it then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
