@@ -157,6 +157,8 @@ class RolloutWorker:
         pulled = self._puller.pull(message.channel, message.version)
         self._engine.pull(pulled.weights, pulled.version)
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
+        if torch.cuda.is_initialized():  # for the worker's log
+            print(f"version {pulled.version}: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most", flush=True)
 
 
 def device_of(model: ModelSettings) -> torch.device:
@@ -171,10 +173,10 @@ def native_engine(init: RolloutInit) -> Engine:
     if device.index is not None:
         torch.cuda.set_device(device)  # Triton and CUDA graphs use the current device
     limits = EngineLimits(
-        max_running=rollout.max_running,
+        max_running=rollout.running_limit,
         max_length=init.max_length,
         kv_tokens=rollout.kv_tokens,
-        prefill_chunk=rollout.prefill_chunk,
+        prefill_chunk=rollout.prefill_limit,
     )
     return NativeEngine(
         init.checkpoint,
@@ -190,7 +192,7 @@ def native_engine(init: RolloutInit) -> Engine:
 
 def replay_engine(init: RolloutInit) -> Engine:
     assert init.rollout.from_run is not None
-    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.max_running)
+    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.running_limit)
 
 
 _ENGINES = {"native": native_engine, "replay": replay_engine}
