@@ -8,8 +8,8 @@ from tailrace.runtime.memory.activations import Activations, logits_bytes, micro
 from tailrace.store.model_shape import ModelShape
 
 CONTEXT_BYTES = 2**29
-"""What a process takes before its first tensor. On CUDA: the driver's context, loaded kernels and library workspaces,
-0.4 to 0.6 GiB on current cards. On a CPU: Python with torch and Transformers."""
+"""What a process takes before its first tensor: assumed, not measured. On CUDA: the driver's context, loaded kernels
+and library workspaces. On a CPU: Python with torch and Transformers."""
 CHANNEL_SLOTS = 2
 """Versions that a weight channel holds (``weights/channel.py``)."""
 BYTES_PER_TRUNCATED_LOGIT = 40
