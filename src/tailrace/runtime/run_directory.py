@@ -33,6 +33,7 @@ from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
 from tailrace.observe.journal.journal_file import DamagedJournal, check_format
 from tailrace.observe.journal.journal_segments import end_of
+from tailrace.runtime.memory.card_defaults import FROM_CARD
 from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
@@ -108,6 +109,10 @@ class RunDirectory:
     def has_begun(self) -> bool:
         """Whether a run in this directory has handled an event. If not, its settings may still change."""
         return end_of(self.journal) > 0
+
+    def stored_settings(self) -> dict[str, Any] | None:
+        """The settings that the run in this directory began with; None: it has not begun."""
+        return self._read(self.config) if self.has_begun else None
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
@@ -226,4 +231,5 @@ def _differences(mine: Any, theirs: Any, name: str = "") -> list[str]:
         prefix = f"{name}." if name else ""
         keys = [key for key in mine.keys() | theirs.keys() if prefix + key not in _NOT_COMPARED]
         return [found for key in keys for found in _differences(mine.get(key), theirs.get(key), prefix + key)]
-    return [] if mine == theirs else [name]
+    # A number that is left to the card is the one that the run began with.
+    return [] if mine == theirs or (mine is None and name in FROM_CARD) else [name]

@@ -22,6 +22,7 @@ from tailrace.observe.journal.journal_file import DamagedJournal
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import check_loggers
 from tailrace.runtime.local import LocalRun
+from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.mps import Sharing, gpu_sharing
 from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
@@ -86,7 +87,10 @@ def carry_out(
             say(f"this run is finished: {stored['reason']}")
         else:
             directory.add_inputs(inputs or {})
-            sources = _prepare(settings)
+            settings, line = card_defaults.resolve(settings, directory.stored_settings())
+            sources = prepare(settings)
+            if line is not None:
+                say(line)
             directory.begin(settings, sources.fingerprints)
             stored = _run(settings, directory, sources, say, conclude)
             _keep_outcome(stored, directory)
@@ -98,7 +102,7 @@ def carry_out(
         directory.close()
 
 
-def _prepare(settings: Settings) -> Sources:
+def prepare(settings: Settings) -> Sources:
     """Read and check everything the run needs, before anything is written to the run directory."""
     try:
         check_loggers(settings.logger)

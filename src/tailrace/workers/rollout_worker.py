@@ -172,6 +172,8 @@ class RolloutWorker:
         self._engine.pull(pulled.weights, pulled.version)
         self._is_released, self._num_failed_pulls = False, 0
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
+        if torch.cuda.is_initialized():  # for the worker's log
+            print(f"version {pulled.version}: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most", flush=True)
 
     def _fail_pull(self, error: Exception) -> None:
         """Report a pull that failed, and leave the engine as it was before."""
@@ -196,10 +198,10 @@ def native_engine(init: RolloutInit) -> Engine:
     if device.index is not None:
         torch.cuda.set_device(device)  # Triton and CUDA graphs use the current device
     limits = EngineLimits(
-        max_running=rollout.max_running,
+        max_running=rollout.running_limit,
         max_length=init.max_length,
         kv_tokens=rollout.kv_tokens,
-        prefill_chunk=rollout.prefill_chunk,
+        prefill_chunk=rollout.prefill_limit,
     )
     return NativeEngine(
         init.checkpoint,
@@ -216,7 +218,7 @@ def native_engine(init: RolloutInit) -> Engine:
 
 def replay_engine(init: RolloutInit) -> Engine:
     assert init.rollout.from_run is not None
-    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.max_running)
+    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.running_limit)
 
 
 _ENGINES = {"native": native_engine, "replay": replay_engine}
