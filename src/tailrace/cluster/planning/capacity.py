@@ -25,7 +25,7 @@ class CapacityProfile:
         for node in range(self._size - 1, 0, -1):
             least[node] = min(least[2 * node], least[2 * node + 1])
         self._least = least
-        self._added = [0] * self._size
+        self._added = [0] * (2 * self._size)
 
     def add(self, start: int, count: int, amount: int) -> None:
         """Add ``amount`` to ``count`` slots from ``start``, across the seam if need be."""
@@ -65,17 +65,22 @@ class CapacityProfile:
         least, added = self._least, self._added
         left, right = self._size + low, self._size + high + 1
         while left ^ right != 1:
-            for node in (left ^ 1 if not left & 1 else 0, right ^ 1 if right & 1 else 0):
-                if node:
-                    least[node] += amount
-                    if node < self._size:
-                        added[node] += amount
+            if not left & 1:
+                least[left + 1] += amount
+                added[left + 1] += amount
+            if right & 1:
+                least[right - 1] += amount
+                added[right - 1] += amount
             left, right = left >> 1, right >> 1
-            least[left] = min(least[2 * left], least[2 * left + 1]) + added[left]
-            least[right] = min(least[2 * right], least[2 * right + 1]) + added[right]
+            # Not ``min``: calls cost more than the rest of the loop.
+            first, second = least[2 * left], least[2 * left + 1]
+            least[left] = (first if first < second else second) + added[left]
+            first, second = least[2 * right], least[2 * right + 1]
+            least[right] = (first if first < second else second) + added[right]
         while left > 1:
             left >>= 1
-            least[left] = min(least[2 * left], least[2 * left + 1]) + added[left]
+            first, second = least[2 * left], least[2 * left + 1]
+            least[left] = (first if first < second else second) + added[left]
 
     def _minimum(self, low: int, high: int) -> int:
         least, added = self._least, self._added

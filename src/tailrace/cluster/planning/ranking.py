@@ -67,10 +67,11 @@ def is_commensurate(period: int, other: int) -> bool:
 
 def has_room(timetable: Timetable, group: NodeGroupId, footprint: Footprint, rules: ClusterRules) -> bool:
     """Whether the group is there and may have one more job with this duty. Phases are not fitted."""
+    plan = timetable.plan(group)
     return (
-        not timetable.is_lost(group)
-        and timetable.num_jobs(group) < rules.max_jobs_per_group
-        and timetable.duty(group) + footprint.duty <= rules.max_duty + _DUTY_ROUNDING
+        len(plan.reservations) < rules.max_jobs_per_group
+        and plan.duty + footprint.duty <= rules.max_duty + _DUTY_ROUNDING
+        and not plan.is_lost
     )
 
 
@@ -127,16 +128,16 @@ class _Search:
         self._start = start_slot % footprint.num_slots
         self._guard = math.ceil(rules.guard_s / rules.slot_s)
         self._found: list[Candidate] = []
-        self._least_cost = math.inf
+        self._last_worth = footprint.period - 1
+        """A shift above which no group can be better than the best one found."""
 
     def try_group(self, group: NodeGroupId, bound: int, counts: SearchCounts) -> None:
         """Look for the group's least shift. Give up where even without interference it would not be the best."""
-        last = self._last_worth()
-        if bound > last:
+        if bound > self._last_worth:
             counts.no_capacity += 1
             return
         busy = self._timetable.busy(group)
-        shift = least_shift(busy, self._footprint, self._start, at_least=bound, at_most=last)
+        shift = least_shift(busy, self._footprint, self._start, at_least=bound, at_most=self._last_worth)
         if shift is None:
             counts.no_fit += 1
             return
@@ -145,7 +146,9 @@ class _Search:
         disturbance = interference(placement, self._timetable.residents(group), self._guard)
         candidate = Candidate(group=group, shift=shift, placement=placement, interference=disturbance)
         self._found.append(candidate)
-        self._least_cost = min(self._least_cost, self._cost(candidate))
+        # One bucket and one slot more than needed, so that rounding does no harm.
+        beyond_s = self._cost(candidate) + self._rules.bucket_s
+        self._last_worth = min(self._last_worth, math.ceil(beyond_s / self._rules.slot_s) + 1)
 
     def best(self) -> Candidate | None:
         """Compare what was found, one criterion after the other."""
@@ -160,14 +163,6 @@ class _Search:
             least = min(values)
             left = [candidate for candidate, value in zip(left, values, strict=True) if value == least]
         return min(left, key=lambda candidate: candidate.group, default=None)
-
-    def _last_worth(self) -> int:
-        """A shift above which no group can be the best. One bucket more than needed, so that rounding does no harm."""
-        last = self._footprint.period - 1
-        if self._least_cost == math.inf:
-            return last
-        rules = self._rules
-        return min(last, math.ceil((self._least_cost + rules.bucket_s) / rules.slot_s) + 1)
 
     def _cost(self, candidate: Candidate) -> float:
         rules = self._rules

@@ -29,23 +29,27 @@ class Reservation:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Row:
-    """One node group."""
+class GroupPlan:
+    """One node group. Only the timetable changes it."""
 
     num_nodes: int
     busy: IntervalSet
     reservations: dict[JobId, Reservation] = field(default_factory=dict)
     duty: float = 0.0
+    """Duty of all its jobs together."""
     is_lost: bool = False
 
 
 class Timetable:
     def __init__(self, groups: Iterable[NodeGroup], num_slots: int) -> None:
         self.num_slots = num_slots
-        self._rows = {group.id: _Row(num_nodes=len(group.nodes), busy=IntervalSet(num_slots)) for group in groups}
+        self._rows = {group.id: GroupPlan(num_nodes=len(group.nodes), busy=IntervalSet(num_slots)) for group in groups}
         self.profile = CapacityProfile(num_slots, sum(row.num_nodes for row in self._rows.values()))
         self._group_of: dict[JobId, NodeGroupId] = {}
         self._num_made = 0
+
+    def plan(self, group: NodeGroupId) -> GroupPlan:
+        return self._rows[group]
 
     def busy(self, group: NodeGroupId) -> IntervalSet:
         """The group's busy slots. To be read only."""
@@ -119,14 +123,14 @@ class Timetable:
             row.is_lost = False
             self._count_free(row, row.num_nodes)
 
-    def _count_free(self, row: _Row, amount: int) -> None:
+    def _count_free(self, row: GroupPlan, amount: int) -> None:
         for window in row.busy.free_windows():
             self.profile.add(*window, amount)
 
     def check(self) -> None:
         free = [0] * self.num_slots
         for group, row in self._rows.items():
-            self._check_row(group, row)
+            self._check_plan(group, row)
             if not row.is_lost:
                 for start, count in row.busy.free_windows():
                     for slot in range(start, start + count):
@@ -134,7 +138,7 @@ class Timetable:
         assert self.profile.values() == free, "the capacity profile differs from a recount"
         assert self._group_of == {job: group for group, row in self._rows.items() for job in row.reservations}
 
-    def _check_row(self, group: NodeGroupId, row: _Row) -> None:
+    def _check_plan(self, group: NodeGroupId, row: GroupPlan) -> None:
         row.busy.check()
         uses = Counter(
             slot % self.num_slots
@@ -150,5 +154,5 @@ class Timetable:
         assert row.duty == _duty(row), f"{group}: duty differs from a recount"
 
 
-def _duty(row: _Row) -> float:
+def _duty(row: GroupPlan) -> float:
     return math.fsum(reservation.placement.footprint.duty for reservation in row.reservations.values())
