@@ -19,19 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.engines.contract import Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import Decoding, EngineLimits
 
-SHAPES = {
-    "135M": (49152, 576, 1536, 30, 9, 3),
-    "1.5B": (151936, 1536, 8960, 28, 12, 2),
-    "7B": (152064, 3584, 18944, 28, 28, 4),
-}
-"""Vocabulary, hidden size, inner size, layers, heads, key/value heads: SmolLM2-135M, Qwen2.5-1.5B and Qwen2.5-7B."""
 PROMPT_TOKENS = 64
 
 
@@ -63,22 +57,6 @@ def _settle(engine: NativeEngine) -> None:
         torch.cuda.synchronize()
 
 
-def save_model(name: str, dtype: torch.dtype, folder: str, device: str) -> None:
-    vocabulary, hidden, inner, layers, heads, kv_heads = SHAPES[name]
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-    with torch.device(device):
-        LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
-
-
 def measure(engine: NativeEngine, batch: int, length: int) -> dict[str, float]:
     first = run(engine, batch, min(32, length), 0)
     seconds = min(run(engine, batch, length, number) for number in (1, 2))
@@ -106,7 +84,7 @@ def main() -> None:
     )
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        save_model(options.shape, dtype, folder, options.device)
+        save_random_model(options.shape, Path(folder), dtype=dtype, device=options.device)
         engine = NativeEngine(
             Path(folder),
             seed=0,

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailrace.core.collection.groups import begin
+from tailrace.core.collection.group_changes import begin
 from tailrace.core.commands import Command, Submit
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet import planning

@@ -45,6 +45,8 @@ def main() -> int:
             ["simulated.py", *common, *seeds, "--json", "simulated.json"],
             ["simulated_staleflow.py", *common, *seeds, "--sweeps", "--json", "simulated_staleflow.json"],
             ["simulated_staleflow.py", *common, *GRID, "--json", "simulated_staleflow_grid.json"],
+            ["april_variations.py", *seeds, "--json", "april_variations.json"],
+            ["staleflow_checks.py", *common, "--json", "staleflow_checks.json"],
         ]
     if options.full_size:
         size = ["--scale", "8", "--seeds", "1"]

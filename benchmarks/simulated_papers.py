@@ -73,10 +73,7 @@ def _tail_batching(size: str, alone: float, streamed: float) -> list[Row]:
     ]
 
 
-UNEXPLAINED = (
-    "unexplained: KV reads 16 times dearer still give 1.64, and lengths with the paper's own spreads 1.69,"
-    " so neither of the two is the cause"
-)
+UNEXPLAINED = "unexplained; the table of variations below says what moves it"
 GRPO, DAPO = "april_8b_grpo", "april_8b_dapo"
 ROWS = (
     *_tail_batching("7B/8k", 1.30, 2.01),
@@ -114,7 +111,7 @@ ROWS = (
         figure=lambda by: by["active-partial"].versions_max,
         scenario=GRPO,
         schedules=("active-partial",),
-        remark="the cap over the tokens of one step",
+        remark="a response as long as the cap is generated during so many steps",
     ),
     Row(
         name="active partial, DAPO: rollout throughput over waves",

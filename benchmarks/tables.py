@@ -36,6 +36,12 @@ def papers(result: Result) -> list[str]:
     return table(["", "paper", "simulated", "difference"], rows)
 
 
+def variations(result: Result) -> list[str]:
+    low, high = result["settings"]["paper"]
+    rows = [[row["name"], shown_range(row["gain"])] for row in result["rows"]]
+    return table(["active partial, GRPO", "throughput over `sync`"], [["the paper", f"{low:.2f} to {high:.2f}"], *rows])
+
+
 def grid(result: Result) -> list[str]:
     rows = []
     for row in result.get("grid", ()):
@@ -108,6 +114,23 @@ def steady(result: Result) -> list[str]:
     ]
 
 
+def windows(result: Result) -> list[str]:
+    rows = [
+        [f"{row['cell']}@3", *(f"{lead['short']:.2f}, {lead['long']:.2f}" for lead in row["lead_over"].values())]
+        for row in result["windows"]
+    ]
+    return table(["cell", *(f"over `{name}`" for name in result["windows"][0]["lead_over"])], rows)
+
+
+def splits(result: Result) -> list[str]:
+    rows = [
+        [f"`{row['schedule']}`", *(f"{speed:,}" for speed in row["tokens_per_s"].values())]
+        for row in result["splits_at_40k"]
+    ]
+    shares = result["splits_at_40k"][0]["tokens_per_s"]
+    return table(["tokens/s at 40k", *(f"share for rollout {share}" for share in shares)], rows)
+
+
 def sweeps(result: Result) -> list[str]:
     rows = [
         [
@@ -125,12 +148,15 @@ def sweeps(result: Result) -> list[str]:
 
 TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "papers": ("simulated.json", papers),
+    "april variations": ("april_variations.json", variations),
     "grid": ("simulated.json", grid),
     "orderings": ("simulated.json", orderings),
     "staleflow leads": ("simulated_staleflow.json", leads),
     "staleflow grid": ("simulated_staleflow_grid.json", leads_on_grid),
     "staleflow speeds": ("simulated_staleflow.json", speeds),
     "staleflow steady": ("simulated_staleflow_grid.json", steady),
+    "staleflow windows": ("staleflow_checks.json", windows),
+    "staleflow splits": ("staleflow_checks.json", splits),
     "staleflow sweeps": ("simulated_staleflow.json", sweeps),
     "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
 }

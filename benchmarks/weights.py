@@ -39,7 +39,8 @@ from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished
 from tailrace.weights.channel_files import MEMORY_DIRECTORY
 from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import WeightReader, WeightWriter, layout_of
+from tailrace.weights.shared_memory import create, open_reader
+from tailrace.weights.two_slots import WeightWriter, layout_of
 
 SHAPES = {"embedding": (500, 512), "norm": (512,), **{f"layer.{i}": (181, 512) for i in range(8)}, "scale": (2112,)}
 NUM_PARAMETERS = sum(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -74,7 +75,7 @@ def push(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -
 def pull(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -> None:
     torch.set_num_threads(1)
     ready.release()
-    reader, found, newest = WeightReader.open(path), {"pulls": 0, "torn": 0, "refused": 0, "went_back": 0}, -1
+    reader, found, newest = open_reader(path), {"pulls": 0, "torn": 0, "refused": 0, "went_back": 0}, -1
     while not stop.is_set():
         try:
             version, weights = reader.fetch_whole(Version(0))
@@ -139,7 +140,7 @@ def stage() -> Iterator[Stage]:
     directory = MEMORY_DIRECTORY if MEMORY_DIRECTORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=directory) as folder:
         path = Path(folder) / "weights"
-        WeightWriter.create(path, layout_of(parameters(0).items()))
+        create(path, layout_of(parameters(0).items()))
         yield Stage(path)
 
 
@@ -183,7 +184,7 @@ def pusher_killed(times: int, pullers: int, rng: random.Random) -> dict[str, Any
     with stage() as on:
         WeightWriter(MappedFile(on.path, writable=True)).publish(Version(0), parameters(0).items())
         on.start(pull, pullers)
-        file, reader = MappedFile(on.path, writable=False), WeightReader.open(on.path)
+        file, reader = MappedFile(on.path, writable=False), open_reader(on.path)
         for kill in range(times):
             process, generation = on.start(push), file.begun
             while file.begun == generation and process.is_alive():

@@ -61,7 +61,7 @@ STAGES: tuple[Stage, ...] = (
         "0.04",
         ("-m", "not slow", "tests/core", WITHOUT_TORCH, *(f"--ignore=tests/core/test_{name}.py" for name in QUICK)),
     ),
-    ("0", ("tests/sim/test_simulation.py", "tests/sim/test_schedules.py")),
+    ("0", ("tests/sim/test_simulation.py", "tests/sim/test_named_schedule.py")),
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),
     ("0.1", tuple(f"tests/core/test_{name}.py" for name in HISTORIES)),
 )

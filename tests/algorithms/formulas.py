@@ -108,9 +108,9 @@ def k3(new: float, reference: float) -> float:
     return ratio - 1 - math.log(ratio)
 
 
-def value_loss(value: float, old: float, target: float, *, clip: float) -> float:
-    """max((V - R)^2, (clip(V, old - c, old + c) - R)^2) / 2."""
-    return max((value - target) ** 2, (limited(value, old - clip, old + clip) - target) ** 2) / 2
+def value_loss(value: float, target: float) -> float:
+    """(V - R)^2 / 2."""
+    return (value - target) ** 2 / 2
 
 
 # Corrections: the weights of a response's tokens, from r = pi_old / pi_behaviour at each.

@@ -100,11 +100,11 @@ def _gae() -> list[float]:
 
 
 def _value_loss() -> list[float]:
-    rows = zip(_masked(VALUES), _masked(OLD), _masked(RETURNS), strict=True)
+    rows = zip(_masked(VALUES), _masked(RETURNS), strict=True)
     return [
-        formulas.value_loss(value, old, target, clip=0.5)
+        formulas.value_loss(value, target)
         for row in rows
-        for value, old, target in zip(*map(formulas.kept, row), strict=True)
+        for value, target in zip(*map(formulas.kept, row), strict=True)
     ]
 
 

@@ -59,8 +59,7 @@ def term(reference: Reference) -> Tensor:
         case "k3":
             return kl.k3(new, old)[MASK]
         case "value loss":
-            found = values.clipped_value_loss(tensor(given.VALUES), old, tensor(given.RETURNS), value_clip=0.5)
-            return found.loss_BT[MASK]
+            return values.value_loss(tensor(given.VALUES), tensor(given.RETURNS))[MASK]
         case "overlong penalty":
             return soft_penalty(torch.tensor(given.LENGTHS), max_length=50, buffer_length=20)
         case mode:

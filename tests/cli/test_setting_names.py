@@ -13,7 +13,7 @@ from tailrace.cli.main import main
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["train", "quickstart", "--dry-run", *arguments]) == 0
     printed = capsys.readouterr()
-    assert printed.err == ""
+    assert printed.err.startswith("train: ")  # the plan begins: there was no hint
     settings: dict[str, Any] = json.loads(printed.out)
     return settings
 

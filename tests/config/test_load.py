@@ -107,6 +107,10 @@ def test_every_setting_says_what_it_means() -> None:
             "algorithm.overlong.buffer_length (600) is longer than rollout.max_response_length (512)",
         ),
         ({"rollout": {"deterministic": True}, "model": {"dtype": "bfloat16"}}, "needs model.dtype 'float32'"),
+        (
+            {"trainer": {"weight_channel": "cuda-ipc"}, "model": {"device": "cpu"}},
+            "needs a GPU, but model.device is 'cpu'",
+        ),
     ],
 )
 def test_a_refusal_says_what_to_change(data: dict[str, object], words: str) -> None:

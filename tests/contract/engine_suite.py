@@ -401,6 +401,58 @@ def test_a_released_engine_needs_restore_and_weights_before_work(
     assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
 
 
+def test_a_restored_engine_samples_the_same_tokens_again_and_again(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    engine = make_engine()
+    if not engine.capabilities.releases_memory:
+        return
+    requests = [make_request(index, member, budget=20 + 5 * member) for index in range(3) for member in range(4)]
+    before = {name: found.tokens.tolist() for name, found in generate(engine, requests).items()}
+    for version in (1, 3, 5):
+        engine.release()
+        engine.restore()
+        engine.pull(parts(engine, weights), Version(version))
+        generate(engine, requests)
+        engine.release()
+        engine.restore()
+        engine.pull(parts(engine, reference_model.state_dict()), Version(version + 1))
+        again = {name: found.tokens.tolist() for name, found in generate(engine, requests).items()}
+        assert again == before
+
+
+def test_releasing_or_restoring_twice_changes_nothing(
+    make_engine: MakeEngine, reference_model: PreTrainedModel
+) -> None:
+    engine = make_engine()
+    if not engine.capabilities.releases_memory:
+        return
+    before = generate(engine, [make_request()])
+    for call in (engine.restore, engine.release, engine.release, engine.restore, engine.restore):
+        call()
+    engine.pull(parts(engine, reference_model.state_dict()), Version(1))
+    after = generate(engine, [make_request()])
+    assert [found.tokens.tolist() for found in after.values()] == [found.tokens.tolist() for found in before.values()]
+
+
+def test_memory_may_be_released_after_an_abort_in_the_middle_of_work(
+    make_engine: MakeEngine, reference_model: PreTrainedModel
+) -> None:
+    engine = make_engine()
+    if not engine.capabilities.releases_memory:
+        return
+    aborted = [make_request(index, budget=100) for index in range(4)]
+    engine.submit(aborted)
+    for _ in range(3):
+        engine.step()
+    engine.abort([request.trajectory for request in aborted])
+    engine.release()
+    engine.restore()
+    engine.pull(parts(engine, reference_model.state_dict()), Version(1))
+    requests = [make_request(9, member) for member in range(4)]
+    assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+
+
 def test_memory_is_not_released_under_live_requests(make_engine: MakeEngine) -> None:
     engine = make_engine()
     if not engine.capabilities.releases_memory:

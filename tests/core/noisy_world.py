@@ -71,7 +71,9 @@ class NoisyWorld(World):
             self.tell(overtaken)
 
     def answer(self, command: do.Command) -> None:
-        if isinstance(command, do.PullWeights) and self.rng.random() < self.noise:
+        if isinstance(command, do.PullWeights) and self.rng.random() < self.noise / 2:
+            self.say(command.instance, ev.PullFailed(instance=command.instance, reason="no writer"))
+        elif isinstance(command, do.PullWeights) and self.rng.random() < self.noise:
             held = self.versions[command.instance]
             self.say(command.instance, ev.WeightsPulled(instance=command.instance, version=held, seconds=0.1))
         else:

@@ -187,6 +187,31 @@ def test_an_instance_that_pulled_older_weights_than_asked_for_is_asked_again(cha
     until(world, lambda: world.verdict is not None)
 
 
+@pytest.mark.parametrize("is_trainer_first", [True, False])
+def test_an_instance_whose_pull_failed_pulls_once_the_restarted_trainer_has_published(is_trainer_first: bool) -> None:
+    """The news of the failure may come before or after the news that the trainer is lost."""
+    world = started(num_instances=1)
+    until(world, lambda: any(isinstance(command, do.PullWeights) for command in world.open))
+    asked = next(command for command in world.open if isinstance(command, do.PullWeights))
+    failed = world.signed(ev.PullFailed(instance=I0, reason="the process has ended"))
+    world.open.remove(asked)
+    if is_trainer_first:
+        world.lose_trainer()
+        world.tell(failed)
+        answer = world.entries[-1].commands
+        assert not any(isinstance(command, do.PullWeights | do.Submit) for command in answer), (
+            "nothing is there to pull"
+        )
+    else:
+        world.tell(failed)
+        assert asked in world.entries[-1].commands
+    until(world, lambda: world.versions[I0] == asked.version)
+    assert_refused(world, failed)
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
 def run(case: Case, noise: float) -> None:
     rng = random.Random(case.seed)
     world = NoisyWorld(case.schedule, rng, num_prompts=NUM_PROMPTS, noise=noise, trouble=case.trouble)

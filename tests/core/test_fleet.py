@@ -11,13 +11,13 @@ import pytest
 from core.histories import I0
 from core.world import World
 from tailrace.core import commands as do
-from tailrace.core.collection.groups import begin
+from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.rounds import next_round
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import CoreError
-from tailrace.core.fleet.dispatching import dispatch, give
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.policy import Claims, FleetView, Route, WaitingGroup
+from tailrace.core.fleet.submitting import dispatch, give
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.ledger.admission import Admission

@@ -10,7 +10,7 @@ import pytest
 from core.histories import I0, History, history, started, tail_batching
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.collection.groups import begin
+from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.rounds import is_within_quota, next_round, shares
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish

@@ -12,7 +12,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection.filtering import FilteredShare
-from tailrace.core.collection.groups import begin
+from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.rounds import next_round
 from tailrace.core.collection.rules import request_prompts
 from tailrace.core.ids import GroupId, TrajectoryId

@@ -12,6 +12,7 @@ back until a step is trained, and asking for more is useless.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Leftovers, Limits, Schedule
+from tailrace.core.schedule import EpochEnd, Leftovers, Limits, Schedule
 
 SIZES = [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4), (3, 6)]
 
@@ -119,3 +120,17 @@ def test_as_many_prompts_as_may_be_in_use_are_enough(batch_size: int, launch_pro
     for seed in range(3):
         world = SlowTrainer(schedule, random.Random(seed), num_prompts=num_prompts, checks=False)
         assert world.run().is_complete
+
+
+@pytest.mark.parametrize(("batch_size", "launch_prompts", "rounds_ahead"), CASES)
+def test_while_every_prompt_of_the_data_set_is_unfinished_none_is_requested(
+    batch_size: int, launch_prompts: int, rounds_ahead: int
+) -> None:
+    """With `flush` a pass may be as small as one round. A round that begins ahead of training then finds every prompt
+    in a batch that is not trained yet, and has to wait for a step."""
+    carried = tail_batching(batch_size, launch_prompts, rounds_ahead, 0)
+    schedule = replace(carried, epoch_end=EpochEnd.FLUSH, epoch_size=launch_prompts)
+    for seed in range(3):
+        world = SlowTrainer(schedule, random.Random(seed), num_prompts=launch_prompts, checks=False)
+        assert world.run().is_complete
+        assert len(world.trained) == schedule.max_steps

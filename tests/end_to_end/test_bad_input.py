@@ -27,6 +27,7 @@ from tailrace.cli.main import main
 from tailrace.config.load import SettingsError, load
 from tailrace.core.journal import FORMAT
 from tailrace.data.models import resolve_model
+from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import parse_architecture, weight_shapes
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.parameters import allocate, list_destinations
@@ -450,7 +451,7 @@ def test_the_weights_that_are_looked_for_are_those_the_engine_fills(
     sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 4}
     switches = {"tie_word_embeddings": is_tied, "attention_bias": has_biases, "mlp_bias": has_biases}
     shape = parse_architecture({"model_type": family, "num_attention_heads": 2} | sizes | switches)
-    parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)
+    parameters = allocate(shape, StorageMemory(torch.device("cpu")), dtype=torch.float32)
     layout = engine_layout(shape, "float32")
     assert sorted(weight_shapes(shape)) == sorted(piece.parameter for piece in layout.pieces)
     found = list_destinations(parameters, shape)

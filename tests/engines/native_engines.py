@@ -25,6 +25,7 @@ def _maker(model: Path, device: str, decoding: Decoding) -> Callable[..., Native
         *, max_running: int = 8, max_length: int = 160, kv_tokens: int | None = None, **options: Any
     ) -> NativeEngine:
         limits = EngineLimits(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens)
+        options.setdefault("is_colocated", True)  # so that release and restore are tested where they are hardest
         return NativeEngine(model, seed=0, limits=limits, device=device, decoding=decoding, **options)
 
     return make

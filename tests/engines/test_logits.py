@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from engines.rollouts import VOCAB_SIZE, save_random_model
+from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.checkpoint import CheckpointTensors
@@ -73,7 +74,7 @@ CONFIGS = {
 
 def load_model(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Model:
     shape = read_architecture(checkpoint)
-    parameters = allocate(shape, device=CPU, dtype=dtype)
+    parameters = allocate(shape, StorageMemory(CPU), dtype=dtype)
     Filling(parameters, shape).fill(CheckpointTensors(checkpoint))
     return Model(shape, parameters, max_length=LENGTH)
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engines.test_logits import native_logits
+from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import parse_architecture
 from tailrace.engines.native.model import Model
 from tailrace.engines.native.parameters import Filling, allocate
@@ -30,7 +31,7 @@ def test_logits_of_smollm2_equal_those_of_transformers() -> None:
     tokens = torch.randint(0, reference.config.vocab_size, (24,), generator=torch.Generator().manual_seed(0))
     expected = reference(tokens[None]).logits[0]
     shape = parse_architecture(reference.config.to_dict() | {"quantization_config": None})
-    parameters = allocate(shape, device=torch.device("cpu"), dtype=torch.float32)
+    parameters = allocate(shape, StorageMemory(torch.device("cpu")), dtype=torch.float32)
     Filling(parameters, shape).fill(reference.state_dict())
     found = native_logits(Model(shape, parameters, max_length=40), tokens, num_prefilled=12, chunk=7)
     torch.testing.assert_close(found, expected[12:], atol=1e-4, rtol=0)

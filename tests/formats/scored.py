@@ -11,7 +11,7 @@ from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.data.training import TrainingPrompts
 from tailrace.rewards.assignment import RewardAssignment
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.score_task import ScoreResult, ScoreTask
 from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.reward_pool import RewardPool
 

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.rewards.binding import RewardFunction
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import labels
 from tailrace.rewards.verifiers import exact_match
 

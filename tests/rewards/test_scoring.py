@@ -9,7 +9,7 @@ import torch
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.rewards.scoring import InvalidScore, Scorer, read_score
 
 TASK = ScoreTask(trajectory=TrajectoryId(GroupId("train", 0, 1), 0), row={"prompt": "p", "answer": "2"}, response="2")

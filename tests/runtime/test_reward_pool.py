@@ -15,7 +15,7 @@ import pytest
 from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult, ScoreTask
+from tailrace.rewards.score_task import ScoreResult, ScoreTask
 from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.reward_pool import RewardPool
 

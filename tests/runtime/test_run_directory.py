@@ -62,6 +62,13 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         RunDirectory.open(Settings.model_validate({"output_dir": tmp_path, "seed": 1, "rollout": {"temperature": 0.5}}))
 
 
+def test_a_run_may_be_continued_with_another_way_to_share_the_gpu(tmp_path: Path) -> None:
+    for mps in ("auto", "never"):
+        begin(Settings.model_validate({"output_dir": tmp_path, "schedule": {"mps": mps}}))
+    with pytest.raises(SettingsError, match=r"other settings \(schedule\.placement\)"):
+        begin(Settings.model_validate({"output_dir": tmp_path, "schedule": {"placement": "colocated"}}))
+
+
 @pytest.mark.parametrize(("line", "which"), [("{}", "no format number"), ('{"format":1}', "format 1")])
 def test_a_run_whose_journal_has_another_format_is_not_continued(tmp_path: Path, line: str, which: str) -> None:
     begin(Settings(output_dir=tmp_path))

@@ -5,7 +5,7 @@ import asyncio
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult
+from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.score_batcher import ScoreBatcher
 
 

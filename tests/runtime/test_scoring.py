@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.runtime.score_batcher import ScoreBatcher
 from tailrace.runtime.scoring import Scoring
 from tailrace.runtime.work_thread import WorkThread

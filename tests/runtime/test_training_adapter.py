@@ -15,7 +15,6 @@ from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerSpec
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
-from tailrace.workers.batches import SentSamples
 from tailrace.workers.messages import (
     Accumulate,
     Accumulated,
@@ -31,6 +30,7 @@ from tailrace.workers.messages import (
     TrainingInit,
     TrainingReady,
 )
+from tailrace.workers.sample_transfer import SentSamples
 
 
 @dataclass

@@ -18,8 +18,8 @@ from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
-from tailrace.workers.batches import SentSamples
 from tailrace.workers.messages import ModelInit, TrainingInit
+from tailrace.workers.sample_transfer import SentSamples
 
 
 class Launcher(ThreadLauncher):

@@ -17,10 +17,10 @@ from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
+from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.observations import Observations
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
-from tailrace.sim.schedules import schedule_of
 
 MACHINE = Machine(
     prompt_length=20,

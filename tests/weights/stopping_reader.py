@@ -1,6 +1,7 @@
 """A reader process that is stopped, as by SIGSTOP from outside, in the middle of its first pull.
 
-Its argument is the path of a channel file. For each of two pulls it prints the version and the values it got.
+Its arguments are the name of a kind of channel and the path of a channel file. For each of two pulls it prints the
+version and the values it got.
 """
 
 from __future__ import annotations
@@ -11,25 +12,17 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from tailrace.core.ids import Version
-from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import WeightReader
+from weights.channel_kinds import make_kind
 
 
-class StopsInTheMiddle(MappedFile):
-    has_stopped = False
-
-    def tensor_bytes(self, generation: int, index: int) -> np.ndarray:
-        if index == 1 and not self.has_stopped:  # the first tensor has been copied
-            self.has_stopped = True
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return super().tensor_bytes(generation, index)
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 if __name__ == "__main__":
-    reader = WeightReader(StopsInTheMiddle(Path(sys.argv[1]), writable=False))
+    name, path = sys.argv[1:]
+    reader = make_kind(name).meddled_reader(Path(path), stop)
     for _ in range(2):
         version, weights = reader.fetch_whole(Version(0))
         print(

@@ -16,9 +16,10 @@ from tailrace.weights.converter import cut
 from tailrace.weights.mapped_file import MappedFile
 from tailrace.weights.puller import Puller
 from tailrace.weights.sharding import Box, Heads, Holding, Parameter, Scheme, Split, holdings, volume
-from tailrace.weights.shared_memory import WeightReader, WeightWriter, layout_of
+from tailrace.weights.shared_memory import create
 from tailrace.weights.sources import open_source
 from tailrace.weights.transfer_plan import Slice, Transfer
+from tailrace.weights.two_slots import layout_of
 from weights.models import are_equal, parameters, values
 
 HEADS = Heads(num_query=4, num_kv=2, size=2)
@@ -84,7 +85,7 @@ class RecordingOpener:
 
 
 def publish(path: Path, version: int, sent: dict[str, Tensor]) -> ChannelAddress:
-    writer = WeightWriter.create(path, layout_of(sent.items()))
+    writer = create(path, layout_of(sent.items()))
     writer.publish(Version(version), sent.items())
     return writer.address
 
@@ -173,7 +174,7 @@ def test_a_source_is_opened_once_per_address_and_closed_when_the_address_changes
 
 
 def test_an_address_of_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="kind 'pigeon'; known kinds: shared memory"):
+    with pytest.raises(ValueError, match="kind 'pigeon'; known kinds: shared memory, CUDA IPC"):
         open_source(ChannelAddress(kind="pigeon", location="roof"))
 
 
@@ -184,15 +185,3 @@ def test_changed_bytes_of_a_tensor_that_is_fetched_in_part_are_noticed(tmp_path:
     MappedFile(tmp_path / "w", writable=True).tensor_bytes(1, 0)[3] ^= 1
     with pytest.raises(CorruptWeights, match="differ from their checksums"):
         Puller([first], open_source).pull(address, Version(0))
-
-
-def test_a_part_is_a_copy(tmp_path: Path) -> None:
-    sent = {"a": torch.arange(12.0).view(3, 4)}
-    writer = WeightWriter.create(tmp_path / "w", layout_of(sent.items()))
-    writer.publish(Version(0), sent.items())
-    reader = WeightReader.open(tmp_path / "w")
-    wanted = Slice("a", ((1, 3), (1, 2)))
-    _, found = reader.fetch(Version(0), [Transfer(slice=wanted, sender="parameter server", receiver="engine")])
-    for version in (1, 2):
-        writer.publish(Version(version), [("a", torch.zeros(3, 4))])
-    assert found[wanted].tolist() == [[5.0], [9.0]]

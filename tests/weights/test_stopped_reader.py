@@ -14,19 +14,21 @@ from pathlib import Path
 import pytest
 
 from tailrace.core.ids import Version
-from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import WeightWriter, layout_of
 from tailrace.weights.slot_locks import RETRY_S, ReaderWait
+from tailrace.weights.two_slots import WeightWriter, layout_of
+from weights.channel_kinds import make_kind
 from weights.contents import weights
 from weights.virtual_time import VirtualTime
+from weights.writer_process import with_tests_on_path
 
 READER = Path(__file__).with_name("stopping_reader.py")
 LIMIT_S = 30.0
 
 
 @contextlib.contextmanager
-def stopped_reader(path: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, str(READER), str(path)], stdout=subprocess.PIPE, text=True) as process:
+def stopped_reader(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(READER), kind, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=with_tests_on_path()) as process:
         try:
             _, status = os.waitpid(process.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
@@ -35,9 +37,13 @@ def stopped_reader(path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.fixture(params=["shared memory", "device memory in files"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    WeightWriter.create(tmp_path / "w", layout_of(weights(0)))
     return tmp_path / "w"
 
 
@@ -47,16 +53,16 @@ def time() -> VirtualTime:
 
 
 @pytest.fixture
-def writer(path: Path, time: VirtualTime) -> WeightWriter:
-    file = MappedFile(path, writable=True)
+def writer(kind: str, path: Path, time: VirtualTime) -> WeightWriter:
+    file = make_kind(kind).file(path, layout_of(weights(0)))
     return WeightWriter(file, ReaderWait(file.locks, limit_s=LIMIT_S, now=time.now, sleep=time.sleep))
 
 
 def test_a_stopped_reader_costs_one_wait_in_all_and_reads_again_when_it_continues(
-    path: Path, writer: WeightWriter, time: VirtualTime
+    kind: str, path: Path, writer: WeightWriter, time: VirtualTime
 ) -> None:
     writer.publish(Version(0), weights(0))
-    with stopped_reader(path) as process:
+    with stopped_reader(kind, path) as process:
         writer.publish(Version(1), weights(1))
         assert time.seconds == 0, "it reads the other slot"
         for version in range(2, 8):
@@ -69,10 +75,10 @@ def test_a_stopped_reader_costs_one_wait_in_all_and_reads_again_when_it_continue
 
 
 def test_a_stopped_reader_that_is_killed_costs_no_further_wait(
-    path: Path, writer: WeightWriter, time: VirtualTime
+    kind: str, path: Path, writer: WeightWriter, time: VirtualTime
 ) -> None:
     writer.publish(Version(0), weights(0))
-    with stopped_reader(path):
+    with stopped_reader(kind, path):
         writer.publish(Version(1), weights(1))
     for version in range(2, 8):
         writer.publish(Version(version), weights(version))

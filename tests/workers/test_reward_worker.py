@@ -10,7 +10,7 @@ import pytest
 from store.test_payload_store import segment, trajectory
 from tailrace.data.models import resolve_model
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
-from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, ScoreStarted

@@ -10,10 +10,22 @@ from tailrace.config.settings import ModelSettings, RolloutSettings
 from tailrace.core.ids import Version
 from tailrace.data.models import resolve_model
 from tailrace.engines.native.checkpoint import CheckpointTensors
-from tailrace.weights.address import ChannelAddress
-from tailrace.weights.shared_memory import WeightWriter, layout_of
-from tailrace.workers.messages import Abort, Aborted, Generate, Pull, Pulled, Report, RolloutInit
-from tailrace.workers.rollout_worker import RolloutWorker, make_engine
+from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
+from tailrace.weights.shared_memory import create
+from tailrace.weights.two_slots import layout_of
+from tailrace.workers.messages import (
+    Abort,
+    Aborted,
+    Generate,
+    Pull,
+    Pulled,
+    PullFailed,
+    Release,
+    Released,
+    Report,
+    RolloutInit,
+)
+from tailrace.workers.rollout_worker import MAX_FAILED_PULLS, RolloutWorker, make_engine
 
 
 class WaitsForEver(Exception):
@@ -50,7 +62,7 @@ def make_init(rollout: RolloutSettings) -> RolloutInit:
 
 def publish(path: Path, version: int) -> ChannelAddress:
     weights = CheckpointTensors(resolve_model("tiny-arith"))
-    writer = WeightWriter.create(path, layout_of(weights.items()))
+    writer = create(path, layout_of(weights.items()))
     writer.publish(Version(version), weights.items())
     return writer.address
 
@@ -79,3 +91,32 @@ def test_a_worker_pulls_from_the_address_that_each_message_names(tmp_path: Path)
     with pytest.raises(WaitsForEver):
         RolloutWorker(link, init, make_engine(init)).run()  # type: ignore[arg-type]
     assert [message.version for message in link.sent if isinstance(message, Pulled)] == [3, 1]
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_pull_without_a_channel_fails_and_the_next_one_succeeds(tmp_path: Path, is_released: bool) -> None:
+    """The trainer has ended, or was restarted and has not published yet; then it has."""
+    weights = CheckpointTensors(resolve_model("tiny-arith"))
+    empty = create(tmp_path / "empty", layout_of(weights.items()))
+    missing = ChannelAddress(kind=SHARED_MEMORY, location=str(tmp_path / "missing"))
+    channels = (missing, empty.address, publish(tmp_path / "there", 2))
+    pulls = [Pull(version=Version(1), channel=channel) for channel in channels]
+    init = make_init(RolloutSettings(threads=1, max_running=4, progress_interval_s=1000.0))
+    request = make_request(0, prompt=random_prompt(0, 4) % 8, budget=40, forced_length=2)
+    link = Script(*([Release()] if is_released else []), *pulls, Generate(requests=(request,)))
+    with pytest.raises(WaitsForEver):
+        RolloutWorker(link, init, make_engine(init), sleep=lambda _: None).run()
+    answers = [message for message in link.sent if not isinstance(message, Released)]
+    assert [type(message) for message in answers] == [PullFailed, PullFailed, Pulled, Report]
+    assert answers[1] == PullFailed(reason="version 1 is not published; the channel holds none yet")
+    assert [output.segment.version for output in answers[-1].outputs] == [2]  # type: ignore[attr-defined]
+
+
+def test_a_worker_whose_pulls_fail_without_end_ends_with_the_reason(tmp_path: Path) -> None:
+    missing = ChannelAddress(kind=SHARED_MEMORY, location=str(tmp_path / "missing"))
+    link = Script(*[Pull(version=Version(1), channel=missing)] * 100)
+    init = make_init(RolloutSettings(threads=1, max_running=4))
+    pauses: list[float] = []
+    with pytest.raises(FileNotFoundError, match="missing"):
+        RolloutWorker(link, init, make_engine(init), sleep=pauses.append).run()
+    assert len(link.sent) == len(pauses) == MAX_FAILED_PULLS

@@ -24,8 +24,7 @@ from tailrace.store.segment import Response, Segment
 from tailrace.trainer.batch import Sample
 from tailrace.weights.channel_files import remove_channel
 from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import WeightReader
-from tailrace.workers.batches import SentSamples, StoredSample, StoredSamples
+from tailrace.weights.shared_memory import open_reader
 from tailrace.workers.messages import (
     Accumulate,
     Accumulated,
@@ -43,6 +42,7 @@ from tailrace.workers.messages import (
     StepFinished,
     TrainingInit,
 )
+from tailrace.workers.sample_transfer import SentSamples, StoredSample, StoredSamples
 from tailrace.workers.training_worker import TrainingWorker
 
 
@@ -163,7 +163,7 @@ def test_a_version_is_pushed_while_the_next_step_adds_up_and_before_it_changes_t
     held.end_read(1)
     training.join()
     assert heard.order()[-4:] == [(Saved, 2), (Accumulated, 2), (Published, 2), (StepFinished, 3)]
-    version, pulled = WeightReader.open(Path(worker.models["policy"].channel.location)).fetch_whole(Version(2))
+    version, pulled = open_reader(Path(worker.models["policy"].channel.location)).fetch_whole(Version(2))
     assert version == 2
     assert all(torch.equal(before[name], tensor) for name, tensor in pulled.items())
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights(worker).items())

@@ -22,13 +22,6 @@ class Judgement:
     returns_BT: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueLoss:
-    loss_BT: Tensor
-    is_clipped_BT: Tensor
-    """Where the clip decided, so the token has no gradient."""
-
-
 def gae(scores_B: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, lam: float) -> Judgement:
     """Advantages and returns in fp64, without gradient, zero at masked tokens."""
     # A sum of thousands of differences: in fp32 equal returns would come out different.
@@ -46,8 +39,7 @@ def gae(scores_B: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, l
     return Judgement(advantages_BT=advantages_BT, returns_BT=advantages_BT + values_BT)
 
 
-def clipped_value_loss(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, *, value_clip: float) -> ValueLoss:
-    """Half the squared error, no smaller than that of a prediction at most ``value_clip`` from the old one."""
-    limited_BT = old_values_BT + (values_BT - old_values_BT).clamp(-value_clip, value_clip)
-    plain_BT, clipped_BT = (values_BT - returns_BT) ** 2, (limited_BT - returns_BT) ** 2
-    return ValueLoss(loss_BT=0.5 * torch.maximum(plain_BT, clipped_BT), is_clipped_BT=(clipped_BT > plain_BT).detach())
+def value_loss(values_BT: Tensor, returns_BT: Tensor) -> Tensor:
+    """Half the squared error of each token. PPO's clip around the old values is left out: a batch is trained in one
+    optimizer step, so the old values are the current ones and the clip would change nothing."""
+    return 0.5 * (values_BT - returns_BT) ** 2

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from tailrace.cli import compare, doctor, export, profile, replay, report, rollout, simulate, train, version
+from tailrace.cli import bench, compare, doctor, export, profile, replay, report, rollout, simulate, train, version
 
 
 class Verb(Protocol):
@@ -25,6 +25,7 @@ _VERBS: dict[str, Verb] = {
     "rollout": rollout,
     "compare": compare,
     "profile": profile,
+    "bench": bench,
     "simulate": simulate,
     "replay": replay,
     "report": report,

@@ -29,7 +29,7 @@ _RECIPE = "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gsp
 def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None:
     """Add the recipe and all settings. ``or_else``: what the verb accepts besides a recipe, for its help."""
     parser.add_argument("recipe", help=_RECIPE + or_else)
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved settings and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check and print the settings, and stop")
     settings = parser.add_argument_group(
         "settings",
         "Each overrides the recipe. Values are written as YAML. The section may be omitted if the name is unique.",
@@ -60,7 +60,11 @@ def _other_names() -> list[str]:
 
 
 def carry_out(
-    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Settings], run: Callable[[Settings], Result]
+    options: argparse.Namespace,
+    rest: Sequence[str],
+    load: Callable[[], Settings],
+    run: Callable[[Settings], Result],
+    check: Callable[[Settings], Settings] | None = None,
 ) -> int:
     def run_and_report(settings: Settings) -> int:
         result = run(settings)
@@ -68,18 +72,25 @@ def carry_out(
             _report(result.directory)
         return result.exit_code
 
-    return begin(options, rest, load, run_and_report)
+    return begin(options, rest, load, run_and_report, check)
 
 
 def begin(
-    options: argparse.Namespace, rest: Sequence[str], load: Callable[[], Loaded], run: Callable[[Loaded], int]
+    options: argparse.Namespace,
+    rest: Sequence[str],
+    load: Callable[[], Loaded],
+    run: Callable[[Loaded], int],
+    check: Callable[[Loaded], Loaded] | None = None,
 ) -> int:
-    """Load the settings, run, and return the exit status. Wrong settings and missing packages are printed."""
+    """Load the settings, run, and return the exit status. Wrong settings and missing packages are printed.
+
+    ``check``: what a dry run does besides. It returns the settings to print.
+    """
     try:
         refuse_unknown(rest)
         settings = load()
         if options.dry_run:
-            print(to_json(settings, indent=2).decode())
+            print(to_json(settings if check is None else check(settings), indent=2).decode())
             return 0
         return run(settings)
     except SettingsError as error:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tailrace.core.journal import encode
 from tailrace.observe.schedules import schedule_table
+from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_scenario
-from tailrace.sim.schedules import schedule_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

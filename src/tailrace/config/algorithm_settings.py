@@ -78,8 +78,6 @@ class AlgorithmSettings(Section):
     """`gae`: lambda. At 1 advantages are computed from the score, at 0 from the critic's next value."""
     critic_learning_rate: PositiveFloat = 1e-5
     """`gae`: peak learning rate of the critic. Warm-up and schedule are those of the policy."""
-    value_clip: PositiveFloat = 0.5
-    """`gae`: clip range of the critic's loss. It has no effect as long as a batch is trained in one optimizer step."""
 
     @property
     def clip(self) -> Range:

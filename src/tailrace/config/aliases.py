@@ -4,7 +4,7 @@
   own system gives it; `-` and `_` are the same.
 * A setting may be given once: an alias beside the setting itself, or two aliases of it, is an error.
 * A name is here only if it means the same thing in the same unit wherever it is used. `batch_size` and
-  `train_batch_size`, say, count prompts in one system and responses in another, so they are not.
+  `train_batch_size`, say, count prompts in one system and responses in another, so they are not accepted.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class AliasClash(ValueError):
 
 
 def canonical_names(values: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values under the dotted names used here, and a hint for each alias. Unknown names are kept as they are."""
+    """Return the values under our dotted names, and a hint for each alias. Unknown names are kept as they are."""
     found: dict[str, Any] = {}
     origin: dict[str, str] = {}
     hints: list[str] = []
@@ -171,7 +171,7 @@ def _meaning(name: str, known: Collection[str]) -> str:
 
 
 def advice(name: str) -> str | None:
-    """What to write instead of another system's name that is not an alias; None if nothing is known about it."""
+    """Return what to write instead of another system's name that is not an alias; None if nothing is known about it."""
     return _ADVICE.get(_bare(name))
 
 
@@ -180,7 +180,7 @@ def _bare(name: str) -> str:
 
 
 def flatten(section: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every setting in a tree. A setting whose value is a table counts as one value."""
+    """Return (dotted name, value) of every setting in a tree. A setting whose value is a table counts as one value."""
     for key, value in section.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and value and name not in known:

@@ -90,7 +90,7 @@ class ScheduleOverrides(Protocol):
 
 
 def resolved(overrides: ScheduleOverrides) -> Preset:
-    """The preset, with every override that was given."""
+    """Return the preset with the given overrides applied."""
     given: dict[str, Any] = {
         name: getattr(overrides, name)
         for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
@@ -109,7 +109,7 @@ def resolved(overrides: ScheduleOverrides) -> Preset:
 def schedule_fields(
     preset: Preset, *, batch_size: int, group_size: int, trial_factors: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return the fields of a ``Schedule`` that a preset decides, but for ``coordination``: see ``strategies``."""
+    """Return the fields of a ``Schedule`` that a preset decides, except ``coordination`` (see ``strategies``)."""
     sizes = {"batch_size": batch_size, "group_size": group_size}
     launch_prompts, launch_responses = launch_sizes(preset, **sizes)
     return {

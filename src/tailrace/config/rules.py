@@ -97,4 +97,16 @@ def _halves(settings: Settings) -> Iterator[str]:
         yield "schedule.num_prompts is read by `tailrace rollout` only; for training set schedule.max_steps"
 
 
-_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (_evaluation, _learning, _clipping, _engine, _halves)
+def _weights(settings: Settings) -> Iterator[str]:
+    if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
+        yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
+
+
+_RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
+    _evaluation,
+    _learning,
+    _clipping,
+    _engine,
+    _halves,
+    _weights,
+)

@@ -149,13 +149,15 @@ class RolloutSettings(SamplingSettings):
     from_run: Path | None = None
     """Use the saved responses of this run directory instead of generating new ones. The directory comes from
     `tailrace rollout`, or from a training run with `keep_rollouts`."""
-    max_running: PositiveInt = 128
-    """Most responses an instance generates at the same time."""
+    max_running: PositiveInt | None = None
+    """Most responses an instance generates at the same time. Default: on a GPU as many as the schedule starts, at most
+    1024 and no more than its memory allows; on a CPU 128."""
     kv_tokens: PositiveInt | None = None
     """Size of an instance's KV cache in tokens. When it is full, the response that started last is preempted: its KV
-    cache is freed, and recomputed later. Default: room for `max_running / 2` responses of full length."""
-    prefill_chunk: PositiveInt = 512
-    """Most tokens that an instance prefills in one step."""
+    cache is freed, and recomputed later. Default: on a GPU room for `max_running` responses of full length, or what its
+    memory allows; on a CPU room for `max_running / 2`."""
+    prefill_chunk: PositiveInt | None = None
+    """Most tokens that an instance prefills in one step. Default: 8192 on a GPU, 512 on a CPU."""
     decoding: Literal["auto", "plain", "paged"] = "auto"
     """How the native engine decodes. `plain`: one token at a time in plain torch. `paged`: several tokens at a time,
     with the KV cache in pages, on a GPU as CUDA graphs of Triton kernels. `auto`: `paged` on a GPU if possible."""
@@ -168,6 +170,16 @@ class RolloutSettings(SamplingSettings):
     """Least seconds between two reports of unfinished responses. Grows with load, up to 5 s: all instances together
     report at most 512 responses per second."""
     costs: CostSettings = CostSettings()
+
+    @property
+    def running_limit(self) -> int:
+        """`max_running`, or its default on a CPU."""
+        return self.max_running or 128
+
+    @property
+    def prefill_limit(self) -> int:
+        """`prefill_chunk`, or its default on a CPU."""
+        return self.prefill_chunk or 512
 
 
 class RewardFunctionSettings(Section):
@@ -214,13 +226,21 @@ class TrainerSettings(Section):
     """How the learning rate changes after warm-up."""
     max_grad_norm: PositiveFloat = 1.0
     """Gradients are scaled down to this norm if theirs is larger."""
-    max_tokens_per_gpu: PositiveInt = 16384
+    max_tokens_per_gpu: PositiveInt | None = None
     """Most tokens of a micro-batch. A prefix that several responses share counts fully once, and as a quarter for each
-    further response."""
+    further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc"] = "shared-memory"
+    """How weights get to the rollout: `shared-memory`, or `cuda-ipc` from device to device, with two copies of the
+    weights in device memory; `auto`: `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
+
+    @property
+    def token_limit(self) -> int:
+        """`max_tokens_per_gpu`, or its default on a CPU."""
+        return self.max_tokens_per_gpu or 16384
 
 
 class LimitSettings(Section):

@@ -96,7 +96,7 @@ class ReleaseMemory(Command):
 class PullWeights(Command):
     """Load a published version into an idle instance, which takes its memory again if it was released.
 
-    Ends in ``WeightsPulled`` or ``InstanceLost``.
+    Ends in ``WeightsPulled``, ``PullFailed`` or ``InstanceLost``.
     """
 
     instance: InstanceId

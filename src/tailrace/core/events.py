@@ -255,6 +255,13 @@ class WeightsPulled(InstanceEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PullFailed(InstanceEvent):
+    """The instance could not pull: the published weights were lost with the trainer. Answers ``PullWeights``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """The checkpoint is complete on disk. Answers ``SaveCheckpoint``."""
 

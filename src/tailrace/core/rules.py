@@ -76,6 +76,7 @@ HANDLERS: dict[type[ev.Event], Handler] = {
     ev.RolloutReported: fleet_facts.rollout_reported,
     ev.ResponsesAborted: fleet_facts.responses_aborted,
     ev.WeightsPulled: fleet_facts.weights_pulled,
+    ev.PullFailed: fleet_facts.pull_failed,
     ev.MemoryReleased: fleet_facts.memory_released,
     ev.CostsMeasured: fleet_facts.costs_measured,
     ev.ResponsesScored: rewards_facts.responses_scored,

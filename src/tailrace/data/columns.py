@@ -79,7 +79,7 @@ class Columns:
         return self.prompt == "prompt" and self.answer in (None, "answer")
 
     def canonical(self, row: Row, place: str) -> dict[str, object]:
-        """The row with `prompt` and `answer`; `ValueError` with the place if the row lacks one."""
+        """Return the row with `prompt` and `answer`. Raise `ValueError`, which names the place, if it lacks one."""
         prompt = _as_chat(_at(row, self.prompt))
         if prompt is _MISSING:
             raise ValueError(f"{place}: there is no {self.prompt!r}; the row has {', '.join(row) or 'nothing'}")
@@ -91,7 +91,7 @@ class Columns:
 
 
 def _at(row: object, dotted: str) -> object:
-    """The value under a name or a dotted path. A column whose name contains dots is found first."""
+    """Return the value under a name or a dotted path. A column whose name contains dots is found first."""
     if isinstance(row, dict) and dotted in row:
         return row[dotted]
     head, _, rest = dotted.partition(".")
@@ -101,7 +101,7 @@ def _at(row: object, dotted: str) -> object:
 
 
 def _first_that_fits(names: Iterable[str], row: Row) -> str | None:
-    """The first of these columns that exists. Skips conversations that end with a reply: they are not prompts."""
+    """Return the first of these columns that exists. A conversation that ends with a reply is no prompt: skip it."""
     for name in names:
         value = _at(row, name)
         ends_with_reply = name == "messages" and _last_role(_as_chat(value)) == _ASSISTANT

@@ -1,8 +1,8 @@
 """The few calls of the CUDA driver that torch does not offer: memory that another process can open, and addresses whose
 memory comes and goes.
 
-Each function is one or two calls of ``libcuda`` and raises ``CudaError`` if the driver refuses. Addresses are plain
-integers; ``bytes_at`` makes a tensor of one.
+Each function is one or two calls of ``libcuda``. If the driver refuses, it raises ``CudaError``, or
+``torch.OutOfMemoryError`` if memory is short. Addresses are plain integers; ``bytes_at`` makes a tensor of one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _READ_AND_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _RECOMMENDED = 1  # CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+_CAN_MAP = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CudaError(RuntimeError):
@@ -106,6 +108,17 @@ def close_exported(address: int, device: torch.device) -> None:
 # Addresses whose memory comes and goes
 
 
+def can_map(device: torch.device) -> bool:
+    """Whether the functions below work on this device."""
+    try:
+        _use(device)
+        found = c_int()
+        _call("cuDeviceGetAttribute", byref(found), c_int(_CAN_MAP), c_int(_index(device)))
+    except CudaError:
+        return False
+    return bool(found.value)
+
+
 def granularity(device: torch.device) -> int:
     """Sizes of physical memory are multiples of this."""
     _use(device)
@@ -134,10 +147,14 @@ def map_memory(address: int, num_bytes: int, device: torch.device) -> int:
     _call("cuMemCreate", byref(handle), c_size_t(num_bytes), byref(_properties(device)), ctypes.c_ulonglong(0))
     try:
         _call("cuMemMap", c_uint64(address), c_size_t(num_bytes), c_size_t(0), handle, ctypes.c_ulonglong(0))
+    except RuntimeError:
+        _call("cuMemRelease", handle)
+        raise
+    try:
         access = _Access(location=_Location(_ON_DEVICE, _index(device)), flags=_READ_AND_WRITE)
         _call("cuMemSetAccess", c_uint64(address), c_size_t(num_bytes), byref(access), c_size_t(1))
-    except CudaError:
-        _call("cuMemRelease", handle)
+    except RuntimeError:
+        unmap_memory(address, num_bytes, handle.value, device)
         raise
     return handle.value
 
@@ -183,4 +200,5 @@ def _call(name: str, *arguments: Any) -> None:
     if code:
         text = c_char_p()
         _driver().cuGetErrorString(code, byref(text))
-        raise CudaError(f"{name}: {text.value.decode() if text.value else f'error {code}'}")
+        kind = torch.OutOfMemoryError if code == _OUT_OF_MEMORY else CudaError
+        raise kind(f"{name}: {text.value.decode() if text.value else f'error {code}'}")

@@ -15,7 +15,7 @@ from typing import Self
 
 from tailrace.config.settings import DataSourceSettings, EvalSetSettings, Settings
 from tailrace.data.prompts import Prompt, PromptSet
-from tailrace.rewards.outcome import RewardUse
+from tailrace.rewards.score_task import RewardUse
 from tailrace.rewards.scoring import labels
 from tailrace.rewards.verifiers import BUILT_IN
 

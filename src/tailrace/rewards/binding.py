@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Self
 
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.shapes import Shape, shape_of
 from tailrace.rewards.verifiers import BUILT_IN
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.binding import RewardFunction
-from tailrace.rewards.outcome import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.rewards.shapes import NotApplicable
 
 _MAX_TRACEBACKS = 20

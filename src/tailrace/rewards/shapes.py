@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 
 RESPONSE_NAMES = ("response", "completion", "solution_str")
 ANSWER_NAMES = ("answer", "ground_truth", "label", "solution", "reference")

@@ -12,13 +12,13 @@ from tailrace.data.order import Order
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
 from tailrace.rewards.assignment import RewardAssignment
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Tokens
 from tailrace.trainer.batch import Sample
-from tailrace.workers.batches import SentSamples, StoredSample, StoredSamples
 from tailrace.workers.reward_tasks import SentTokens, StoredTokens, TokenTask
+from tailrace.workers.sample_transfer import SentSamples, StoredSample, StoredSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

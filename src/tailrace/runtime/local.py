@@ -2,7 +2,7 @@
 
     controller   driver, coordinator, journal, payload store        (this process)
     rollout-N    one engine each                                     tailrace.workers.rollout_worker
-    training     the trainer; publishes weights in shared memory     tailrace.workers.training_worker
+    training     the trainer; publishes weights                      tailrace.workers.training_worker
     reward-N     reward functions, killable                          tailrace.workers.reward_worker
 
 This file only connects parts: each command goes to the adapter that performs it.
@@ -33,6 +33,7 @@ from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.driver import Driver
+from tailrace.runtime.mps import Sharing
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
@@ -65,9 +66,13 @@ class LocalRun:
         store: PayloadStore,
         say: Say,
         launch: Launcher,
+        sharing: Sharing,
     ) -> None:
-        """``launch`` starts the workers."""
+        """``launch`` starts the workers. ``sharing``: how they share a GPU."""
         self._settings, self._directory, self._sources, self._launch = settings, directory, sources, launch
+        self._sharing = sharing
+        self._checks: set[asyncio.Future[None]] = set()
+        """Checks of the GPU after a worker was lost."""
         self._store, self._catalogue = store, sources.catalogue(store)
         checkpoints = self._checkpoints = CheckpointFolder(directory.checkpoints, keep=settings.keep_checkpoints)
         checkpoints.repair()
@@ -104,13 +109,14 @@ class LocalRun:
         return RolloutDisplay(schedule, say, past=self._past.tail)
 
     def _make_workers(self) -> None:
-        settings, launch, post = self._settings, self._launch, self._driver.post
+        settings, launch, post = self._settings, self._launch, self._post
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=settings.model,
             rollout=settings.rollout,
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
+            is_colocated=settings.schedule.placement == "colocated",
         )
         self._training = TrainingAdapter(
             launch=launch,
@@ -118,6 +124,7 @@ class LocalRun:
             post=post,
             on_saved=self._complete,
             work=self._batches.do,
+            env=self._sharing.training,
         )
         self._rollouts = RolloutAdapter(
             init,
@@ -127,6 +134,7 @@ class LocalRun:
             store=self._store,
             post=post,
             work=self._payload,
+            env=self._sharing.rollout,
         )
         scores = ScoreBatcher(post)
         self._rewards = RewardPool(
@@ -198,8 +206,28 @@ class LocalRun:
             max_steps=self._sources.schedule.max_steps,
             seed=settings.seed,
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
+            is_colocated=settings.schedule.placement == "colocated",
         )
         return TrainingInit(models=(policy,))
+
+    def _post(self, event: ev.Event) -> None:
+        is_faulty = self._sharing.is_faulty
+        if is_faulty is None or not isinstance(event, ev.InstanceLost | ev.TrainerLost):
+            self._driver.post(event)
+            return
+        check = asyncio.ensure_future(self._post_loss(event, is_faulty))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _post_loss(self, lost: ev.Event, is_faulty: Callable[[], bool]) -> None:
+        """If the lost worker has left the GPU unusable for new workers, end the others before any is started again."""
+        try:
+            if await asyncio.to_thread(is_faulty):
+                self._display.say("the MPS server has failed: all workers that use the GPU are started again")
+                self._rollouts.kill_all()
+                self._training.kill()
+        finally:
+            self._driver.post(lost)
 
     def _channel(self) -> ChannelAddress:
         assert self._training.channel is not None, "the core asks for a pull only after a publish"

@@ -12,6 +12,7 @@ from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
 from tailrace.engines.registry import ENGINES, engine_name
 from tailrace.observe.costs.engine_profile import EngineProfile, between, fit, grid
+from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.sampling import sampling
 from tailrace.runtime.sources import check_device, check_model
 from tailrace.runtime.train_command import Say
@@ -40,6 +41,7 @@ def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
         check_device(settings.model.device)
         model = resolve_model(settings.model.path)
         check_model(settings, model)
+        settings, _ = card_defaults.resolve(settings)
         init = RolloutInit(
             checkpoint=model,
             model=settings.model,
@@ -67,7 +69,7 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
             f"prompt and response together may have {init.max_length} tokens: give them more than {needed}"
         )
     kv_budget = engine.stats().kv_tokens_budget
-    points = grid(max_running=settings.rollout.max_running, longest=longest, kv_budget=kv_budget)
+    points = grid(max_running=settings.rollout.running_limit, longest=longest, kv_budget=kv_budget)
     others = between(points, kv_budget=kv_budget, seed=settings.seed)
     # One thread on the CPU waits for nothing but its core: its processor time is what it takes with a core to itself,
     # whatever else the machine does.
@@ -90,7 +92,7 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
             "threads": torch.get_num_threads(),
             "clock": "processor" if is_alone else "wall",
             "cores": os.cpu_count(),
-            "max_running": settings.rollout.max_running,
+            "max_running": settings.rollout.running_limit,
             "max_length": init.max_length,
             "kv_budget": kv_budget,
             "repeats": repeats,

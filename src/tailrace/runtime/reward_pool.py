@@ -21,7 +21,7 @@ from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.rewards.assignment import DEFAULT_REWARD
-from tailrace.rewards.outcome import RewardUse, ScoreResult
+from tailrace.rewards.score_task import RewardUse, ScoreResult
 from tailrace.runtime.reward_slot import RewardSlot
 from tailrace.runtime.worker import Launcher
 from tailrace.workers.reward_messages import RewardInit

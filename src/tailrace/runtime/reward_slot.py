@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult
+from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.worker import Launcher, WorkerHandle, WorkerSpec
 from tailrace.store.record_frame import DamagedStore
 from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, RewardRefused, ScoreStarted

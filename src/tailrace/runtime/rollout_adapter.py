@@ -7,7 +7,7 @@ and from an instance go through one thread, in order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tailrace.core import commands as do
@@ -25,6 +25,7 @@ from tailrace.workers.messages import (
     Generate,
     Pull,
     Pulled,
+    PullFailed,
     Refused,
     Release,
     Released,
@@ -50,8 +51,10 @@ class RolloutAdapter:
         store: PayloadStore,
         post: Post,
         work: WorkThread,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """``work``: the thread that reads and writes payload."""
+        """``work``: the thread that reads and writes payload. ``env``: more environment variables of the workers."""
+        self._env = OPENMP_PASSIVE_WAIT | dict(env or {})
         self._init, self._launch, self._request, self._channel = init, launch, request, channel
         self._store, self._post, self._work = store, post, work
         self._workers: dict[InstanceId, WorkerHandle] = {}
@@ -64,7 +67,7 @@ class RolloutAdapter:
             name=f"rollout-{instance}",
             entry="tailrace.workers.rollout_worker:serve",
             init=self._init,
-            env=OPENMP_PASSIVE_WAIT,
+            env=self._env,
         )
         self._workers[instance] = self._launch(
             spec,
@@ -75,6 +78,10 @@ class RolloutAdapter:
     def kill(self, command: do.KillInstance) -> None:
         # If the worker has just ended, it is no longer here, and InstanceLost is already in the inbox.
         if (worker := self._workers.get(command.instance)) is not None:
+            worker.kill()
+
+    def kill_all(self) -> None:
+        for worker in self._workers.values():
             worker.kill()
 
     def retire(self, command: do.StopInstance) -> None:
@@ -125,6 +132,8 @@ class RolloutAdapter:
                 return ev.InstanceStarted(instance=instance, version=version)
             case Pulled(version=version, seconds=seconds):
                 return ev.WeightsPulled(instance=instance, version=version, seconds=seconds)
+            case PullFailed(reason=reason):
+                return ev.PullFailed(instance=instance, reason=reason)
             case Aborted(lengths=lengths):
                 aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
                 return ev.ResponsesAborted(instance=instance, aborted=aborted)

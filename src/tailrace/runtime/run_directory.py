@@ -33,11 +33,12 @@ from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
 from tailrace.observe.journal.journal_file import DamagedJournal, check_format
 from tailrace.observe.journal.journal_segments import end_of
+from tailrace.runtime.memory.card_defaults import FROM_CARD
 from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
-    "experiment_name",
+    "experiment_name", "schedule.mps",
 )  # fmt: skip
 """Settings that may differ when a run is continued: none of them changes what is computed."""
 _OURS = (
@@ -108,6 +109,10 @@ class RunDirectory:
     def has_begun(self) -> bool:
         """Whether a run in this directory has handled an event. If not, its settings may still change."""
         return end_of(self.journal) > 0
+
+    def stored_settings(self) -> dict[str, Any] | None:
+        """The settings that the run in this directory began with; None: it has not begun."""
+        return self._read(self.config) if self.has_begun else None
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
@@ -223,7 +228,8 @@ def _as_json(settings: Settings) -> dict[str, Any]:
 
 def _differences(mine: Any, theirs: Any, name: str = "") -> list[str]:
     if isinstance(mine, dict) and isinstance(theirs, dict):
-        keys = [key for key in mine.keys() | theirs.keys() if name or key not in _NOT_COMPARED]
         prefix = f"{name}." if name else ""
+        keys = [key for key in mine.keys() | theirs.keys() if prefix + key not in _NOT_COMPARED]
         return [found for key in keys for found in _differences(mine.get(key), theirs.get(key), prefix + key)]
-    return [] if mine == theirs else [name]
+    # A number that is left to the card is the one that the run began with.
+    return [] if mine == theirs or (mine is None and name in FROM_CARD) else [name]

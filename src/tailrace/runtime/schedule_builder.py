@@ -60,7 +60,7 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
         has_quotas=asked.source_quotas and len(settings.data.sources) > 1 and preset.leftovers in _DISCARDING,
         num_instances=rollout.num_instances,
         # Twice what it can run: an instance never waits for the controller to hand it the next response.
-        max_in_flight=2 * rollout.max_running,
+        max_in_flight=2 * rollout.running_limit,
         eval_sets=tuple(
             EvalSet(name=s.name, num_prompts=num_prompts[s.name], group_size=s.n_samples_per_prompt)
             for s in settings.eval
@@ -92,8 +92,8 @@ def _coordination(settings: Settings, prompt_length: int) -> Coordination:
         **asked.model_dump(exclude={"validation"}),
         costs=CostModel(**rollout.costs.model_dump()),
         is_global=asked.validation == "global",
-        kv_tokens=rollout.kv_tokens or rollout.max_running * longest // 2,
-        max_running=rollout.max_running,
+        kv_tokens=rollout.kv_tokens or rollout.running_limit * longest // 2,
+        max_running=rollout.running_limit,
         prompt_length=prompt_length,
     )
 

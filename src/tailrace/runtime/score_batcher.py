@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tailrace.core import events as ev
-from tailrace.rewards.outcome import ScoreResult
+from tailrace.rewards.score_task import ScoreResult
 
 _MAX_DELAY_S = 0.01
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.outcome import ScoreResult
+from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.score_batcher import ScoreBatcher
 from tailrace.runtime.work_thread import WorkThread
 from tailrace.workers.reward_tasks import RewardTask

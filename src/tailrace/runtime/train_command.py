@@ -22,6 +22,8 @@ from tailrace.observe.journal.journal_file import DamagedJournal
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import check_loggers
 from tailrace.runtime.local import LocalRun
+from tailrace.runtime.memory import card_defaults
+from tailrace.runtime.mps import Sharing, gpu_sharing
 from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
@@ -85,7 +87,10 @@ def carry_out(
             say(f"this run is finished: {stored['reason']}")
         else:
             directory.add_inputs(inputs or {})
-            sources = _prepare(settings)
+            settings, line = card_defaults.resolve(settings, directory.stored_settings())
+            sources = prepare(settings)
+            if line is not None:
+                say(line)
             directory.begin(settings, sources.fingerprints)
             stored = _run(settings, directory, sources, say, conclude)
             _keep_outcome(stored, directory)
@@ -97,7 +102,7 @@ def carry_out(
         directory.close()
 
 
-def _prepare(settings: Settings) -> Sources:
+def prepare(settings: Settings) -> Sources:
     """Read and check everything the run needs, before anything is written to the run directory."""
     try:
         check_loggers(settings.logger)
@@ -136,7 +141,8 @@ def _run_with_store(
         for line in sources.notes:
             say(line)
         stop = StopButton()
-        stored = _finish(_drive(settings, directory, sources, store, say, stop), stop)
+        with gpu_sharing(settings, trains=sources.schedule.trains, say=say) as sharing:
+            stored = _finish(_drive(settings, directory, sources, store, say, stop, sharing), stop)
         if conclude is not None and stored["is_complete"]:
             store.sync()
             stored["metrics"] |= conclude(directory, sources)
@@ -144,9 +150,15 @@ def _run_with_store(
 
 
 async def _drive(
-    settings: Settings, directory: RunDirectory, sources: Sources, store: PayloadStore, say: Say, stop: StopButton
+    settings: Settings,
+    directory: RunDirectory,
+    sources: Sources,
+    store: PayloadStore,
+    say: Say,
+    stop: StopButton,
+    sharing: Sharing,
 ) -> Row:
-    run = LocalRun(settings, directory, sources, store, say, ProcessLauncher(directory.logs))
+    run = LocalRun(settings, directory, sources, store, say, ProcessLauncher(directory.logs), sharing)
     loop = asyncio.get_running_loop()
     stop.connect(lambda: loop.call_soon_threadsafe(run.ask_to_stop))
     with _gc_frozen(), _threads_in_short_turns():

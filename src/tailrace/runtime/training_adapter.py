@@ -7,7 +7,7 @@ meanwhile. When the worker ends, ``start`` may be called again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tailrace.core import commands as do
@@ -17,7 +17,6 @@ from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel_files import remove_channel
-from tailrace.workers.batches import Batch
 from tailrace.workers.messages import (
     POLICY,
     Accumulate,
@@ -34,6 +33,7 @@ from tailrace.workers.messages import (
     TrainingInit,
     TrainingReady,
 )
+from tailrace.workers.sample_transfer import Batch
 
 
 class TrainingAdapter:
@@ -47,9 +47,12 @@ class TrainingAdapter:
         post: Callable[[ev.Event], None],
         on_saved: Callable[[Version, float], None],
         work: Callable[[Callable[[], None]], object] = lambda job: job(),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """``on_saved`` is called with version and seconds when the files of a checkpoint are written. It posts the
-        event of the checkpoint. ``work`` runs a job off the event loop, in the order in which jobs are given."""
+        event of the checkpoint. ``work`` runs a job off the event loop, in the order in which jobs are given. ``env``:
+        more environment variables of the worker."""
+        self._env = OPENMP_PASSIVE_WAIT | dict(env or {})
         self._work = work
         self._launch, self._batch, self._post, self._on_saved = launch, batch, post, on_saved
         self.channel: ChannelAddress | None = None
@@ -60,9 +63,7 @@ class TrainingAdapter:
 
     def start(self, init: TrainingInit, to_redo: Sequence[Step]) -> None:
         self._to_redo, self._is_catching_up = deque(to_redo), True
-        spec = WorkerSpec(
-            name="training", entry="tailrace.workers.training_worker:serve", init=init, env=OPENMP_PASSIVE_WAIT
-        )
+        spec = WorkerSpec(name="training", entry="tailrace.workers.training_worker:serve", init=init, env=self._env)
         self._worker = self._launch(spec, hear=self._hear, lose=self._lose)
 
     def perform(self, command: do.Accumulate | do.FinishStep | do.PublishWeights) -> None:
@@ -76,6 +77,10 @@ class TrainingAdapter:
 
     def save(self, version: Version, directory: Path) -> None:
         self._send(Save(model=POLICY, version=version, directory=directory))
+
+    def kill(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
 
     async def stop(self) -> None:
         if self._worker is not None:

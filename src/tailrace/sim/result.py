@@ -15,8 +15,8 @@ from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.faults import Fault
 from tailrace.sim.lengths import Lengths, TraceLengths
+from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.scenario import Scenario
-from tailrace.sim.schedules import schedule_of
 from tailrace.sim.world import World, WorldCosts
 
 

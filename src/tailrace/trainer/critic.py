@@ -3,9 +3,7 @@
 B sequences, T response positions, N response tokens, D hidden width.
 
 The value at a response token is that of the state before it: the same hidden state that predicts the token. The head
-starts at zero, so the first advantages are the scores themselves. There is one optimizer step per batch, so the values
-before the step are those of the training pass, detached; the value clip, which measures from them, can bite only
-where a caller takes several steps.
+starts at zero, so the first advantages are the scores themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tailrace.algorithms import aggregation
-from tailrace.algorithms.values import clipped_value_loss, gae
+from tailrace.algorithms.values import gae, value_loss
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.trainer import lora, optimizer, tree_attention
@@ -82,14 +80,11 @@ class Critic:
         values_BT, mask_BT = self.values(micro), micro.mask_BT
         scores_B = torch.tensor([sample.score for sample in micro.samples], dtype=torch.float64, device=self._device)
         judged = gae(scores_B, values_BT, mask_BT, gamma=self._algorithm.gamma, lam=self._algorithm.lam)
-        found = clipped_value_loss(
-            values_BT, values_BT.detach(), judged.returns_BT.to(values_BT.dtype), value_clip=self._algorithm.value_clip
-        )
-        loss = aggregation.loss_sum(found.loss_BT, mask_BT, self._algorithm.loss_agg_mode)
+        loss_BT = value_loss(values_BT, judged.returns_BT.to(values_BT.dtype))
+        loss = aggregation.loss_sum(loss_BT, mask_BT, self._algorithm.loss_agg_mode)
         error_BT = judged.returns_BT - values_BT.detach()
         sums = {
             "vf_loss": loss.detach(),
-            "vf_clipped": (found.is_clipped_BT & mask_BT).sum(),
             "value": total(values_BT.detach(), mask_BT),
             "return": total(judged.returns_BT, mask_BT),
             "return_squared": total(judged.returns_BT**2, mask_BT),
@@ -105,7 +100,6 @@ def metrics(sums: dict[str, float], *, tokens: float, denominator: float) -> dic
     unexplained = sums["value_error_squared"] / tokens - (sums["value_error"] / tokens) ** 2
     found = {
         "critic/vf_loss": sums["vf_loss"] / denominator,
-        "critic/vf_clipfrac": sums["vf_clipped"] / tokens,
         "critic/values/mean": sums["value"] / tokens,
         "critic/returns/mean": sums["return"] / tokens,
     }

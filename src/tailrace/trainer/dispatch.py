@@ -1,4 +1,4 @@
-"""From a variant's name to the function that computes it: the one place where the names are looked up.
+"""Finds the function for the name of an advantage estimator, a loss or a correction. Only this file looks names up.
 
 B sequences, T response positions.
 """
@@ -20,7 +20,7 @@ from tailrace.config.variants import CorrectionName, EstimatorName, LossName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a response's advantage may depend on."""
+    """Inputs of every advantage estimator, one entry per response."""
 
     scores_B: Tensor
     group_B: Tensor
@@ -30,7 +30,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTerms:
-    """What a token's loss may depend on."""
+    """Inputs of every policy loss, one entry per token."""
 
     logprobs_BT: Tensor
     old_BT: Tensor
@@ -60,7 +60,7 @@ def _reinforce_plus_plus_baseline(given: Judged, settings: AlgorithmSettings) ->
 
 
 def _left_to_the_critic(given: Judged, settings: AlgorithmSettings) -> Tensor:
-    """``gae`` judges tokens, once the critic has seen them."""
+    """Return zeros: with ``gae`` the critic computes the advantages later, one per token."""
     return torch.zeros_like(given.scores_B)
 
 
@@ -137,7 +137,7 @@ CORRECTIONS: dict[CorrectionName, Callable[..., Correction]] = {
 
 
 def judge(given: Judged, settings: AlgorithmSettings) -> Tensor:
-    """One advantage per response."""
+    """Return one advantage per response."""
     return ESTIMATORS[settings.advantage_estimator](given, settings)
 
 

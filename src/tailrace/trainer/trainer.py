@@ -27,6 +27,7 @@ from tailrace.store.segment import Logprobs
 from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention, varlen
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
+from tailrace.trainer.device_memory import take_peak
 from tailrace.trainer.dispatch import Judged
 from tailrace.trainer.microbatch import MicroBatch, collate, cut
 from tailrace.trainer.network import Network, load_model, resolve_device
@@ -134,7 +135,8 @@ class Trainer:
         finally:
             self.drop_step()
         self.version = Version(self.version + 1)
-        return StepResult(version=self.version, metrics=totals.metrics() | applied)
+        peak = take_peak(self._network.device)
+        return StepResult(version=self.version, metrics=totals.metrics() | applied | peak)
 
     def drop_step(self) -> None:
         """Drop the accumulated gradients."""
@@ -200,7 +202,7 @@ class Trainer:
         for places in cut(
             [samples[index] for index in chosen],
             sees_trees=tree_attention.sees_trees(self.model),
-            max_tokens=self._settings.max_tokens_per_gpu,
+            max_tokens=self._settings.token_limit,
             overhead_tokens=self._overhead_tokens,
         ):
             members = [chosen[place] for place in places]

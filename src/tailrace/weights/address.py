@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARED_MEMORY = "shared memory"
+CUDA_IPC = "CUDA IPC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelAddress:
     kind: str
-    """How weights travel, for instance ``SHARED_MEMORY``."""
+    """How weights travel: ``SHARED_MEMORY`` or ``CUDA_IPC``."""
     location: str
-    """What this kind needs to find the channel. Shared memory: the path of the channel file."""
+    """What this kind needs to find the channel. Both kinds: the path of the channel file."""

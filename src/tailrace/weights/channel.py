@@ -2,7 +2,8 @@
 
 * It has one writer and any number of readers. Version numbers only grow.
 * One ``fetch`` returns slices of one version, never of two, and says which version it is.
-* If a publish fails or its process dies, the previous version stays readable.
+* If a publish fails, the previous version stays readable. If the writer's process dies, a fetch returns the previous
+  version or raises ``WriterLost``, whatever the channel is made of.
 * A reader never waits for a publish: meanwhile it reads the previous version.
 * A publish overwrites the oldest version. It waits for reads of that version that are still going on, but not for reads
   that began later, not for dead readers, and never longer than a limit.
@@ -39,6 +40,10 @@ class CorruptWeights(RuntimeError):
     """Every copy read from the channel differs from its checksums."""
 
 
+class WriterLost(RuntimeError):
+    """The writer has ended, and its weights with it. A new writer makes a new channel."""
+
+
 class WeightSink(Protocol):
     @property
     def address(self) -> ChannelAddress: ...
@@ -56,7 +61,10 @@ class WeightSource(Protocol):
         ...
 
     def fetch(self, minimum_version: Version, transfers: Sequence[Transfer]) -> Fetched:
-        """Fetch these slices of the newest version; ``VersionNotPublished`` if it is below ``minimum_version``."""
+        """Fetch these slices of the newest version.
+
+        ``VersionNotPublished``: the newest is below ``minimum_version``. ``WriterLost``: its writer has ended.
+        """
         ...
 
     def close(self) -> None: ...

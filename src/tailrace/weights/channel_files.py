@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
+from tailrace.weights.address import CUDA_IPC, SHARED_MEMORY, ChannelAddress
 
 MEMORY_DIRECTORY = Path("/dev/shm")
 
@@ -25,13 +25,9 @@ def directories() -> list[Path]:
     return [MEMORY_DIRECTORY, disk] if MEMORY_DIRECTORY.is_dir() else [disk]
 
 
-def address_of(path: Path) -> ChannelAddress:
-    return ChannelAddress(kind=SHARED_MEMORY, location=str(path))
-
-
 def remove_channel(address: ChannelAddress) -> None:
     """Remove what a writer that has ended left at this address. Nothing happens if nothing is left."""
-    if address.kind != SHARED_MEMORY:
+    if address.kind not in (SHARED_MEMORY, CUDA_IPC):
         raise ValueError(f"a weight channel of kind {address.kind!r} is not a file of this machine")
     Path(address.location).unlink(missing_ok=True)
 

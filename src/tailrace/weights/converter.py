@@ -1,6 +1,6 @@
 """Cuts slices out of a worker's tensors, and puts a worker's tensors together from slices.
 
-Values stay the same, bit by bit.
+Values stay the same, bit by bit, and so does their device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def join(box: Box, parts: Iterable[tuple[Box, Tensor]]) -> Tensor:
         if part == box:
             return tensor
     origin = tuple(start for start, _ in box)
-    joined = torch.empty([stop - start for start, stop in box], dtype=inside[0][1].dtype)
+    sizes = [stop - start for start, stop in box]
+    joined = torch.empty(sizes, dtype=inside[0][1].dtype, device=inside[0][1].device)
     for part, tensor in inside:
         common = overlap(box, part)
         joined[region(common, origin)] = tensor[region(common, tuple(start for start, _ in part))]
@@ -58,7 +59,7 @@ def receive(holding: Holding, transfers: Iterable[Transfer], fetch: Callable[[Tr
     shapes = dict(holding.tensors)
     for piece, tensor in gather(holding, slices):
         if piece.tensor not in tensors:
-            tensors[piece.tensor] = torch.empty(shapes[piece.tensor], dtype=tensor.dtype)
+            tensors[piece.tensor] = torch.empty(shapes[piece.tensor], dtype=tensor.dtype, device=tensor.device)
         box = tuple((at, at + size) for at, size in zip(piece.offset, tensor.shape, strict=True))
         tensors[piece.tensor][region(box, (0,) * len(box))] = tensor
     return tensors

@@ -26,6 +26,11 @@ class Entry:
     dtype: str
 
     @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """The whole tensor, as a box."""
+        return tuple((0, size) for size in self.shape)
+
+    @property
     def num_bytes(self) -> int:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 

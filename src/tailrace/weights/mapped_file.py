@@ -1,144 +1,108 @@
-"""The file of the shared-memory channel.
-
-    prologue        magic, format, lengths; written once, before the file gets its name
-    two records     generation, version and checksum of a slot's table, then a checksum of the record itself
-    begun           the generation that is being written; raised before the first byte of its slot changes
-    layout          JSON
-    two slots       a table with one checksum per tensor, then the tensors
-
-Every published version gets the next *generation* number. Generation g lies in slot g % 2 and is announced by record
-g % 2. A record is valid if its own checksum is right. The valid record with the highest generation is the newest. So if
-a writer dies at any moment, the previous generation is still announced and unchanged.
-
-Slot g % 2 is overwritten by generation g + 2. Before that, generation g + 1 has been announced, so no new read of the
-slot begins, and the writer waits for reads that are still going on (``slot_locks.py``).
-"""
+"""The file of the shared-memory channel: the control part (``control_file.py``), then two slots with the weights."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import mmap
-import os
-import struct
-import weakref
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tailrace.weights.channel_files import unfinished
-from tailrace.weights.layout import WeightLayout, align
-from tailrace.weights.slot_locks import SlotLocks
+from tailrace.weights.address import SHARED_MEMORY
+from tailrace.weights.control_file import (
+    NUM_SLOTS,
+    PAGE,
+    ControlFile,
+    Record,
+    control_bytes,
+    make_file,
+    table_checksum,
+)
+from tailrace.weights.layout import ITEM_BYTES, Entry, WeightLayout, align
+from tailrace.weights.sharding import Box
+from tailrace.weights.transfer_plan import Slice
 
-MAGIC = b"tailrace"
-FORMAT = 1
-PROLOGUE = struct.Struct("<8sIIQ")  # magic, format, bytes of layout, number of entries
-RECORD = struct.Struct("<QqI")  # generation, version, checksum of the slot's table
-RECORD_OFFSETS = (64, 128)
-BEGUN_OFFSET = 192
-LAYOUT_OFFSET = 256
-NUM_SLOTS = 2
-PAGE = 4096
 SUM_COLUMNS = 512
 
 
-class Record(NamedTuple):
-    generation: int
-    version: int
-    table_checksum: int
+class MappedFile(ControlFile):
+    """A channel file with its weights, mapped into memory."""
 
-
-class MappedFile:
-    """A channel file, mapped into memory."""
+    kind = SHARED_MEMORY
 
     def __init__(self, path: Path, *, writable: bool) -> None:
-        self.path = path
-        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        self._close_handle = weakref.finalize(self, os.close, handle)
-        self.inode = os.fstat(handle).st_ino
-        self.locks = SlotLocks(handle)
-        self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        magic, file_format, layout_bytes, _ = PROLOGUE.unpack_from(self._map, 0)
-        if magic != MAGIC or file_format != FORMAT:
-            raise ValueError(f"{path} is not a weight channel of format {FORMAT}")
-        self.layout = WeightLayout.from_json(self._map[LAYOUT_OFFSET : LAYOUT_OFFSET + layout_bytes].decode())
-        self._slots_offset = align(LAYOUT_OFFSET + layout_bytes, PAGE)
-        self._table_bytes = align(4 * len(self.layout.entries))
+        super().__init__(path, writable=writable)
+        if self.note:
+            raise ValueError(f"the weights of {path} are not in the file: {self.note}")
+        self._slots_offset = control_bytes(self.layout)
 
     @classmethod
     def create(cls, path: Path, layout: WeightLayout) -> Self:
-        """Make an empty channel file. It gets its name when it is complete, and replaces a file of the same name."""
-        text = layout.to_json().encode()
-        num_bytes = file_bytes(layout)
-        unnamed = unfinished(path)
-        unnamed.unlink(missing_ok=True)
-        handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            _allocate(handle, num_bytes, path.parent)
-            os.pwrite(handle, PROLOGUE.pack(MAGIC, FORMAT, len(text), len(layout.entries)), 0)
-            os.pwrite(handle, text, LAYOUT_OFFSET)
-            unnamed.rename(path)
-        except OSError:
-            unnamed.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(handle)
+        make_file(path, layout, slot_bytes=_slot_bytes(layout))
         return cls(path, writable=True)
 
-    def latest(self) -> Record | None:
-        """Return the record of the newest generation, or None if nothing has been published."""
-        records = [record for record in map(self._record, RECORD_OFFSETS) if record is not None]
-        return max(records, default=None)
-
-    def announce(self, record: Record) -> None:
-        body = RECORD.pack(*record)
-        offset = RECORD_OFFSETS[record.generation % NUM_SLOTS]
-        self._map[offset : offset + RECORD.size + 4] = body + zlib.crc32(body).to_bytes(4, "little")
-
-    @property
-    def begun(self) -> int:
-        """The highest generation that the writer has begun to write."""
-        return int.from_bytes(self._map[BEGUN_OFFSET : BEGUN_OFFSET + 8], "little")
-
-    @begun.setter
-    def begun(self, generation: int) -> None:
-        self._map[BEGUN_OFFSET : BEGUN_OFFSET + 8] = generation.to_bytes(8, "little")
-
-    def begin_read(self, generation: int) -> None:
-        """From now until ``end_read``, the writer waits before it overwrites this generation, up to its limit."""
-        self.locks.begin_read(generation % NUM_SLOTS)
-
-    def end_read(self, generation: int) -> None:
-        self.locks.end_read(generation % NUM_SLOTS)
-
-    def table(self, generation: int) -> NDArray[np.uint32]:
-        """Return a view of the checksums of a generation's tensors, in layout order."""
-        offset = self._slot_offset(generation)
-        return np.frombuffer(self._map, np.uint32, len(self.layout.entries), offset)
+    def reopened(self) -> MappedFile:
+        self.close()
+        return MappedFile(self.path, writable=False)
 
     def tensor_bytes(self, generation: int, index: int) -> NDArray[np.uint8]:
         """Return a view of a tensor's bytes, with the padding after them."""
         entry = self.layout.entries[index]
-        offset = self._slot_offset(generation) + self._table_bytes + entry.offset
+        offset = self._slots_offset + generation % NUM_SLOTS * _slot_bytes(self.layout) + entry.offset
         return np.frombuffer(self._map, np.uint8, entry.padded_bytes, offset)
 
-    def close(self) -> None:
-        self._close_handle()
-        # If a view still exists (in a traceback, for instance), the mapping is removed together with the last view.
-        with contextlib.suppress(BufferError):
-            self._map.close()
+    def write(self, generation: int, number: int, tensor: Tensor) -> None:
+        data = self.tensor_bytes(generation, number)
+        _tensor_over(data, self.layout.entries[number]).copy_(tensor)
+        self.table(generation)[number] = checksum(data)
 
-    def _record(self, offset: int) -> Record | None:
-        stored = self._map[offset : offset + RECORD.size + 4]
-        body, checksum = stored[: RECORD.size], int.from_bytes(stored[RECORD.size :], "little")
-        record = Record(*RECORD.unpack(body))
-        return record if record.generation and zlib.crc32(body) == checksum else None
+    def finish_write(self, generation: int) -> None:
+        pass  # the table is complete
 
-    def _slot_offset(self, generation: int) -> int:
-        return self._slots_offset + (generation % NUM_SLOTS) * _slot_bytes(self.layout)
+    def copy(self, record: Record, slices: Sequence[Slice]) -> MappedCopy:
+        copied = MappedCopy(table=self.table(record.generation).copy())
+        numbers = {entry.name: number for number, entry in enumerate(self.layout.entries)}
+        for wanted in slices:
+            number = numbers[wanted.parameter]
+            entry = self.layout.entries[number]
+            data = self.tensor_bytes(record.generation, number)
+            if wanted.box == entry.box:
+                copied.whole[wanted] = (number, entry, data.copy())
+            else:
+                copied.parts[wanted] = (entry, _part(data, entry, wanted.box))
+                if number not in copied.sums:
+                    copied.sums[number] = checksum(data)  # there is a checksum of the whole tensor only
+        return copied
+
+
+@dataclass(slots=True, kw_only=True)
+class MappedCopy:
+    """Copies of tensors and parts of tensors."""
+
+    table: NDArray[np.uint64]
+    whole: dict[Slice, tuple[int, Entry, NDArray[np.uint8]]] = field(default_factory=dict)
+    parts: dict[Slice, tuple[Entry, NDArray[np.uint8]]] = field(default_factory=dict)
+    sums: dict[int, int] = field(default_factory=dict)
+    """Checksums of tensors that were copied in part, computed from the slot."""
+
+    def is_intact(self, record: Record) -> bool:
+        if table_checksum(self.table) != record.table_checksum:
+            return False
+        if any(self.table[number] != found for number, found in self.sums.items()):
+            return False
+        return all(self.table[number] == checksum(data) for number, _, data in self.whole.values())
+
+    def tensors(self) -> dict[Slice, Tensor]:
+        found = {wanted: _tensor_over(data, entry) for wanted, (_, entry, data) in self.whole.items()}
+        for wanted, (entry, data) in self.parts.items():
+            shape = [stop - start for start, stop in wanted.box]
+            found[wanted] = torch.from_numpy(data).view(getattr(torch, entry.dtype)).view(shape)
+        return found
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
@@ -156,23 +120,22 @@ def checksum(data: NDArray[np.uint8]) -> int:
 
 def file_bytes(layout: WeightLayout) -> int:
     """Return the size of a channel file with this layout."""
-    return align(LAYOUT_OFFSET + len(layout.to_json().encode()), PAGE) + NUM_SLOTS * _slot_bytes(layout)
+    return control_bytes(layout) + NUM_SLOTS * _slot_bytes(layout)
 
 
 def _slot_bytes(layout: WeightLayout) -> int:
-    return align(align(4 * len(layout.entries)) + layout.num_bytes, PAGE)
+    return align(layout.num_bytes, PAGE)
 
 
-def _allocate(handle: int, num_bytes: int, directory: Path) -> None:
-    """Reserve all bytes now. Otherwise a later write kills the process if the memory file system is full by then."""
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, num_bytes)
-        else:
-            os.truncate(handle, num_bytes)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise OSError(
-                errno.ENOSPC, f"no room for two versions of the weights, {num_bytes} bytes, in {directory}"
-            ) from error
-        raise
+def _part(data: NDArray[np.uint8], entry: Entry, box: Box) -> NDArray[np.uint8]:
+    """Copy the bytes of a box of a tensor."""
+    items = data[: entry.num_bytes].reshape(*entry.shape, ITEM_BYTES[entry.dtype])
+    return items[tuple(slice(start, stop) for start, stop in box)].flatten()
+
+
+def _tensor_over(data: np.ndarray, entry: Entry) -> Tensor:
+    """Make a tensor that shares memory with the bytes."""
+    dtype = getattr(torch, entry.dtype)
+    if not entry.num_bytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.from_numpy(data[: entry.num_bytes]).view(dtype).view(entry.shape)

@@ -22,6 +22,10 @@ _GET_LOCK: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process (0: the lock belongs to the opening)
 _POSITIONS = 1 << 60
 """Positions for the locks of one slot."""
+_WRITER = 2 * _POSITIONS
+"""Position of the lock of a writer that tells its readers that it lives."""
+READER_LIMIT_S = 30.0
+"""Longest time that the writer waits for a read of the slot it is about to overwrite."""
 RETRY_S = 0.0005
 """Pause before the writer looks again whether a slot is still read."""
 
@@ -36,6 +40,17 @@ class SlotLocks:
 
     def end_read(self, slot: int) -> None:
         self._set(fcntl.F_UNLCK, slot * _POSITIONS, _POSITIONS)
+
+    def hold_as_writer(self) -> None:
+        """Tell readers that the writer lives, until ``end_as_writer`` or until this process ends in any way."""
+        self._set(fcntl.F_WRLCK, _WRITER, 1)
+
+    def end_as_writer(self) -> None:
+        self._set(fcntl.F_UNLCK, _WRITER, 1)
+
+    def has_writer(self) -> bool:
+        """Whether a writer in another opening of the file lives. Where the kernel has no such locks: always."""
+        return _GET_LOCK is None or self._first_lock(_WRITER, _WRITER + 1) is not None
 
     def find_read(self, slot: int, *, ignoring: Iterable[int] = ()) -> int | None:
         """Return the position of one read of the slot that is not ignored, or None if there is none.

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
+import torch
+
+from tailrace.weights import cuda_ipc, shared_memory
+from tailrace.weights.address import CUDA_IPC, SHARED_MEMORY, ChannelAddress
 from tailrace.weights.channel import WeightSource
-from tailrace.weights.shared_memory import WeightReader
 
-_OPENERS: dict[str, Callable[[str], WeightSource]] = {
-    SHARED_MEMORY: lambda location: WeightReader.open(Path(location)),
+_OPENERS: dict[str, Callable[[Path, torch.device], WeightSource]] = {
+    SHARED_MEMORY: lambda path, device: shared_memory.open_reader(path),
+    CUDA_IPC: cuda_ipc.open_reader,
 }
+CPU = torch.device("cpu")
 
 
-def open_source(address: ChannelAddress) -> WeightSource:
+def open_source(address: ChannelAddress, device: torch.device = CPU) -> WeightSource:
+    """``device``: where the receiver holds its weights."""
     opener = _OPENERS.get(address.kind)
     if opener is None:
         known = ", ".join(_OPENERS)
         raise ValueError(f"cannot open a weight channel of kind {address.kind!r}; known kinds: {known}")
-    return opener(address.location)
+    return opener(Path(address.location), device)

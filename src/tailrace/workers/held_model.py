@@ -17,7 +17,8 @@ from tailrace.core.ids import Version
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
 from tailrace.trainer.trainer import Trainer
-from tailrace.weights.shared_memory import WeightWriter, layout_of
+from tailrace.weights.sinks import create_sink
+from tailrace.weights.two_slots import layout_of
 from tailrace.workers.link import Link
 from tailrace.workers.messages import (
     Accumulate,
@@ -53,16 +54,24 @@ class HeldModel:
             max_steps=init.max_steps,
             seed=init.seed,
         )
+        self._gives_cache_back = init.is_colocated and self._trainer.model.device.type == "cuda"
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
-        writer = WeightWriter.create_for(init.channel_name, layout_of(self._trainer.named_weights()))
-        self.channel = writer.address
+        sink = create_sink(
+            init.channel_name,
+            layout_of(self._trainer.named_weights()),
+            choice=init.trainer.weight_channel,
+            device=self._trainer.model.device,
+            say=lambda line: print(line, flush=True),
+        )
+        self.channel = sink.address
         self.publishing = Publishing(
             link,
-            writer,
+            sink,
             self._trainer.named_weights,
             model=init.name,
             device=self._trainer.model.device,
+            on_written=self._give_cache_back,
         )
         self._step_s = 0.0
         """Seconds that the step in progress took so far."""
@@ -98,6 +107,7 @@ class HeldModel:
         except _CANNOT as error:
             self._refuse(error)
             return
+        self._give_cache_back()
         seconds, self._step_s = self._step_s + time.monotonic() - start, 0.0
         metrics = tuple(result.metrics.items())
         self._link.send(StepFinished(model=self.name, version=result.version, seconds=seconds, metrics=metrics))
@@ -133,6 +143,12 @@ class HeldModel:
             return
         self._step_s, self._refusal = 0.0, None
         self._link.send(Loaded(model=self.name, version=self._trainer.version))
+
+    def _give_cache_back(self) -> None:
+        """If rollout uses the device next: give back what torch keeps for the next step (activations, gradients,
+        weights in the rollout's precision). Weights, optimizer state, reference model and critic stay."""
+        if self._gives_cache_back:
+            torch.cuda.empty_cache()
 
     def _is_at(self, version: Version) -> bool:
         """Whether the step from this version can continue. If not, answer ``Refused``."""

@@ -16,8 +16,8 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.store.segment import Logprobs
 from tailrace.weights.address import ChannelAddress
-from tailrace.workers.batches import Batch
 from tailrace.workers.packing import PackedOutputs, pack, unpack
+from tailrace.workers.sample_transfer import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class RolloutInit:
     max_length: int
     """Most tokens of a prompt with its response."""
     seed: int
+    is_colocated: bool = False
+    """Whether its memory is released while training runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Pull the newest weights. Answered by ``Pulled``."""
+    """Pull the newest weights. Answered by ``Pulled`` or ``PullFailed``."""
 
     version: Version
     """Oldest version that is acceptable."""
@@ -122,6 +124,13 @@ class Pull:
 class Pulled:
     version: Version
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFailed:
+    """The channel cannot be read, because its writer has ended or a new writer has not published yet."""
+
+    reason: str
 
 
 POLICY = "policy"
@@ -144,6 +153,8 @@ class ModelInit:
     max_steps: int
     seed: int
     channel_name: str
+    is_colocated: bool = False
+    """Rollout and training take turns on the device, so memory that a step has used is given back after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,10 @@ class Publishing:
         *,
         model: str,
         device: torch.device,
+        on_written: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_written`` is called in the thread when a version is written, before anybody is told."""
+        self._on_written = on_written
         self._link, self._sink, self._weights, self._model = link, sink, weights, model
         # On the trainer's own stream, copies would wait for the kernels of the next step.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -56,6 +59,7 @@ class Publishing:
         try:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 self._sink.publish(version, self._weights())
+            self._on_written()
         except Exception as error:  # noqa: BLE001  an error that is not reported would leave the run waiting
             traceback.print_exc()
             self._link.send(Refused(reason=f"version {version} could not be published: {error}"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.data.detokenizer import Detokenizer
-from tailrace.rewards.outcome import RewardUse
+from tailrace.rewards.score_task import RewardUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.data.detokenizer import Decode
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.store.place import ResponseAddress
 from tailrace.store.token_reader import read_tokens, unpack_tokens
 

@@ -12,7 +12,7 @@ import os
 import sys
 
 from tailrace.data.detokenizer import Decode
-from tailrace.rewards.outcome import ScoreTask
+from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import Scorer
 from tailrace.store.record_frame import DamagedStore
 from tailrace.workers.link import Link

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.registry import engine_name
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedRollouts
+from tailrace.weights.channel import VersionNotPublished, WriterLost
 from tailrace.weights.puller import Puller
 from tailrace.weights.sources import open_source
 from tailrace.workers.link import Link
@@ -32,6 +33,7 @@ from tailrace.workers.messages import (
     Generate,
     Pull,
     Pulled,
+    PullFailed,
     Refused,
     Release,
     Released,
@@ -44,12 +46,21 @@ from tailrace.workers.report_interval import progress_interval_s
 
 _FINISHED_INTERVAL_S = 0.05
 """Seconds between two reports of finished responses: short compared with a reward, long compared with a decode step."""
+_NO_CHANNEL = (WriterLost, VersionNotPublished, FileNotFoundError)
+"""Errors of a pull whose trainer has ended, or was restarted and has not published yet."""
+_FAILED_PULL_PAUSE_S = 0.2
+"""Pause after a failed pull. Meanwhile the controller hears that the trainer has ended, and does not ask again."""
+MAX_FAILED_PULLS = 50
+"""Number of pulls that may fail one after another before the error ends the worker."""
 
 
 class RolloutWorker:
-    def __init__(self, link: Link, init: RolloutInit, engine: Engine) -> None:
-        self._link, self._engine = link, engine
-        self._puller = Puller(engine.layout(), open_source)
+    def __init__(
+        self, link: Link, init: RolloutInit, engine: Engine, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._link, self._engine, self._sleep = link, engine, sleep
+        self._puller = Puller(engine.layout(), partial(open_source, device=device_of(init.model)))
+        self._num_failed_pulls = 0
         self._shortest_s, self._num_instances = init.rollout.progress_interval_s, init.rollout.num_instances
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
@@ -153,10 +164,26 @@ class RolloutWorker:
         start = time.monotonic()
         if self._is_released:
             self._engine.restore()
-            self._is_released = False
-        pulled = self._puller.pull(message.channel, message.version)
+        try:
+            pulled = self._puller.pull(message.channel, message.version)
+        except _NO_CHANNEL as error:
+            self._fail_pull(error)
+            return
         self._engine.pull(pulled.weights, pulled.version)
+        self._is_released, self._num_failed_pulls = False, 0
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
+        if torch.cuda.is_initialized():  # for the worker's log
+            print(f"version {pulled.version}: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most", flush=True)
+
+    def _fail_pull(self, error: Exception) -> None:
+        """Report a pull that failed, and leave the engine as it was before."""
+        self._num_failed_pulls += 1
+        if self._num_failed_pulls > MAX_FAILED_PULLS:
+            raise error
+        if self._is_released:
+            self._engine.release()
+        self._sleep(_FAILED_PULL_PAUSE_S)
+        self._link.send(PullFailed(reason=str(error)))
 
 
 def device_of(model: ModelSettings) -> torch.device:
@@ -171,10 +198,10 @@ def native_engine(init: RolloutInit) -> Engine:
     if device.index is not None:
         torch.cuda.set_device(device)  # Triton and CUDA graphs use the current device
     limits = EngineLimits(
-        max_running=rollout.max_running,
+        max_running=rollout.running_limit,
         max_length=init.max_length,
         kv_tokens=rollout.kv_tokens,
-        prefill_chunk=rollout.prefill_chunk,
+        prefill_chunk=rollout.prefill_limit,
     )
     return NativeEngine(
         init.checkpoint,
@@ -185,12 +212,13 @@ def native_engine(init: RolloutInit) -> Engine:
         deterministic=rollout.deterministic,
         decoding=Decoding(rollout.decoding),
         decode_text=_text_decoder(init.checkpoint),
+        is_colocated=init.is_colocated,
     )
 
 
 def replay_engine(init: RolloutInit) -> Engine:
     assert init.rollout.from_run is not None
-    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.max_running)
+    return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.running_limit)
 
 
 _ENGINES = {"native": native_engine, "replay": replay_engine}

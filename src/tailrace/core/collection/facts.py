@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.core import events as ev
 from tailrace.core.collection.closing import defer
-from tailrace.core.collection.groups import begin, drop, leave_ledger
+from tailrace.core.collection.group_changes import begin, drop, leave_ledger
 from tailrace.core.collection.rounds import is_within_quota, num_missing, unfinished_prompts
 from tailrace.core.errors import CoreError
 from tailrace.core.ids import GroupId

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tailrace.core import commands as do
 from tailrace.core.aborting import abort
-from tailrace.core.collection.groups import drop, num_members
+from tailrace.core.collection.group_changes import drop, num_members
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.rooms import Rooms

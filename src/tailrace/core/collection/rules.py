@@ -14,7 +14,7 @@ from tailrace.core import commands as do
 from tailrace.core.aborting import abort
 from tailrace.core.collection.closing import close_round, is_held_open
 from tailrace.core.collection.facts import close_group
-from tailrace.core.collection.groups import admit, begin
+from tailrace.core.collection.group_changes import admit, begin
 from tailrace.core.collection.relief import drop_expired
 from tailrace.core.collection.rounds import next_round, num_missing, unfinished_prompts
 from tailrace.core.ids import GroupId

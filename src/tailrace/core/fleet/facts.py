@@ -154,6 +154,19 @@ def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
         instance.is_draining = True  # it takes no work before it has pulled again
 
 
+def pull_failed(rooms: Rooms, event: ev.PullFailed, now: float) -> None:
+    """Let the instance pull again once weights are published. Until then it takes no work."""
+    instance = _speaker(rooms, event)
+    if instance is None:
+        return
+    if instance.pulling is None:
+        rooms.run.refuse(f"instance {event.instance} was not asked to pull")
+        return
+    rooms.fleet.move(instance, InstancePhase.READY, now)
+    instance.version = Version(0)  # if its memory was released, it holds no weights
+    instance.is_draining = True
+
+
 def memory_released(rooms: Rooms, event: ev.MemoryReleased, now: float) -> None:
     instance = _speaker(rooms, event)
     if instance is None or instance.phase is not InstancePhase.RELEASING:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
-from tailrace.core.fleet.dispatching import dispatch
 from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.fleet.submitting import dispatch
 from tailrace.core.fleet.views import LiveBacklog, fleet_view
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Strategy

@@ -61,6 +61,11 @@ class KvCache:
             self._resize(index, size)
         return True
 
+    def clear(self) -> None:
+        """Free all rows."""
+        for index in range(len(self.capacities)):
+            self._resize(index, 0)
+
     def copy(self, source: Row, target: Row, count: int) -> None:
         """Copy the first ``count`` positions of one row to another."""
         contents = self._tensors[source.length_class][:, :, source.row, :, :count]

@@ -24,7 +24,7 @@ from tailrace.engines.native.endings import Ending, Endings
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.native.randomness import stream_key
-from tailrace.engines.native.runner import Gained, Runner
+from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.runner_choice import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
@@ -46,6 +46,7 @@ class NativeEngine:
         deterministic: bool = False,
         decoding: Decoding = Decoding.AUTO,
         decode_text: DecodeText | None = None,
+        is_colocated: bool = False,
         version: Version = INITIAL_VERSION,
     ) -> None:
         self.architecture = read_architecture(checkpoint)
@@ -55,34 +56,32 @@ class NativeEngine:
         self._device, self._dtype = torch.device(device), dtype
         self._decode_text = decode_text
         self._table = SlotTable(limits.max_running, limits.max_length)
-        self._runners = choose_runner(
-            self.architecture,
-            limits,
-            self._table,
-            device=self._device,
-            dtype=dtype,
-            deterministic=deterministic,
-            decoding=decoding,
-        )
-        self._batcher = self._runners.batcher
+        with torch.inference_mode():
+            chosen = choose_runner(
+                self.architecture,
+                limits,
+                self._table,
+                device=self._device,
+                dtype=dtype,
+                deterministic=deterministic,
+                decoding=decoding,
+                is_colocated=is_colocated,
+            )
+        self._runner, self._batcher, self._meter = chosen.runner, chosen.batcher, chosen.meter
         self.capabilities = replace(
-            CAPABILITIES,
-            tokens_per_step=self._runners.tokens_per_step,
-            shares_prompts=self._runners.tokens_per_step > 1,
+            CAPABILITIES, tokens_per_step=chosen.tokens_per_step, shares_prompts=chosen.tokens_per_step > 1
         )
         self._stops = StopTable(self.architecture.vocab_size)
         self._endings = Endings(self._batcher, self._table, self._stops, decode_text)
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._exhausted: dict[TrajectoryId, LiveRequest] = {}
         """Requests whose prefix already uses up their budget. They finish in the next step."""
-        self._runner: Runner | None = None
         self._num_with_strings = 0
         """Number of live requests with stop strings."""
         self._ended: dict[TrajectoryId, Ending] = {}
         """Requests that an interrupt of others found at their end. They finish in the next step."""
         self._version = version
-        self._has_weights = False
-        self.restore()
+        self._has_weights = self._is_released = False
         self.pull([CheckpointTensors(checkpoint)], version)
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -99,7 +98,7 @@ class NativeEngine:
     def step(self) -> list[Output]:
         outputs = [self._finish(live, Finish.LENGTH) for live in list(self._exhausted.values())]
         outputs += self._finish_ended(list(self._ended.values()))
-        if self._runner is None or not (self._batcher.running or self._batcher.waiting):
+        if not (self._batcher.running or self._batcher.waiting):
             return outputs
         plan = self._batcher.plan()
         with torch.inference_mode():
@@ -116,7 +115,7 @@ class NativeEngine:
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
         live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
-        if live and self._runner is not None:
+        if live:
             for ending in self._find_endings(self._runner.drain()):
                 self._ended[self._batcher.running[ending.slot].name] = ending
         return [self._interrupt(request) for request in live]
@@ -135,9 +134,7 @@ class NativeEngine:
             num_preemptions=self._batcher.num_preemptions,
             version=self._version,
             # On a GPU the work goes on after the call has returned, and waiting for it would cost time.
-            prefill=self._runners.meter.work
-            if self._device.type == "cpu" and not self.capabilities.shares_prompts
-            else None,
+            prefill=self._meter.work if self._device.type == "cpu" and not self.capabilities.shares_prompts else None,
         )
 
     @property
@@ -152,7 +149,7 @@ class NativeEngine:
         if len(weights) != 1:
             raise ValueError(f"the native engine has one rank, got the weights of {len(weights)}")
         self._refuse_while_live(f"pull version {version}")
-        if self._runner is None:
+        if self._is_released:
             raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
         with torch.inference_mode():
             self._runner.fill(weights[0])
@@ -161,15 +158,18 @@ class NativeEngine:
 
     def release(self) -> None:
         self._refuse_while_live("release memory")
-        self._runner = None
-        self._has_weights = False
+        if self._is_released:
+            return
+        self._runner.release()
+        self._is_released, self._has_weights = True, False
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def restore(self) -> None:
-        if self._runner is None:
+        if self._is_released:
             with torch.inference_mode():
-                self._runner = self._runners.make()
+                self._runner.restore()
+            self._is_released = False
 
     def _refuse_while_live(self, action: str) -> None:
         if self._live:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tailrace.devices.releasable_memory import ReleasableMemory
 from tailrace.engines.native.architecture import Architecture, weight_shapes
 from tailrace.engines.native.layout import engine_layout
 
@@ -63,34 +64,31 @@ class Destination:
                 view[place].copy_(source)
 
 
-def allocate(shape: Architecture, *, device: torch.device, dtype: torch.dtype) -> Parameters:
-    def empty(*sizes: int) -> torch.Tensor:
-        return torch.empty(*sizes, device=device, dtype=dtype)
-
-    embedding = empty(shape.vocab_size, shape.hidden_size)
+def allocate(shape: Architecture, memory: ReleasableMemory, *, dtype: torch.dtype) -> Parameters:
+    embedding = memory.empty(shape.vocab_size, shape.hidden_size, dtype=dtype)
     # The head of tied embeddings can be a view of them, except on a CPU.
-    is_head_shared = shape.has_tied_embeddings and device.type != "cpu"
+    is_head_shared = shape.has_tied_embeddings and memory.device.type != "cpu"
     return Parameters(
         embedding=embedding,
-        layers=tuple(_allocate_layer(shape, device=device, dtype=dtype) for _ in range(shape.num_layers)),
-        norm=empty(shape.hidden_size),
-        head=embedding.t() if is_head_shared else _matrix(shape.hidden_size, shape.vocab_size, device, dtype),
+        layers=tuple(_allocate_layer(shape, memory, dtype) for _ in range(shape.num_layers)),
+        norm=memory.empty(shape.hidden_size, dtype=dtype),
+        head=embedding.t() if is_head_shared else _matrix(shape.hidden_size, shape.vocab_size, memory, dtype),
     )
 
 
-def _matrix(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def _matrix(rows: int, columns: int, memory: ReleasableMemory, dtype: torch.dtype) -> torch.Tensor:
     """CPU products are several times faster with a contiguous [in, out] matrix, GPU products with [out, in]."""
-    if device.type == "cpu":
-        return torch.empty(rows, columns, device=device, dtype=dtype)
-    return torch.empty(columns, rows, device=device, dtype=dtype).t()
+    if memory.device.type == "cpu":
+        return memory.empty(rows, columns, dtype=dtype)
+    return memory.empty(columns, rows, dtype=dtype).t()
 
 
-def _allocate_layer(shape: Architecture, *, device: torch.device, dtype: torch.dtype) -> LayerParameters:
+def _allocate_layer(shape: Architecture, memory: ReleasableMemory, dtype: torch.dtype) -> LayerParameters:
     def empty(*sizes: int) -> torch.Tensor:
-        return torch.empty(*sizes, device=device, dtype=dtype)
+        return memory.empty(*sizes, dtype=dtype)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return _matrix(rows, columns, device, dtype)
+        return _matrix(rows, columns, memory, dtype)
 
     hidden, inner, qkv_size = shape.hidden_size, shape.intermediate_size, shape.query_size + 2 * shape.kv_size
     return LayerParameters(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache
@@ -37,7 +38,8 @@ class PlainRunner:
         limits = batcher.limits
         self._batcher, self._table = batcher, table
         self._device, self._dtype = device, dtype
-        parameters = allocate(architecture, device=device, dtype=dtype)
+        self._memory = StorageMemory(device)
+        parameters = allocate(architecture, self._memory, dtype=dtype)
         self._filling = Filling(parameters, architecture)
         self._model = Model(architecture, parameters, max_length=limits.max_length)
         self._cache = KvCache(
@@ -88,6 +90,15 @@ class PlainRunner:
 
     def drain(self) -> Gained:
         return NOTHING
+
+    def release(self) -> None:
+        self._memory.release()
+        self._cache.clear()
+        self._batch = None
+
+    def restore(self) -> None:
+        """The KV cache grows again when rows are needed."""
+        self._memory.restore()
 
     def _record(
         self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None

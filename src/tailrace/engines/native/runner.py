@@ -1,7 +1,7 @@
 """What the engine asks of the part that is on the device: weights, KV cache, and the computation.
 
 There are two. ``PlainRunner`` computes one token per call in plain torch. ``PagedRunner`` computes several, on a GPU as
-one CUDA graph of Triton kernels; its results arrive one call later. Deleting a runner frees its memory.
+one CUDA graph of Triton kernels; its results arrive one call later.
 """
 
 from __future__ import annotations
@@ -42,3 +42,9 @@ class Runner(Protocol):
 
     def drain(self) -> Gained:
         """Wait for tokens that are being computed, and start nothing."""
+
+    def release(self) -> None:
+        """Give back the memory of weights and KV cache. Nobody may need the results of a replay that still runs."""
+
+    def restore(self) -> None:
+        """Take memory for weights and KV cache again. Weights are undefined until ``fill``, the KV cache is empty."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -30,13 +29,13 @@ STEPS_PER_REPLAY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runners:
-    """The batcher of an engine, and how to make its runner: again after every ``release``."""
+class RunnerChoice:
+    """The runner of an engine, and the batcher that plans for it."""
 
+    runner: Runner
     batcher: Batcher[Any]
     meter: PrefillMeter
     tokens_per_step: int
-    make: Callable[[], Runner]
 
 
 def choose_runner(
@@ -48,16 +47,13 @@ def choose_runner(
     dtype: torch.dtype,
     deterministic: bool,
     decoding: Decoding,
-) -> Runners:
+    is_colocated: bool,
+) -> RunnerChoice:
     meter = PrefillMeter()
     if not _is_paged(shape, device, dtype, deterministic, decoding):
         batcher = Batcher(limits, RowTable(limits.capacities), deterministic=deterministic)
-        return Runners(
-            batcher=batcher,
-            meter=meter,
-            tokens_per_step=1,
-            make=lambda: PlainRunner(shape, batcher, table, meter, device=device, dtype=dtype),
-        )
+        plain = PlainRunner(shape, batcher, table, meter, device=device, dtype=dtype)
+        return RunnerChoice(runner=plain, batcher=batcher, meter=meter, tokens_per_step=1)
     kernels = _kernels_for(device)
     num_pages = max(limits.kv_budget // PAGE_SIZE, -(-limits.max_length // PAGE_SIZE))
     pages = PageTable(
@@ -65,12 +61,17 @@ def choose_runner(
     )
     # The host is one replay behind, so a sequence may be two replays further than the host knows.
     paged = Batcher(limits, pages, kv_budget=num_pages * PAGE_SIZE, lookahead=2 * STEPS_PER_REPLAY, is_packed=True)
-    return Runners(
-        batcher=paged,
-        meter=meter,
-        tokens_per_step=STEPS_PER_REPLAY,
-        make=lambda: PagedRunner(shape, paged, table, kernels, device=device, dtype=dtype, num_steps=STEPS_PER_REPLAY),
+    runner = PagedRunner(
+        shape,
+        paged,
+        table,
+        kernels,
+        device=device,
+        dtype=dtype,
+        num_steps=STEPS_PER_REPLAY,
+        is_colocated=is_colocated,
     )
+    return RunnerChoice(runner=runner, batcher=paged, meter=meter, tokens_per_step=STEPS_PER_REPLAY)
 
 
 def _kernels_for(device: torch.device) -> KernelSet:

@@ -25,7 +25,7 @@ _LONG_S = 1.0
 
 @dataclass(slots=True)
 class EngineSample:
-    """Some engine steps in a row on one instance."""
+    """Consecutive engine steps on one instance: how long they took, and under which load."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -87,11 +87,11 @@ class TokenClock:
         return bool(self._points)
 
     def overlap(self, seconds: float, share: float) -> None:
-        """Other work used the same devices for some time."""
+        """Note that other work used this share of the same devices for these seconds."""
         self._open.overlaps.append((seconds, share))
 
     def note_start(self) -> None:
-        """Another process starts."""
+        """Note that another process started during the current sample, which slows the engine down."""
         self._open.is_beside_start = True
 
     def submit(self, dispatches: Iterable[Dispatch], now: float) -> None:
@@ -122,7 +122,7 @@ class TokenClock:
         return part.trajectory in self._points and part.length >= self._points[part.trajectory][1]
 
     def drop(self, trajectories: Iterable[TrajectoryId]) -> None:
-        """These responses do not run any more."""
+        """Remove responses that no longer run on the instance."""
         for trajectory in trajectories:
             self._waiting.pop(trajectory, None)
             if trajectory in self._points:
@@ -130,7 +130,7 @@ class TokenClock:
         self._admit()
 
     def _when(self, trajectory: TrajectoryId, length: int) -> int:
-        """The step after which the response has ``length`` tokens."""
+        """Return the number of the step after which the response has ``length`` tokens."""
         at, before = self._points[trajectory]
         return at + length - before
 

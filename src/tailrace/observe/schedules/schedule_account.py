@@ -78,7 +78,8 @@ class ScheduleAccount:
     def __init__(
         self, run: RunFold | None = None, *, devices_per_instance: float = 1.0, training_devices: float = 1.0
     ) -> None:
-        """``run``: a fold that several accounts share; whoever shares it calls ``hear`` and not ``feed``."""
+        """``run``: a fold shared by several accounts. Its owner feeds the journal to it once, and passes the news on to
+        ``hear`` of each account. None: the account has a fold of its own; call ``feed``."""
         self._run = run or RunFold()
         self.devices = DeviceTime(
             self._run, devices_per_instance=devices_per_instance, training_devices=training_devices

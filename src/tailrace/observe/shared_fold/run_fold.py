@@ -133,6 +133,12 @@ class RunFold:
         self._set_task(event.instance, None)
         return True
 
+    def _pull_failed(self, event: ev.PullFailed, news: News) -> bool:
+        if self.instance(event.instance).task is not Task.PULL:
+            return False
+        self._set_task(event.instance, None)
+        return True
+
     def _pull(self, command: do.PullWeights, news: News) -> None:
         self.instance(command.instance).pulling = command.version
         self._set_task(command.instance, Task.PULL)
@@ -313,6 +319,7 @@ class RunFold:
             ev.RunResumed: self._run_resumed,
             ev.InstanceStarted: self._instance_started,
             ev.WeightsPulled: self._weights_pulled,
+            ev.PullFailed: self._pull_failed,
             ev.MemoryReleased: self._memory_released,
             ev.InstanceLost: self._instance_lost,
             ev.InstanceStopped: self._instance_stopped,

@@ -169,7 +169,7 @@ class Timeline:
             ):
                 self._instance(instance).switch(None, self._now)
                 self._instance(instance).version = version
-            case ev.InstanceLost(instance=instance):
+            case ev.InstanceLost(instance=instance) | ev.PullFailed(instance=instance):
                 self._instance(instance).switch(None, self._now)
             case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
                 self._stop_generating(instance)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tailrace.devices.releasable_memory import StorageMemory, releasable_memory
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet, Places, Pool, QueryBlocks, RowBuffers
@@ -56,15 +57,17 @@ class PagedRunner:
         device: torch.device,
         dtype: torch.dtype,
         num_steps: int,
+        is_colocated: bool,
     ) -> None:
         limits, pages = batcher.limits, batcher.rows
         self._batcher, self._table, self._kernels = batcher, table, kernels
         self._device, self._num_steps = device, num_steps
-        parameters = allocate(shape, device=device, dtype=dtype)
+        self._memory = releasable_memory(device) if is_colocated else StorageMemory(device)
+        parameters = allocate(shape, self._memory, dtype=dtype)
         self._filling = Filling(parameters, shape)
         self._blocks = torch.zeros(pages.blocks.shape, device=device, dtype=torch.int32)
         sizes = (shape.num_layers, pages.num_pages, shape.num_kv_heads, pages.page_size, shape.head_dim)
-        self._keys, self._values = (torch.zeros(sizes, device=device, dtype=dtype) for _ in range(2))
+        self._keys, self._values = (self._memory.empty(*sizes, dtype=dtype).zero_() for _ in range(2))
         pools = [Pool(keys=k, values=v, blocks=self._blocks) for k, v in zip(self._keys, self._values, strict=True)]
         self._model = PagedModel(shape, parameters, pools, kernels, max_length=limits.max_length)
         self._state = SlotState(limits.max_running, device)
@@ -76,6 +79,20 @@ class PagedRunner:
 
     def fill(self, weights: Mapping[str, torch.Tensor]) -> None:
         self._filling.fill(weights)
+
+    def release(self) -> None:
+        """Weights and KV cache go. Graphs stay with what else they use, except where addresses change."""
+        self.drain()
+        self._memory.release()
+        if not self._memory.keeps_addresses:
+            self._graphs.clear()
+
+    def restore(self) -> None:
+        self._memory.restore()
+        # Rows of requests read only positions that were written. Empty rows may read others, and memory may hold NaN:
+        # that would change no result, but zeros cost milliseconds and are as in a new engine.
+        for pool in (self._keys, self._values):
+            pool.zero_()
 
     # Between two replays
 

@@ -2,7 +2,8 @@
 
 A graph repeats the same kernels on the same addresses, so Python does nothing between its steps. Graphs are captured
 when a size is first needed and share one memory pool, because they never run at the same time. They stay valid when
-weights are pulled, because weights are copied in place. On a CPU the steps simply run.
+weights are pulled, because weights are copied in place, and when memory is released and restored, because it comes back
+at the same addresses (``devices/releasable_memory.py``). On a CPU the steps simply run.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class StepGraphs:
             steps(num_rows, is_truncated)
         self._pool = self._pool or graph.pool()
         self._graphs[num_rows, is_truncated] = graph
+
+    def clear(self) -> None:
+        """Drop all graphs and their memory pool."""
+        self._graphs.clear()
+        self._pool = None
 
 
 @contextlib.contextmanager

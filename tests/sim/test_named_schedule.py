@@ -15,9 +15,9 @@ from tailrace.core.journal import Entry, replay_all
 from tailrace.core.responses.trajectory import Finish
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.policies.strategies import policies_of
+from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
-from tailrace.sim.schedules import schedule_of
 
 VARIANTS = {
     "one-step-tail-batching": {"preset": "tail-batching", "max_staleness": 1, "rounds_ahead": 1},

@@ -1,0 +1,146 @@
+"""How fast are jobs placed on shared node groups?
+
+    python benchmarks/cluster_placement.py --json benchmarks/results/cluster_placement.json
+
+A backlog of jobs is placed one after the other with the `spread` ranking (at most three jobs and a duty of 0.8 per node
+group), each with slot 0 as the earliest start. Phases are those of the 7B, 30B and 235B rows of PlexRL's Table 2 in
+equal parts; the period and the duration of a job differ from its row by up to 10 %, drawn independently. Each job is one
+decision: a search over all node groups and, if one was found, a reservation. Afterwards jobs end and others take their place, so
+that decisions are also counted in a full cluster. Seconds are CPU seconds of the one process. Memory is what the
+timetable and its reservations allocate (tracemalloc); they are made again for that, because tracing is slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import time
+import tracemalloc
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.planning.fitting import Footprint
+from tailrace.cluster.planning.ranking import SearchCounts, best_place
+from tailrace.cluster.planning.timetable import Reservation, Timetable
+from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
+
+ROWS = {
+    "7B": (289.03, 9.66 + 38.08 + 9.76),
+    "30B": (284.80, 19.62 + 56.35 + 7.57),
+    "235B": (589.71, 20.11 + 82.39 + 8.89),
+}
+"""Seconds of a cycle, and of log-prob, update and sync together: the phase that uses the node group."""
+JITTER = 0.1
+RULES = ClusterRules(policy=Policy.SPREAD, max_jobs_per_group=3, max_duty=0.8)
+SIZES = ((1_000, 400), (10_000, 4_000))
+"""Jobs and node groups."""
+
+
+def footprints(num_jobs: int, seed: int) -> list[Footprint]:
+    rng, rows = random.Random(seed), list(ROWS.values())
+    found = []
+    for index in range(num_jobs):
+        cycle_s, phase_s = rows[index % len(rows)]
+        period_s = cycle_s * rng.uniform(1 - JITTER, 1 + JITTER)
+        duration_s = phase_s * rng.uniform(1 - JITTER, 1 + JITTER)
+        segments = (Segment(offset_s=0.0, duration_s=duration_s),)
+        footprint = Footprint.of(DemandTrace(period_s=period_s, segments=segments), RULES.slot_s, RULES.horizon_slots)
+        assert footprint is not None
+        found.append(footprint)
+    rng.shuffle(found)
+    return found
+
+
+class Cluster:
+    def __init__(self, num_groups: int) -> None:
+        groups = [
+            NodeGroup(id=NodeGroupId(f"g{index:04}"), nodes=(NodeId(f"n{index:04}"),), devices=8)
+            for index in range(num_groups)
+        ]
+        self.timetable = Timetable(groups, RULES.horizon_slots)
+        self.groups = [group.id for group in groups]
+        self.running: list[Reservation] = []
+        self.num_decisions = 0
+        self.counts = SearchCounts()
+
+    def place(self, footprint: Footprint, start_slot: int) -> bool:
+        found = best_place(self.timetable, footprint, self.groups, start_slot, RULES, counts=self.counts)
+        self.num_decisions += 1
+        if found is not None:
+            job = JobId(f"job-{self.num_decisions}")
+            self.running.append(self.timetable.reserve(job, found.group, footprint, found.placement.start))
+        return found is not None
+
+
+def place_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
+    jobs, cluster = footprints(num_jobs, seed), Cluster(num_groups)
+    began = time.process_time()
+    for footprint in jobs:
+        cluster.place(footprint, 0)
+    seconds = time.process_time() - began
+    placed, counts = len(cluster.running), cluster.counts
+    result = {
+        "jobs": num_jobs,
+        "node_groups": num_groups,
+        "cpu_s": round(seconds, 2),
+        "decisions_per_cpu_s": round(num_jobs / seconds),
+        "placed": placed,
+        "placements_per_cpu_s": round(placed / seconds),
+        "pairs": counts.total,
+        "share_of_pairs_not_searched": round((counts.total - counts.no_fit - counts.compared) / counts.total, 4),
+        "share_of_pairs": {name: round(count / counts.total, 4) for name, count in asdict(counts).items()},
+        "full_cluster_decisions_per_cpu_s": turn_over(cluster, jobs, seed),
+    }
+    cluster.timetable.check()
+    result["timetable_mib"] = round(memory_mib(num_groups, cluster.running), 1)
+    return result
+
+
+def turn_over(cluster: Cluster, jobs: list[Footprint], seed: int) -> int:
+    """Decisions per CPU second while random jobs end and other ones are placed at a random start."""
+    rng = random.Random(seed)
+    before, began = cluster.num_decisions, time.process_time()
+    for _ in range(len(jobs) // 10):
+        index = rng.randrange(len(cluster.running))
+        cluster.running[index], cluster.running[-1] = cluster.running[-1], cluster.running[index]
+        cluster.timetable.release(cluster.running.pop())
+        cluster.place(rng.choice(jobs), rng.randrange(RULES.horizon_slots))
+    return round((cluster.num_decisions - before) / (time.process_time() - began))
+
+
+def memory_mib(num_groups: int, reservations: list[Reservation]) -> float:
+    """Memory of a timetable in which the same reservations are made again."""
+    tracemalloc.start()
+    cluster = Cluster(num_groups)
+    for made in reservations:
+        placement = made.placement
+        cluster.running.append(cluster.timetable.reserve(made.job, made.group, placement.footprint, placement.start))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--small", action="store_true", help="only 1,000 jobs on 400 node groups")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rows = []
+    for num_jobs, num_groups in SIZES[:1] if options.small else SIZES:
+        row = place_all(num_jobs, num_groups, options.seed)
+        rows.append(row)
+        print(json.dumps(row, indent=1), flush=True)
+    if options.json:
+        machine = f"{platform.machine()}, one of {os.cpu_count()} cores, Python {platform.python_version()}"
+        options.json.write_text(json.dumps({"machine": machine, "jitter": JITTER, "sizes": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What is known about the costs of requests on one node group: durations, transfers and prefetches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tailrace.cluster.arbitration.ratios import Candidate
+from tailrace.cluster.arbitration.requests import Durations, Request
+from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
+from tailrace.cluster.arbitration.turns import Prefetched
+from tailrace.cluster.ids import JobId
+from tailrace.cluster.rules import ClusterRules
+
+
+class Forecast:
+    def __init__(self, rules: ClusterRules) -> None:
+        self._grain, self._hold_s = rules.grain, rules.hold_s
+        self.costs = SetupCosts(rules.transfers)
+        self._durations = Durations()
+        self._prefetched: Prefetched | None = None
+
+    @property
+    def prefetched_job(self) -> JobId | None:
+        """Job whose state has been brought near to the devices, or is on its way."""
+        return None if self._prefetched is None else self._prefetched.job
+
+    def prefetched_s(self, job: JobId, now: float) -> float:
+        """Return the seconds of the job's load that have been done in advance."""
+        prefetched = self._prefetched
+        return 0.0 if prefetched is None or prefetched.job != job else prefetched.seconds_at(now)
+
+    def candidate(self, request: Request, resident: JobState | None, now: float) -> Candidate:
+        """Return the request with the costs of granting it now."""
+        return Candidate(
+            request=request,
+            execution_s=self.execution_s(request),
+            setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.job, now)),
+            needs_switch=resident is None or resident.job != request.job,
+        )
+
+    def execution_s(self, request: Request) -> float:
+        return self._durations.execution_s(request, self._grain)
+
+    def hold_limit_s(self, job: JobState) -> float:
+        """Return for how long a hold for the job pays: until the switches away from it and back cost as much."""
+        return min(self._hold_s, self.costs.offload_s(job.job, job.state) + self.costs.load_s(job.job, job.state))
+
+    def took(self, request: Request, seconds: float) -> None:
+        """The operations that were granted to the request took ``seconds``."""
+        self._durations.observe(request, seconds)
+
+    def prefetch_began(self, job: JobId, now: float) -> None:
+        self._prefetched = Prefetched(job=job, since=now)
+
+    def prefetch_ended(self, job: JobId, seconds: float) -> bool:
+        """Return whether this prefetch was expected to end."""
+        prefetched = self._prefetched
+        if prefetched is None or prefetched.job != job or prefetched.seconds is not None or not seconds >= 0:
+            return False
+        self._prefetched = replace(prefetched, seconds=seconds)
+        return True
+
+    def prefetch_lost(self) -> None:
+        """A prefetched state is no longer near to the devices: its job was loaded, or another took the room."""
+        self._prefetched = None
+
+    def forget(self, job: JobId) -> None:
+        self._durations.forget(job)
+        self.costs.forget(job)
+        if self.prefetched_job == job:
+            self._prefetched = None

@@ -1,0 +1,324 @@
+"""The queue of one node group: who computes on it, whose state is on its devices, and who comes next.
+
+    free -> switch (offload the resident job, load the next one) -> lease -> (hold ->) free
+
+A turn is a switch, if one is needed, and a lease. Turns are not interrupted. Each door takes a fact and returns the
+commands that follow from it.
+
+Promises:
+
+* At most one job has a lease, and its state is then on the devices.
+* A job has at most one request. Its requests are granted in the order in which it makes them.
+* A failed operation, a job that leaves and a lost node end the turn; the others go on.
+* A report that fits nothing is counted in ``num_ignored`` and changes nothing.
+* No request starves. Let k jobs use the group, let no turn and no hold take longer than L, and no switch longer than
+  C. As long as no node is lost, a request gets its lease after at most
+
+      max_wait_s + (k - 1) L + C
+
+  Proof: after ``max_wait_s`` the request is overdue. At this time at most one turn or hold is in progress. It is over
+  within L. From then on overdue requests come first, in the order in which they came, and nothing is held. A request
+  that is ahead came earlier and has not had its turn yet, and each job has only one. The request's own job is not
+  ahead, nor is the job of the turn in progress: it can ask again only later. So at most k - 2 turns come before, and
+  then the request's own switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tailrace.cluster.arbitration.choice import choose, is_overdue
+from tailrace.cluster.arbitration.fair_share import FairShare
+from tailrace.cluster.arbitration.forecast import Forecast
+from tailrace.cluster.arbitration.named_waits import request_waits, turn_wait
+from tailrace.cluster.arbitration.ratios import Candidate
+from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
+from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
+from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
+from tailrace.cluster.events import Direction
+from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
+from tailrace.cluster.rules import ClusterRules, Grain
+from tailrace.core.run.waits import Wait
+
+
+class GroupQueue:
+    def __init__(self, group: NodeGroupId, rules: ClusterRules) -> None:
+        self._group, self._rules = group, rules
+        self._forecast = Forecast(rules)
+        self._shares = FairShare(dict(rules.tenants))
+        self._waiting: dict[JobId, Request] = {}
+        self._latest_starts: dict[JobId, float] = {}
+        self._resident: JobState | None = None
+        self._turn: Turn | None = None
+        self._is_up = True
+        self.num_ignored = 0
+        """Number of reports that were repeated, late or impossible, and therefore ignored."""
+
+    # Questions
+
+    @property
+    def running(self) -> JobId | None:
+        """Job that has the lease."""
+        return self._turn.request.job if isinstance(self._turn, Lease) else None
+
+    @property
+    def resident(self) -> JobId | None:
+        """Job whose state is on the devices."""
+        return None if self._resident is None else self._resident.job
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing computes, moves or is held here, and nobody waits."""
+        return self._turn is None and not self._waiting
+
+    @property
+    def costs(self) -> SetupCosts:
+        """Costs of switches, as they have been measured on this group."""
+        return self._forecast.costs
+
+    def wake_at(self) -> float | None:
+        """Return when ``tick`` is needed, if nothing else happens before; None: not at all."""
+        return self._turn.until if isinstance(self._turn, Held) else None
+
+    def waits(self, now: float) -> list[Wait]:
+        """Return what each job that wants the group waits for."""
+        of_requests = request_waits(
+            self._candidates(now), self._turn, self._group, max_wait_s=self._rules.max_wait_s, is_up=self._is_up
+        )
+        of_turn = turn_wait(self._turn, self._group)
+        return of_requests if of_turn is None else [of_turn, *of_requests]
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        turn = self._turn
+        if isinstance(turn, Lease):
+            assert self._resident == turn.request.owner, f"{turn.request.job} computes, {self._resident} is resident"
+        if isinstance(turn, Lease | Switch) and turn.request is not None:
+            assert turn.request.job not in self._waiting, f"{turn.request.job} has a turn and waits for one"
+        assert self._is_up or (turn is None and self._resident is None), "something is on a group that has lost a node"
+        assert self._waiting.keys() == {request.job for request in self._waiting.values()}
+        assert turn is not None or not self._waiting or not self._is_up, f"free, but {[*self._waiting]} wait"
+
+    # Doors
+
+    def expect(self, latest_starts: Mapping[JobId, float]) -> None:
+        """Set when jobs that do not wait now must start at the latest, in order not to become slower."""
+        self._latest_starts = dict(latest_starts)
+
+    def ask(self, request: Request, now: float) -> list[Command]:
+        if not request.operations_s or request.job in self._waiting or request.job == self._job_of_turn():
+            return self._ignore()
+        if not self._is_active(request.tenant):
+            self._shares.enter(request.tenant)
+        self._waiting[request.job] = request
+        if isinstance(self._turn, Held) and self._turn.job == request.job:
+            return self._follow(request, self._turn, now)
+        return self._advance(now)
+
+    def ended(self, job: JobId, seconds: float, failed: bool, next_in_s: float | None, now: float) -> list[Command]:
+        lease = self._turn
+        if not isinstance(lease, Lease) or lease.request.job != job:
+            return self._ignore()
+        self._end_turn(now)
+        if failed:
+            return self._advance(now)
+        self._forecast.took(lease.request, seconds)
+        self._turn = held = self._hold_after(lease.request, next_in_s, now)
+        if held is None or not held.is_reserved:
+            return self._advance(now)
+        return [Hold(job=job, group=self._group, until=held.until)]
+
+    def transferred(
+        self, job: JobId, direction: Direction, num_bytes: int, seconds: float, now: float
+    ) -> list[Command]:
+        if direction is Direction.PREFETCH:
+            return [] if self._forecast.prefetch_ended(job, seconds) else self._ignore()
+        switch = self._turn
+        if not isinstance(switch, Switch) or (switch.moving, switch.direction) != (job, direction):
+            return self._ignore()
+        self.costs.measured(job, direction, num_bytes=num_bytes, seconds=seconds, prefetched_s=switch.prefetched_s)
+        if direction is Direction.OFFLOAD:
+            return self._offloaded(switch, now)
+        return self._loaded(switch, now)
+
+    def leave(self, job: JobId, now: float) -> list[Command]:
+        """The job has ended or belongs to another group now; nothing of it is left on the devices."""
+        self._waiting.pop(job, None)
+        self._latest_starts.pop(job, None)
+        self._forecast.forget(job)
+        turn, was_resident = self._turn, self.resident == job
+        if was_resident:
+            self._resident = None
+        if isinstance(turn, Switch) and turn.direction is Direction.OFFLOAD:
+            if self._job_of_turn() == job:
+                self._end_turn(now)
+                self._turn = turn = replace(turn, request=None)
+            return self._offloaded(turn, now) if was_resident else []
+        if job == self._job_of_turn() or (isinstance(turn, Held) and turn.job == job):
+            self._end_turn(now)
+        return self._advance(now)
+
+    def lose(self, now: float) -> list[Command]:
+        """A node is lost: nothing is on the devices any more, and nothing can run. Requests stay."""
+        turn = self._turn
+        self._end_turn(now)
+        if isinstance(turn, Switch) and turn.request is not None:
+            self._waiting[turn.request.job] = turn.request
+        self._is_up, self._resident = False, None
+        self._forecast.prefetch_lost()
+        return []
+
+    def restore(self, now: float) -> list[Command]:
+        """All nodes are there again."""
+        self._is_up = True
+        return self._advance(now)
+
+    def tick(self, now: float) -> list[Command]:
+        """Time has passed."""
+        if isinstance(self._turn, Held) and now >= self._turn.until:
+            self._end_turn(now)
+        return self._advance(now)
+
+    # Turns
+
+    def _advance(self, now: float) -> list[Command]:
+        """Begin the next turn if the group is free, and prepare the one after it."""
+        if isinstance(self._turn, Held) and now > self._turn.until:
+            self._end_turn(now)
+        commands = list[Command]()
+        if self._turn is None and self._is_up and (chosen := self._choose(now)) is not None:
+            commands += self._begin(chosen, now)
+        return commands + self._prefetch(now)
+
+    def _begin(self, chosen: Candidate, now: float) -> list[Command]:
+        request = self._waiting.pop(chosen.request.job)
+        self._shares.begin(request.tenant, chosen.total_s)
+        if not chosen.needs_switch:
+            return self._grant(request, now, began_at=now, expected_s=chosen.total_s)
+        if self._resident is None:
+            return self._load(request, now, began_at=now, expected_s=chosen.total_s)
+        resident = self._resident
+        self._turn = Switch(
+            request=request,
+            began_at=now,
+            expected_s=chosen.total_s,
+            direction=Direction.OFFLOAD,
+            moving=resident.job,
+            moving_since=now,
+            moving_s=self.costs.offload_s(resident.job, resident.state),
+        )
+        return [Offload(job=resident.job, group=self._group)]
+
+    def _load(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+        self._turn = Switch(
+            request=request,
+            began_at=began_at,
+            expected_s=expected_s,
+            direction=Direction.LOAD,
+            moving=request.job,
+            moving_since=now,
+            moving_s=self.costs.load_s(request.job, request.state),
+            prefetched_s=self._forecast.prefetched_s(request.job, now),
+        )
+        return [Load(job=request.job, group=self._group)]
+
+    def _grant(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+        grain = self._rules.grain
+        self._turn = Lease(
+            request=request,
+            began_at=began_at,
+            expected_s=expected_s,
+            granted_at=now,
+            execution_s=self._forecast.execution_s(request),
+        )
+        # The state may have another size than in the job's last phase.
+        self._resident = request.owner
+        return [GrantLease(job=request.job, group=self._group, num_operations=request.num_granted(grain))]
+
+    def _offloaded(self, switch: Switch, now: float) -> list[Command]:
+        self._resident = None
+        if switch.request is None:
+            self._turn = None
+            return self._advance(now)
+        return self._load(switch.request, now, began_at=switch.began_at, expected_s=switch.expected_s)
+
+    def _loaded(self, switch: Switch, now: float) -> list[Command]:
+        assert switch.request is not None, "a load whose job left is not awaited"
+        self._forecast.prefetch_lost()
+        granted = self._grant(switch.request, now, began_at=switch.began_at, expected_s=switch.expected_s)
+        return granted + self._prefetch(now)
+
+    def _end_turn(self, now: float) -> None:
+        """Charge the tenant for the seconds that the turn really took."""
+        match self._turn:
+            case Held(tenant=tenant, began_at=began_at):
+                self._shares.charge(tenant, now - began_at)
+            case Lease(request=Request(tenant=tenant)) | Switch(request=Request(tenant=tenant)) as turn:
+                self._shares.charge(tenant, now - turn.began_at - turn.expected_s)
+            case _:
+                pass
+        self._turn = None
+
+    # Holds
+
+    def _hold_after(self, request: Request, next_in_s: float | None, now: float) -> Held | None:
+        """Return the hold that follows an operation, if it is worth one."""
+        if self._rules.grain is Grain.PHASE or next_in_s is None:
+            return None
+        job, limit_s = request.job, self._forecast.hold_limit_s(request.owner)
+        if limit_s > 0 and next_in_s <= limit_s and not self._is_any_overdue(now):
+            return Held(job=job, tenant=request.tenant, began_at=now, until=now + limit_s, is_reserved=True)
+        if next_in_s <= 0:
+            # The job asks at this very moment. Its request takes part in the choice.
+            return Held(job=job, tenant=request.tenant, began_at=now, until=now, is_reserved=False)
+        return None
+
+    def _follow(self, request: Request, held: Held, now: float) -> list[Command]:
+        """The job for which the group is held has asked."""
+        self._end_turn(now)
+        if not held.is_reserved or now > held.until or self._is_any_overdue(now):
+            return self._advance(now)
+        return self._begin(self._forecast.candidate(request, self._resident, now), now) + self._prefetch(now)
+
+    # Prefetches
+
+    def _prefetch(self, now: float) -> list[Command]:
+        """Prepare the next turn while this one computes, once per lease."""
+        lease = self._turn
+        if not self._rules.prefetch or not isinstance(lease, Lease) or lease.has_prefetched:
+            return []
+        chosen = self._choose(max(now, lease.granted_at + lease.execution_s))
+        if chosen is None or self._forecast.prefetched_job == chosen.request.job:
+            return []
+        self._turn = replace(lease, has_prefetched=True)
+        self._forecast.prefetch_began(chosen.request.job, now)
+        return [Prefetch(job=chosen.request.job, group=self._group)]
+
+    # The choice
+
+    def _choose(self, now: float) -> Candidate | None:
+        return choose(
+            self._candidates(now), shares=self._shares, latest_starts=self._latest_starts, rules=self._rules, now=now
+        )
+
+    def _candidates(self, now: float) -> list[Candidate]:
+        return [self._forecast.candidate(request, self._resident, now) for request in self._waiting.values()]
+
+    def _is_any_overdue(self, now: float) -> bool:
+        return any(is_overdue(request, self._rules, now) for request in self._waiting.values())
+
+    def _is_active(self, tenant: TenantId) -> bool:
+        turn = self._turn
+        of_turn = turn.tenant if isinstance(turn, Held) else turn.request.tenant if turn and turn.request else None
+        return of_turn == tenant or any(request.tenant == tenant for request in self._waiting.values())
+
+    def _job_of_turn(self) -> JobId | None:
+        """Job that has a lease or gets one after the switch in progress."""
+        turn = self._turn
+        return turn.request.job if isinstance(turn, Lease | Switch) and turn.request is not None else None
+
+    def _ignore(self) -> list[Command]:
+        self.num_ignored += 1
+        return []

@@ -1,0 +1,68 @@
+"""What the scheduler knows about one node group: which jobs belong to it, and whether it has room for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tailrace.cluster.arbitration.group_queue import GroupQueue
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.job_record import JobRecord
+from tailrace.cluster.jobs import StateBytes
+from tailrace.cluster.rules import ClusterRules, NodeGroup
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupRecord:
+    facts: NodeGroup
+    queue: GroupQueue
+    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    lost: set[NodeId] = field(default_factory=set)
+
+    @property
+    def id(self) -> NodeGroupId:
+        return self.facts.id
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.lost
+
+    @property
+    def is_dedicated(self) -> bool:
+        return any(job.seat is not None and job.seat.is_dedicated for job in self.jobs.values())
+
+    @property
+    def duty(self) -> float:
+        return sum(job.duty for job in self.jobs.values())
+
+    def takes(self, job: JobRecord, rules: ClusterRules, now: float) -> bool:
+        """Whether the job may join: the number of jobs, their duty, how long they wait, and the bytes of their state."""
+        if not self.is_usable or self.facts.devices != job.spec.train_devices or self.is_dedicated:
+            return False
+        if not self.has_room_for(job.spec.state):
+            return False
+        if not self.jobs:
+            return True
+        if job.trace is None or len(self.jobs) >= rules.max_jobs_per_group:
+            return False
+        if self.duty + job.duty > rules.max_duty + 1e-9:
+            return False
+        return all(other.wait_share(now) <= rules.max_wait_share for other in self.jobs.values())
+
+    def has_room_for(self, state: StateBytes) -> bool:
+        """Whether the state of one job fits on the devices, and that of all jobs in host memory and on disk.
+
+        All jobs count, because the job that computes leaves its place in host memory reserved: it must be offloaded
+        again.
+        """
+        return fits(self.facts, state, (job.spec.state for job in self.jobs.values()))
+
+
+def fits(group: NodeGroup, state: StateBytes, others: Iterable[StateBytes] = ()) -> bool:
+    if group.device_bytes is not None and state.total > group.device_bytes:
+        return False
+    if group.host_bytes is None:
+        return True
+    needed = state.total + sum(other.total for other in others)
+    is_alone = needed == state.total
+    return is_alone or needed <= group.host_bytes + (group.disk_bytes or 0)

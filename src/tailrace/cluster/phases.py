@@ -1,0 +1,131 @@
+"""Who computes on a node group: phases asked for, granted, ended; state loaded and offloaded.
+
+Each node group has a queue of its own that decides (``arbitration/group_queue.py``). Here its questions are answered,
+and what it decides is noted in the job's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tailrace.cluster import commands as do
+from tailrace.cluster import events as ev
+from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.ids import JobId
+from tailrace.cluster.job_record import JobRecord, PhaseInProgress
+from tailrace.cluster.state import ClusterState
+
+NUM_REMEMBERED = 8
+"""Phases of which the seconds are remembered."""
+
+
+def phase_asked(state: ClusterState, event: ev.PhaseAsked, now: float) -> Iterator[do.Command]:
+    job = state.jobs.get(event.job)
+    if job is None or not job.is_live or job.phase is not None or not event.operations_s:
+        state.num_ignored += 1
+        return
+    job.phase = PhaseInProgress(asked_at=now, operations_s=event.operations_s, slack_s=event.slack_s)
+    if not job.is_between_operations:
+        job.asked_at = now
+    yield from ask(state, job, now)
+
+
+def ask(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:
+    """Queue the job's phase on its node group, if it has one."""
+    if job.seat is None or job.phase is None:
+        return
+    request = Request(
+        job=job.id,
+        tenant=job.tenant,
+        asked_at=job.phase.asked_at,
+        operations_s=job.phase.operations_s,
+        slack_s=job.phase.slack_s,
+    )
+    group = state.groups[job.seat.group]
+    yield from noted(state, group.queue.ask(request, now, _latest_starts(group, now)), now)
+
+
+def phase_ended(state: ClusterState, event: ev.PhaseEnded, now: float) -> Iterator[do.Command]:
+    job = state.jobs.get(event.job)
+    if job is None or job.seat is None or job.phase is None or job.phase.lease is None:
+        state.num_ignored += 1
+        return
+    if event.lease not in (0, job.phase.lease):
+        state.num_ignored += 1
+        return
+    group, phase = state.groups[job.seat.group], job.phase
+    job.phase = None
+    job.seconds_in_phase += event.seconds
+    job.is_between_operations = phase.num_granted < len(phase.operations_s) and not event.failed
+    if not job.is_between_operations:
+        _complete(job, event, state.rules.drift)
+    ended = group.queue.ended(
+        job.id,
+        event.seconds,
+        failed=event.failed,
+        next_in_s=event.next_in_s,
+        now=now,
+        latest=_latest_starts(group, now),
+    )
+    yield from noted(state, ended, now)
+
+
+def _complete(job: JobRecord, event: ev.PhaseEnded, drift: float) -> None:
+    """A phase is over. Was it late, or much longer than planned?"""
+    seconds, job.seconds_in_phase = job.seconds_in_phase, 0.0
+    late_s, job.late_in_phase_s = job.late_in_phase_s, 0.0
+    if event.failed:
+        return
+    job.num_phases += 1
+    job.phase_seconds = [*job.phase_seconds, seconds][-NUM_REMEMBERED:]
+    job.note_drift(late_s, seconds, drift)
+
+
+def transferred(state: ClusterState, event: ev.TransferMeasured, now: float) -> Iterator[do.Command]:
+    group = state.groups.get(event.group)
+    if group is None:
+        state.num_ignored += 1
+        return
+    state.costs.note(event)
+    found = group.queue.transferred(
+        event.job, event.direction, event.seconds, now=now, latest=_latest_starts(group, now)
+    )
+    yield from noted(state, found, now)
+
+
+def tick(state: ClusterState, now: float) -> Iterator[do.Command]:
+    for group in state.groups.values():
+        at = group.queue.wake_at()
+        if at is not None and at <= now:
+            yield from noted(state, group.queue.tick(now, _latest_starts(group, now)), now)
+
+
+def leave(state: ClusterState, group: GroupRecord, job: JobId, now: float) -> Iterator[do.Command]:
+    yield from noted(state, group.queue.leave(job, now, _latest_starts(group, now)), now)
+
+
+def noted(state: ClusterState, commands: Iterable[do.Command], now: float) -> Iterator[do.Command]:
+    """Number the leases among these commands, and note them in the records of their jobs."""
+    for command in commands:
+        if isinstance(command, do.GrantLease):
+            job = state.jobs[command.job]
+            assert job.phase is not None and job.phase.lease is None
+            state.num_leases += 1
+            job.phase.lease, job.phase.num_granted = state.num_leases, command.num_operations
+            late_s = max(0.0, now - job.phase.asked_at - job.phase.slack_s)
+            job.late_s += late_s
+            job.late_in_phase_s += late_s
+            yield replace(command, lease=state.num_leases)
+        else:
+            yield command
+
+
+def _latest_starts(group: GroupRecord, now: float) -> dict[JobId, float]:
+    """For each job that does not wait or compute: when it must get the group at the latest to lose no time."""
+    return {
+        job.id: latest
+        for job in group.jobs.values()
+        if job.phase is None and (latest := job.latest_start(now)) is not None
+    }

@@ -1,0 +1,84 @@
+"""The whole state of the cluster scheduler, and the two moves that change who belongs where: seat and unseat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.cluster.arbitration.group_queue import GroupQueue
+from tailrace.cluster.arbitration.setup_costs import SetupCosts
+from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.job_record import JobRecord, Seat
+from tailrace.cluster.jobs import Stage
+from tailrace.cluster.placement import Choice
+from tailrace.cluster.planning.timetable import Timetable
+from tailrace.cluster.rules import ClusterRules, NodeGroup
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterState:
+    rules: ClusterRules
+    groups: dict[NodeGroupId, GroupRecord]
+    timetable: Timetable
+    costs: SetupCosts
+    free_rollout_devices: int
+    num_rollout_devices: int
+    group_of_node: dict[NodeId, NodeGroupId]
+    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    queue: dict[JobId, JobRecord] = field(default_factory=dict)
+    """Jobs that wait for admission, in order of submission."""
+    num_submitted: int = 0
+    num_leases: int = 0
+    num_ignored: int = 0
+    """Reports that could not be true: of unknown or ended jobs, repeated, or about phases that nobody asked for."""
+
+    @classmethod
+    def start(cls, rules: ClusterRules, groups: Sequence[NodeGroup], rollout_devices: int) -> ClusterState:
+        costs = SetupCosts(rules.transfers)
+        names = [node for group in groups for node in group.nodes]
+        if len({group.id for group in groups}) != len(groups) or len(set(names)) != len(names):
+            raise ValueError("node groups and nodes need names of their own")
+        return cls(
+            rules=rules,
+            groups={group.id: GroupRecord(facts=group, queue=GroupQueue(group.id, rules, costs)) for group in groups},
+            timetable=Timetable({group.id: len(group.nodes) for group in groups}, rules.horizon_slots),
+            costs=costs,
+            free_rollout_devices=rollout_devices,
+            num_rollout_devices=rollout_devices,
+            group_of_node={node: group.id for group in groups for node in group.nodes},
+        )
+
+    def live(self) -> Iterator[JobRecord]:
+        return (job for job in self.jobs.values() if job.is_live)
+
+    def groups_for(self, job: JobRecord, now: float) -> list[GroupRecord]:
+        """The groups that would take the job."""
+        return [group for group in self.groups.values() if group.takes(job, self.rules, now)]
+
+    def seat(self, job: JobRecord, choice: Choice) -> None:
+        """Give the job its place, and its slots in the timetable."""
+        assert job.seat is None
+        reservation = None
+        if choice.footprint is not None:
+            reservation = self.timetable.reserve(job.id, choice.group, choice.footprint, choice.start_slot)
+        job.seat = Seat(group=choice.group, is_dedicated=choice.is_dedicated, reservation=reservation)
+        self.groups[choice.group].jobs[job.id] = job
+
+    def unseat(self, job: JobRecord) -> GroupRecord | None:
+        """Take the job's place away. Returns the group that it left."""
+        if job.seat is None:
+            return None
+        group = self.groups[job.seat.group]
+        if job.seat.reservation is not None:
+            self.timetable.release(job.seat.reservation)
+        del group.jobs[job.id]
+        job.seat = None
+        return group
+
+    def end(self, job: JobRecord, reason: str) -> None:
+        """Everything that the job holds is free again."""
+        if job.is_live:
+            self.free_rollout_devices += job.spec.rollout_devices
+        self.queue.pop(job.id, None)
+        job.stage, job.reason, job.phase = Stage.ENDED, reason, None

@@ -1,0 +1,97 @@
+"""A dry run: everything that is checked before a run starts, and the memory that it will take. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+
+from tailrace.config.load import SettingsError
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.settings import Settings
+from tailrace.runtime.memory import card_defaults
+from tailrace.runtime.memory.card import Card, find_card
+from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
+from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.sources import Sources
+from tailrace.runtime.train_command import Say, prepare
+from tailrace.store.model_shape import ModelShape
+
+_GIB = 2**30
+
+
+def dry_run(settings: Settings, say: Say) -> Settings:
+    """Check the run and say what it will do. Return its settings, with the numbers that depend on the card.
+
+    ``SettingsError`` if it could not start, or if its memory is not enough.
+    """
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
+    card = find_card(settings.model.device)
+    directory = RunDirectory.open(settings)
+    try:
+        settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda device: card)
+    finally:
+        directory.close()
+    sources = prepare(settings)
+    for line in (*sources.notes, *_plan_lines(settings, sources, card)):
+        say(line)
+    _say_memory(settings, sources, card, say)
+    return settings
+
+
+def _plan_lines(settings: Settings, sources: Sources, card: Card | None) -> list[str]:
+    schedule, rollout = sources.schedule, settings.rollout
+    return [
+        f"device: {'CPU' if card is None else card.name}, {settings.model.dtype}",
+        f"schedule: {settings.schedule.preset}, {schedule.max_steps} steps of {schedule.batch_size} prompts x"
+        f" {schedule.group_size} responses; a round starts {schedule.launch_prompts} x {schedule.launch_responses}",
+        f"rollout: {rollout.num_instances} instance(s), at most {rollout.running_limit} responses at a time, each at"
+        f" most {settings.data.max_prompt_length} + {rollout.max_response_length} tokens",
+        f"training: micro-batches of at most {settings.trainer.token_limit:,} tokens"
+        + (", activations recomputed" if settings.trainer.gradient_checkpointing else ""),
+    ]
+
+
+def _say_memory(settings: Settings, sources: Sources, card: Card | None, say: Say) -> None:
+    try:
+        shape = ModelShape.read(sources.model)
+    except ValueError as error:
+        say(f"memory: not computed ({error})")
+        return
+    memory = plan(shape, settings, is_cuda=card is not None)
+    for line in table(memory):
+        say(line)
+    say(_verdict(memory, card))
+    has = _main_memory() if card is None else card.available
+    if has is not None and memory.num_bytes > has:
+        raise SettingsError(
+            f"the run needs about {memory.num_bytes / _GIB:.1f} GiB, and {has / _GIB:.1f} GiB are available; lower"
+            " rollout.kv_tokens or trainer.max_tokens_per_gpu, or set trainer.gradient_checkpointing"
+        )
+
+
+def table(memory: MemoryPlan) -> list[str]:
+    """The plan as lines: part, GiB, how it is computed."""
+    return [line for process in (memory.rollout, memory.training) for line in _process_lines(process)]
+
+
+def _process_lines(process: ProcessMemory) -> list[str]:
+    rows = [f"  {part.name:<20}{part.num_bytes / _GIB:>9.2f}  {part.how}" for part in process.parts]
+    times = f" x {process.count}" if process.count > 1 else ""
+    return [f"{process.name + times:<22}{'GiB':>9}", *rows, f"  {'together':<20}{process.num_bytes / _GIB:>9.2f}"]
+
+
+def _verdict(memory: MemoryPlan, card: Card | None) -> str:
+    kind = "at most, because rollout and training take turns" if memory.is_colocated else "in all"
+    needed = f"memory: about {memory.num_bytes / _GIB:.1f} GiB {kind}"
+    if card is not None:
+        return f"{needed}; {card.name} has {card.total / _GIB:.1f} GiB, {card.available / _GIB:.0f} GiB of it available"
+    has = _main_memory()
+    return f"{needed}, on the CPU" + ("" if has is None else f"; this machine has {has / _GIB:.1f} GiB")
+
+
+def _main_memory() -> int | None:
+    """Bytes of main memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

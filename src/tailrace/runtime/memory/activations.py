@@ -1,0 +1,71 @@
+"""What a training pass keeps for its backward pass, in bytes per token.
+
+The counts are those of Transformers' Llama, Qwen2 and Qwen3 layers as ``trainer/network.py`` runs them, with fp32
+weights. ``tests/runtime/test_activations.py`` compares them with what autograd really keeps.
+
+In bfloat16 (autocast) the residual stream and the norms stay in fp32. Each linear layer gets a bfloat16 copy of its
+input of its own, because autocast keeps copies of weights only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.store.model_shape import ModelShape
+
+_FP32 = 4
+_BF16 = 2
+LOGITS_PER_CHUNK = 2**28
+"""Most logits that exist at the same time (``trainer/network.py``)."""
+BYTES_PER_LOGIT = 16
+"""fp32 logits, their log-softmax, and two temporaries of the entropy."""
+_BACKWARD_SHARE = 0.5
+"""Gradients inside the layer that the backward pass is at, compared with what the layer keeps: a rough value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Bytes per token of a micro-batch."""
+
+    layer: int
+    """Kept by one layer until its backward pass."""
+    layer_input: int
+    """Kept by one layer whose activations are recomputed."""
+    outside: int
+    """Kept outside the layers: last norm, what the head reads, rotary tables."""
+
+    @classmethod
+    def of(cls, shape: ModelShape, *, is_autocast: bool, is_packed: bool, is_frozen: bool = False) -> Activations:
+        """``is_packed``: attention without padding, which repeats shared keys and values. ``is_frozen``: the weights
+        are not trained, as with an adapter."""
+        hidden, item = shape.hidden_size, _BF16 if is_autocast else _FP32
+        # A norm keeps its input and, for the gradient of its weight, the normed values.
+        norm = _FP32 * hidden * (1 if is_frozen else 2)
+        inputs_of_linears = 5 * _BF16 * hidden if is_autocast else 2 * _FP32 * hidden
+        gated = 4 * item * shape.intermediate_size  # gate, silu(gate), up, and their product
+        num_kv = shape.query_size if is_packed else shape.kv_size
+        attention = item * (2 * shape.query_size + 2 * num_kv) + _FP32 * shape.num_heads  # q, output, k, v, row sums
+        output = item * shape.query_size  # what the output projection reads
+        return cls(
+            layer=2 * norm + inputs_of_linears + gated + attention + output + _head_norms(shape, is_autocast),
+            layer_input=_FP32 * hidden,
+            outside=norm + item * hidden + 2 * _FP32 * shape.head_dim,
+        )
+
+
+def _head_norms(shape: ModelShape, is_autocast: bool) -> int:
+    if not shape.has_qk_norm:
+        return 0
+    return (_FP32 + (_BF16 if is_autocast else _FP32)) * (shape.query_size + shape.kv_size)
+
+
+def micro_batch_bytes(kept: Activations, shape: ModelShape, num_tokens: int, *, recomputes: bool) -> int:
+    """Bytes of a micro-batch at the worst moment: when its logits exist, or in the backward pass of a layer."""
+    per_layer = kept.layer_input if recomputes else kept.layer
+    stays = num_tokens * (shape.num_layers * per_layer + kept.outside)
+    in_backward = num_tokens * kept.layer * (_BACKWARD_SHARE + (1 if recomputes else 0))
+    return stays + max(logits_bytes(shape, num_tokens), int(in_backward))
+
+
+def logits_bytes(shape: ModelShape, num_tokens: int) -> int:
+    return BYTES_PER_LOGIT * min(num_tokens * shape.vocab_size, LOGITS_PER_CHUNK)

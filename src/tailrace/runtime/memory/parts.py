@@ -1,0 +1,177 @@
+"""The device memory of one rollout process and of the training process, part by part. Arithmetic only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.runtime.memory.activations import Activations, logits_bytes, micro_batch_bytes
+from tailrace.store.model_shape import ModelShape
+
+CONTEXT_BYTES = 2**29
+"""What a process takes before its first tensor: assumed, not measured. On CUDA: the driver's context, loaded kernels
+and library workspaces. On a CPU: Python with torch and Transformers."""
+CHANNEL_SLOTS = 2
+"""Versions that a weight channel holds (``weights/channel.py``)."""
+BYTES_PER_TRUNCATED_LOGIT = 40
+"""Top-k, top-p and min-p sort: fp32 scores, log-probs and their order, which is int64, several of each."""
+_FP32 = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    name: str
+    num_bytes: int
+    how: str
+    """How the number is computed, in a few words."""
+    is_temporary: bool = False
+    """Whether it exists only while the process works, and not between two steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLoad:
+    itemsize: int
+    """Bytes of a weight, and of a number in the KV cache."""
+    max_running: int
+    kv_tokens: int
+    prefill_chunk: int
+    is_truncated: bool = False
+    """Whether sampling uses top-k, top-p or min-p."""
+    is_cuda: bool = True
+    pulls_here: bool = True
+    """Whether a pulled version is in the same memory before it is copied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoad:
+    micro_tokens: int
+    """Tokens of the largest micro-batch."""
+    published_itemsize: int
+    """Bytes of a published number; 0: versions are published elsewhere, in the memory of the host."""
+    is_autocast: bool
+    is_packed: bool
+    recomputes: bool = False
+    has_reference: bool = False
+    has_critic: bool = False
+    lora_rank: int = 0
+    is_trained: bool = True
+    """False: the process only publishes the weights, for a run that does not train."""
+
+
+def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
+    item = load.itemsize
+    # On a CPU the head of tied embeddings is a copy.
+    head = 0 if load.is_cuda or not shape.has_tied_embeddings else shape.embedding_parameters
+    weights = item * (shape.num_parameters + head)
+    per_token = item * (3 * shape.hidden_size + 3 * shape.intermediate_size + shape.query_size + 2 * shape.kv_size)
+    rows = item * shape.vocab_size + per_token
+    if load.is_truncated:
+        rows += BYTES_PER_TRUNCATED_LOGIT * shape.vocab_size
+    # Steps run once outside the graphs before they are captured, so their tensors exist in both places.
+    num_pools = 2 if load.is_cuda else 1
+    return [
+        _context(),
+        Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes"),
+        *([_pulled_copy(item * shape.num_parameters)] if load.pulls_here else []),
+        Part(
+            name="KV cache",
+            num_bytes=shape.kv_bytes(item) * load.kv_tokens,
+            how=f"{load.kv_tokens:,} tokens x {shape.kv_bytes(item):,} bytes",
+        ),
+        Part(
+            name="prefill",
+            num_bytes=per_token * load.prefill_chunk,
+            how=f"{load.prefill_chunk:,} tokens x {per_token:,} bytes",
+        ),
+        Part(
+            name="decode",
+            num_bytes=num_pools * rows * load.max_running,
+            how=f"{load.max_running:,} rows x {rows:,} bytes" + (", twice for graphs" if load.is_cuda else ""),
+        ),
+    ]
+
+
+def _pulled_copy(num_bytes: int) -> Part:
+    return Part(name="pulled copy", num_bytes=num_bytes, how="weights of a new version, until they are copied")
+
+
+def training_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
+    count = shape.num_parameters
+    parts = [
+        _context(),
+        Part(name="weights", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"),
+    ]
+    if load.published_itemsize:
+        parts.append(
+            Part(
+                name="published versions",
+                num_bytes=CHANNEL_SLOTS * load.published_itemsize * count,
+                how=f"{CHANNEL_SLOTS} x {_count(count)} parameters x {load.published_itemsize} bytes",
+            )
+        )
+    return parts + (_learning_parts(shape, load) if load.is_trained else [])
+
+
+def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
+    count = shape.num_parameters
+    trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else count
+    num_learners = 2 if load.has_critic else 1
+    learners = " x 2 models" if load.has_critic else ""
+    parts = []
+    if load.has_critic:
+        parts.append(Part(name="critic", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"))
+    if load.has_reference and not load.lora_rank:
+        parts.append(Part(name="reference", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"))
+    if load.lora_rank:
+        parts.append(
+            Part(name="adapter", num_bytes=num_learners * _FP32 * trained, how=f"{_count(trained)} x 4 bytes{learners}")
+        )
+    parts += [
+        Part(
+            name="AdamW",
+            num_bytes=num_learners * 2 * _FP32 * trained,
+            how=f"{_count(trained)} parameters x 2 x 4 bytes{learners}",
+        ),
+        Part(
+            name="gradients",
+            num_bytes=num_learners * _FP32 * trained + _embedding_gradients(shape, load),
+            how=f"{_count(trained)} parameters x 4 bytes{learners}, and the embedding's while they are added up",
+            is_temporary=True,
+        ),
+    ]
+    if load.is_autocast:
+        # Only matrices are cast. Autocast keeps the copies until the pass ends, autograd until the backward pass.
+        parts.append(
+            Part(
+                name="bfloat16 weights",
+                num_bytes=2 * shape.matmul_parameters,
+                how=f"{_count(shape.matmul_parameters)} parameters x 2 bytes, cast once per micro-batch",
+                is_temporary=True,
+            )
+        )
+    return [*parts, _activations(shape, load)]
+
+
+def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:
+    """Gradients of the embedding that wait to be added: one from each end of the network."""
+    return 0 if load.lora_rank else 2 * _FP32 * shape.embedding_parameters
+
+
+def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
+    kept = Activations.of(shape, is_autocast=load.is_autocast, is_packed=load.is_packed, is_frozen=bool(load.lora_rank))
+    per_layer = kept.layer_input if load.recomputes else kept.layer
+    logits = logits_bytes(shape, load.micro_tokens)
+    return Part(
+        name="micro-batch",
+        num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes),
+        how=f"{load.micro_tokens:,} tokens x {shape.num_layers} layers x {per_layer:,} bytes;"
+        f" logits {logits / 2**30:.1f} GiB",
+        is_temporary=True,
+    )
+
+
+def _context() -> Part:
+    return Part(name="process", num_bytes=CONTEXT_BYTES, how="Python and torch; on a GPU, the CUDA context")
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"

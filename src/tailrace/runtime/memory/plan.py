@@ -1,0 +1,112 @@
+"""The memory of a whole run on one device: what its settings and the model's shape say, before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.settings import Settings
+from tailrace.config.variants import ESTIMATORS
+from tailrace.runtime.memory.parts import Part, RolloutLoad, TrainingLoad, rollout_parts, training_parts
+from tailrace.store.model_shape import ModelShape
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    name: str
+    count: int
+    """Processes of this kind."""
+    parts: tuple[Part, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one process while it works."""
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def resting_bytes(self) -> int:
+        """Bytes of one process between two steps."""
+        return sum(part.num_bytes for part in self.parts if not part.is_temporary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    rollout: ProcessMemory
+    training: ProcessMemory
+    is_colocated: bool
+    """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Most bytes in use at the same time."""
+        rollout, training = self.rollout.count * self.rollout.num_bytes, self.training.num_bytes
+        if not self.is_colocated:
+            return rollout + training
+        contexts = self.rollout.count * _context(self.rollout)
+        return max(rollout + self.training.resting_bytes, contexts + training)
+
+
+def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
+    """The plan of these settings. Numbers that they leave open count as the defaults of a CPU."""
+    return MemoryPlan(
+        rollout=ProcessMemory(
+            name="rollout", count=settings.rollout.num_instances, parts=tuple(_rollout(shape, settings, is_cuda))
+        ),
+        training=ProcessMemory(
+            name="training", count=1, parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda)))
+        ),
+        is_colocated=settings.schedule.placement == "colocated",
+    )
+
+
+def max_length(settings: Settings) -> int:
+    """Most tokens of a prompt with its response."""
+    return settings.data.max_prompt_length + settings.rollout.max_response_length
+
+
+def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool) -> list[Part]:
+    if settings.rollout.from_run is not None:  # saved responses: there is no model
+        return []
+    return rollout_parts(shape, rollout_load(settings, is_cuda=is_cuda))
+
+
+def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
+    rollout = settings.rollout
+    samplings = (rollout, *settings.eval)
+    return RolloutLoad(
+        itemsize=_ITEM_BYTES[settings.model.dtype],
+        max_running=rollout.running_limit,
+        kv_tokens=rollout.kv_tokens or max(max_length(settings), rollout.running_limit * max_length(settings) // 2),
+        prefill_chunk=rollout.prefill_limit,
+        is_truncated=any(s.top_k is not None or s.top_p < 1 or s.min_p > 0 for s in samplings),
+        is_cuda=is_cuda,
+        pulls_here=_holds_channel(settings, is_cuda),
+    )
+
+
+def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
+    """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there."""
+    return not is_cuda or settings.trainer.weight_channel != "shared-memory"
+
+
+def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
+    algorithm, is_autocast = settings.algorithm, is_cuda and settings.model.dtype == "bfloat16"
+    batch_tokens = settings.schedule.rollout_batch_size * settings.rollout.n_samples_per_prompt * max_length(settings)
+    return TrainingLoad(
+        # A longer response is a micro-batch of its own.
+        micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
+        published_itemsize=_ITEM_BYTES[settings.model.dtype] if _holds_channel(settings, is_cuda) else 0,
+        is_autocast=is_autocast,
+        is_packed=is_autocast,
+        recomputes=settings.trainer.gradient_checkpointing,
+        has_reference=algorithm.kl_loss_coef > 0,
+        has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
+        lora_rank=settings.model.lora_rank,
+        is_trained=settings.schedule.preset != ROLLOUT_ONLY,
+    )
+
+
+def _context(process: ProcessMemory) -> int:
+    return process.parts[0].num_bytes if process.parts else 0

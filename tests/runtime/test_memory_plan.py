@@ -1,0 +1,198 @@
+"""The memory of a run, the numbers that follow from a card's memory, and where they are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.config.load import SettingsError, check, load
+from tailrace.config.settings import Settings
+from tailrace.runtime.dry_run import dry_run
+from tailrace.runtime.memory import card_defaults
+from tailrace.runtime.memory.card import Card, find_card
+from tailrace.runtime.memory.fitting import RESERVE, fit, in_flight
+from tailrace.runtime.memory.plan import MemoryPlan, plan
+from tailrace.runtime.run_directory import RunDirectory
+from tailrace.store.model_shape import ModelShape
+
+GIB = 2**30
+SMOLLM = ModelShape(
+    vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9, num_kv_heads=3, head_dim=64
+)
+QWEN_7B = ModelShape(
+    vocab_size=152064,
+    hidden_size=3584,
+    intermediate_size=18944,
+    num_layers=28,
+    num_heads=28,
+    num_kv_heads=4,
+    head_dim=128,
+    has_tied_embeddings=False,
+)
+
+QWEN_1_5B = ModelShape(
+    vocab_size=151936,
+    hidden_size=1536,
+    intermediate_size=8960,
+    num_layers=28,
+    num_heads=12,
+    num_kv_heads=2,
+    head_dim=128,
+)
+
+
+def settings(**sections: Any) -> Settings:
+    model = {"device": "cuda", "dtype": "bfloat16"} | sections.pop("model", {})
+    rollout = {"max_response_length": 1024} | sections.pop("rollout", {})
+    return check({"model": model, "rollout": rollout, **sections})
+
+
+def part(memory: MemoryPlan, process: str, name: str) -> int:
+    return next(part.num_bytes for part in getattr(memory, process).parts if part.name == name)
+
+
+def test_parameters_are_those_of_the_published_models() -> None:
+    assert SMOLLM.num_parameters == 134_515_008
+    assert QWEN_7B.num_parameters == pytest.approx(7_615_616_512, rel=1e-4)  # with its biases
+
+
+def test_a_shape_is_read_from_the_config_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64}))
+    with pytest.raises(ValueError, match="it lacks 'num_attention_heads'"):
+        ModelShape.read(tmp_path)
+
+
+def test_the_parts_of_a_run_by_hand() -> None:
+    given = settings(rollout={"max_running": 512, "kv_tokens": 600_000}, trainer={"max_tokens_per_gpu": 16384})
+    memory = plan(SMOLLM, given, is_cuda=True)
+    assert part(memory, "rollout", "weights") == 2 * 134_515_008
+    assert part(memory, "rollout", "KV cache") == 2 * 30 * 3 * 64 * 2 * 600_000
+    assert part(memory, "training", "weights") == 4 * 134_515_008
+    assert part(memory, "training", "AdamW") == 8 * 134_515_008
+    # 30 layers of: norms 16 D, inputs of linear layers 10 D, MLP 8 I, attention and its output 10 Q, row sums 4 heads
+    layers = 16384 * 30 * (26 * 576 + 8 * 1536 + 10 * 576 + 4 * 9)
+    assert part(memory, "training", "micro-batch") == pytest.approx(layers + 4 * GIB, rel=0.03)
+    assert memory.num_bytes == memory.rollout.num_bytes + memory.training.num_bytes
+
+
+def test_recomputing_activations_takes_a_fraction_of_their_memory() -> None:
+    plain, recomputed = (
+        part(
+            plan(QWEN_7B, settings(trainer={"gradient_checkpointing": value}), is_cuda=True), "training", "micro-batch"
+        )
+        for value in (False, True)
+    )
+    assert recomputed < plain / 4
+
+
+def test_reference_critic_and_adapter_are_counted() -> None:
+    count = SMOLLM.num_parameters
+    with_reference = plan(SMOLLM, settings(algorithm={"kl_loss_coef": 0.1}), is_cuda=True)
+    assert part(with_reference, "training", "reference") == 4 * count
+    with_critic = plan(SMOLLM, settings(algorithm={"advantage_estimator": "gae"}), is_cuda=True)
+    assert part(with_critic, "training", "AdamW") == 16 * count
+    adapted = plan(SMOLLM, settings(model={"lora_rank": 16}), is_cuda=True)
+    assert part(adapted, "training", "AdamW") < 0.1 * part(with_critic, "training", "AdamW")
+
+
+@pytest.mark.parametrize("placement", ["shared", "colocated"])
+@pytest.mark.parametrize("memory_gib", [24, 80, 140])
+@pytest.mark.parametrize("shape", [SMOLLM, QWEN_1_5B, QWEN_7B])
+def test_what_is_fitted_fits_or_is_as_small_as_it_can_be(shape: ModelShape, memory_gib: int, placement: str) -> None:
+    given = settings(schedule={"placement": placement}, trainer={"gradient_checkpointing": True})
+    found = fit(memory_gib * GIB, shape, given)
+    longest = 256 + 1024
+    needed, budget = plan(shape, found.applied(given), is_cuda=True), (1 - RESERVE) * memory_gib * GIB
+    # While a colocated trainer works there is no KV cache that could be smaller.
+    is_small_cache = found.kv_tokens < longest + 32 or (placement == "colocated" and needed.training.num_bytes > budget)
+    assert needed.num_bytes <= budget or (found.max_tokens_per_gpu == 1024 and is_small_cache)
+    assert longest <= found.kv_tokens <= in_flight(given) * (longest + 16)
+    assert 1 <= found.max_running <= in_flight(given) == 256
+
+
+def test_a_small_model_on_a_large_card_gets_all_it_can_use_and_no_more() -> None:
+    found = fit(140 * GIB, SMOLLM, settings())
+    assert (found.max_running, found.kv_tokens, found.max_tokens_per_gpu) == (256, 256 * 1296, 32768)
+
+
+def test_a_run_that_takes_turns_gets_larger_micro_batches() -> None:
+    shared, colocated = (
+        fit(80 * GIB, QWEN_1_5B, settings(schedule={"placement": placement})) for placement in ("shared", "colocated")
+    )
+    assert 1024 < shared.max_tokens_per_gpu < colocated.max_tokens_per_gpu < 32768
+
+
+def test_given_numbers_are_kept_and_schedules_that_start_more_run_more() -> None:
+    given = settings(rollout={"max_running": 7, "prefill_chunk": 99}, trainer={"max_tokens_per_gpu": 5000})
+    found = fit(140 * GIB, SMOLLM, given)
+    assert (found.max_running, found.prefill_chunk, found.max_tokens_per_gpu) == (7, 99, 5000)
+    assert found.kv_tokens == 7 * 1296
+    assert in_flight(settings(schedule={"preset": "active-partial"})) == 512
+    assert in_flight(settings(schedule={"preset": "one-step"})) == 512
+    assert in_flight(settings(schedule={"preset": "staleflow", "max_staleness": 3})) == 1024
+
+
+# Where the numbers come from
+
+
+CARD = Card(name="a card", total=140 * GIB, free=139 * GIB)
+
+
+def test_on_a_cpu_the_defaults_do_not_depend_on_memory() -> None:
+    found, line = card_defaults.resolve(load(None, {"model.device": "cpu"}))
+    assert (found.rollout.max_running, found.rollout.kv_tokens, found.rollout.prefill_chunk) == (128, None, 512)
+    assert (found.trainer.max_tokens_per_gpu, line) == (16384, None)
+    assert find_card("cpu") is None
+
+
+def test_on_a_card_the_numbers_are_fitted_and_said() -> None:
+    found, line = card_defaults.resolve(load(None), find=lambda device: CARD)
+    assert found.rollout.max_running == 256
+    assert found.rollout.prefill_chunk == 8192
+    assert line is not None
+    assert "a card, 139 GiB free: max_running 256" in line
+
+
+def test_a_continued_run_keeps_its_numbers_on_another_card(tmp_path: Path) -> None:
+    given = load(None, {"output_dir": str(tmp_path / "run")})
+    directory = RunDirectory.open(given)
+    begun, _ = card_defaults.resolve(given, directory.stored_settings(), find=lambda device: CARD)
+    directory.begin(begun, {})
+    directory.journal.write_text("an event\n")
+    directory.close()
+    again = RunDirectory.open(given)
+    other = Card(name="a small card", total=8 * GIB, free=8 * GIB)
+    continued, line = card_defaults.resolve(given, again.stored_settings(), find=lambda device: other)
+    again.close()
+    assert (continued, line) == (begun, None)
+    with pytest.raises(SettingsError, match=r"other settings \(rollout\.max_running\)"):
+        RunDirectory.open(load(None, {"output_dir": str(tmp_path / "run"), "rollout.max_running": "3"}))
+
+
+# Dry runs
+
+
+def test_a_dry_run_checks_everything_says_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    lines: list[str] = []
+    given = load("quickstart", {"output_dir": str(tmp_path / "run"), "model.device": "cpu"})
+    assert dry_run(given, lines.append).rollout.max_running == 128
+    text = "\n".join(lines)
+    for words in ("schedule: sync, 40 steps of 32 prompts x 8 responses", "KV cache", "AdamW", "memory: about"):
+        assert words in text
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"data.train": "absent.jsonl"}, "absent.jsonl"),
+        ({"rollout.kv_tokens": "1000000000000"}, "GiB are available; lower rollout.kv_tokens"),
+    ],
+)
+def test_a_dry_run_of_what_cannot_run_is_refused(overrides: dict[str, str], words: str, tmp_path: Path) -> None:
+    given = load("quickstart", {"output_dir": str(tmp_path / "run"), "model.device": "cpu"} | overrides)
+    with pytest.raises(SettingsError, match=words):
+        dry_run(given, lambda line: None)

@@ -1,0 +1,102 @@
+"""The kinds of weight channel, made and opened in the same way, so that one suite can test them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tailrace.weights.cuda_ipc import DeviceSlots
+from tailrace.weights.device_memory import CudaMemory, DeviceMemory
+from tailrace.weights.layout import WeightLayout
+from tailrace.weights.mapped_file import MappedFile
+from tailrace.weights.two_slots import WeightReader, WeightWriter
+from weights.file_memory import FileMemory
+
+Meddle = Callable[[], None]
+
+
+class MeddledFile(MappedFile):
+    """A reader's file: something happens when the first tensor has been copied."""
+
+    def __init__(self, path: Path, meddle: Meddle) -> None:
+        super().__init__(path, writable=False)
+        self._meddle: Meddle | None = meddle
+
+    def tensor_bytes(self, generation: int, index: int) -> NDArray[np.uint8]:
+        if index == 1 and self._meddle is not None:
+            meddle, self._meddle = self._meddle, None
+            meddle()
+        return super().tensor_bytes(generation, index)
+
+
+class MeddledSlots(DeviceSlots):
+    """A reader's slots: something happens before the copy."""
+
+    def __init__(self, path: Path, memory: DeviceMemory, meddle: Meddle) -> None:
+        super().__init__(path, memory)
+        self._meddle: Meddle | None = meddle
+
+    def slot(self, generation: int) -> torch.Tensor:
+        block = super().slot(generation)
+        meddle, self._meddle = self._meddle, None
+        if meddle is not None:
+            meddle()
+        return block
+
+
+class SharedMemoryChannel:
+    device = torch.device("cpu")
+    outlives_its_writer = True
+
+    def file(self, path: Path, layout: WeightLayout) -> MappedFile:
+        return MappedFile.create(path, layout)
+
+    def reader(self, path: Path) -> WeightReader:
+        return WeightReader(MappedFile(path, writable=False))
+
+    def meddled_reader(self, path: Path, meddle: Meddle) -> WeightReader:
+        return WeightReader(MeddledFile(path, meddle))
+
+    def change_byte(self, file: MappedFile, generation: int, entry: int, position: int) -> None:
+        file.tensor_bytes(generation, entry)[position] ^= 1
+
+
+class DeviceChannel:
+    outlives_its_writer = False
+
+    def __init__(self, memory: Callable[[Path], DeviceMemory], device: torch.device) -> None:
+        """``memory``: the memory that a process uses for a channel with this path."""
+        self._memory, self.device = memory, device
+
+    def file(self, path: Path, layout: WeightLayout) -> DeviceSlots:
+        return DeviceSlots.create(path, layout, self._memory(path))
+
+    def reader(self, path: Path) -> WeightReader:
+        return WeightReader(DeviceSlots(path, self._memory(path)))
+
+    def meddled_reader(self, path: Path, meddle: Meddle) -> WeightReader:
+        return WeightReader(MeddledSlots(path, self._memory(path), meddle))
+
+    def change_byte(self, file: DeviceSlots, generation: int, entry: int, position: int) -> None:
+        file.slot(generation)[file.layout.entries[entry].offset + position] ^= 1
+
+
+ChannelKind = SharedMemoryChannel | DeviceChannel
+
+
+def make_kind(name: str) -> ChannelKind:
+    if name == "shared memory":
+        return SharedMemoryChannel()
+    if name == "device memory in files":
+        return DeviceChannel(lambda path: FileMemory(path.parent), torch.device("cpu"))
+    assert name == "cuda"
+    device = torch.device("cuda", 0)
+    return DeviceChannel(lambda path: CudaMemory(device), device)
+
+
+def make_writer(kind: ChannelKind, path: Path, layout: WeightLayout) -> WeightWriter:
+    return WeightWriter(kind.file(path, layout))
