@@ -81,3 +81,8 @@ def test_first_come_first_served_looks_at_nothing_else() -> None:
     rules = ClusterRules(ratio=Ratio.FIRST_COME)
     pair = candidate("l", 90.0, 60.0, slack_s=500.0), candidate("s", 1.0, 30.0, slack_s=200.0)
     assert chosen(*pair, starts={"r": NOW + 40.0}, rules=rules) == "l"
+
+
+def test_a_request_that_must_start_now_goes_before_one_that_can_wait_whatever_their_ratios() -> None:
+    must_start, can_wait = candidate("m", 1.0, 60.0), candidate("w", 90.0, 5.0, slack_s=300.0)
+    assert chosen(must_start, can_wait) == "m"
