@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from tailrace.cli import compare, doctor, export, profile, replay, report, rollout, simulate, train, version
+from tailrace.cli import cluster, compare, doctor, export, profile, replay, report, rollout, simulate, train, version
 
 
 class Verb(Protocol):
@@ -26,6 +26,7 @@ _VERBS: dict[str, Verb] = {
     "compare": compare,
     "profile": profile,
     "simulate": simulate,
+    "cluster": cluster,
     "replay": replay,
     "report": report,
     "doctor": doctor,

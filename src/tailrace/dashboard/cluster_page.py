@@ -33,7 +33,7 @@ Rows = list[list[str]]
 
 DETAIL_BOXES = 1500
 """Spans of the chart that shows the beginning, where the whole time has too many to be drawn one by one."""
-_ZOOM = "Drag over a stretch of time to enlarge it; double-click to go back."
+ZOOM = "Drag over a stretch of time to enlarge it; double-click to go back."
 _UNKNOWN = "\N{EN DASH}"
 
 
@@ -133,7 +133,7 @@ def _figure_notes(first: Result) -> list[str]:
 
 
 def _timeline_notes(results: Sequence[Result]) -> list[str]:
-    notes = [_ZOOM + " Boxes are training phases; a gap is free time. A paler box stands for several with free time"
+    notes = [ZOOM + " Boxes are training phases; a gap is free time. A paler box stands for several with free time"
              " between them."]  # fmt: skip
     num_groups = max(len(result["groups"]) for result in results)
     if num_groups > charts.MAX_GROUPS:

@@ -107,6 +107,11 @@ class Phases:
             phases.feed(entry)
         return phases
 
+    @property
+    def num_instances(self) -> int:
+        """Rollout instances of the run's schedule; 0 before the run has begun."""
+        return self._run.state.schedule.num_instances if self._run.state.schedule is not None else 0
+
     def feed(self, entry: Entry) -> None:
         for news in self._run.feed(entry):
             self.hear(news)
