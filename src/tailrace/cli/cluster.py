@@ -72,15 +72,17 @@ def _trace(options: argparse.Namespace) -> int:
     for name, value, least in (("train", options.train_devices, 1), ("rollout", options.rollout_devices, 0)):
         if value is not None and value < least:
             raise ValueError(f"--{name}-devices must be at least {least}, got {value}")
-    demand = _read(options.run).with_devices(options.train_devices, options.rollout_devices)
+    if options.run.is_file():
+        raise ValueError(f"{options.run} is no run directory")
+    demand = demand_of_run(options.run).with_devices(options.train_devices, options.rollout_devices)
     if options.json is None:
         print(json.dumps(demand.to_dict(), indent=2))
         return 0
     job_demand.write(demand, options.json)
     trace = demand.trace
     print(
-        f"trace: {options.json} (period {trace.period_s:,.2f} s for {trace.steps} step(s),"
-        f" duty {trace.duty:.1%}, {len(demand.run)} steps)"
+        f"trace: {options.json} (period {trace.period_s:,.2f} s, steps in it: {trace.steps},"
+        f" duty {trace.duty:.1%}; made from {len(demand.run)} steps)"
     )
     return 0
 

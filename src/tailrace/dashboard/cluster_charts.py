@@ -112,9 +112,7 @@ def _blend(cluster: Sequence[Box]) -> Box:
         seconds[box.job, box.kind] = seconds.get((box.job, box.kind), 0.0) + box.seconds
     job, kind = max(seconds, key=lambda name: seconds[name])
     count = sum((box.job, box.kind) == (job, kind) for box in cluster)
-    return replace(
-        cluster[0], job=job, kind=kind, end=cluster[-1].end, count=count, busy_s=sum(seconds.values())
-    )
+    return replace(cluster[0], job=job, kind=kind, end=cluster[-1].end, count=count, busy_s=sum(seconds.values()))
 
 
 def _clusters(boxes: Sequence[Box], shortest: float) -> list[list[Box]]:
@@ -131,9 +129,7 @@ def _clusters(boxes: Sequence[Box], shortest: float) -> list[list[Box]]:
     return found
 
 
-def distribution(
-    curves: Mapping[str, Sequence[float]], *, title: str, x_title: str, lowest: float = 0.0
-) -> Chart:
+def distribution(curves: Mapping[str, Sequence[float]], *, title: str, x_title: str, lowest: float = 0.0) -> Chart:
     """Share of jobs whose value is at most x, one line per policy. ``lowest``: where the axis begins."""
     highest = max((value for values in curves.values() for value in values), default=lowest)
     end = lowest + (1.03 * (highest - lowest) or 1.0)

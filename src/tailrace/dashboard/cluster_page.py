@@ -7,7 +7,7 @@ A result is a dictionary, as ``tailrace simulate`` writes it with ``--json``:
      "jobs": [{"id", "model", "submitted", "started", "ended", "steps", "wait_s", "alone_s", "slowdown",
                "device_hours"}],
      "figures": {"makespan_s", "mean_slowdown", "switches_per_step", "bytes_moved", "device_hours_per_step",
-                 "utilization"}}
+                 "utilisation"}}
 
 A value that is not known, such as the end of a job that still runs, is None. The first result is the measure of the
 others.
@@ -56,7 +56,9 @@ def write_cluster_page(results: Sequence[Result], path: Path, *, title: str = "J
     waits = _waits(results)
     first = results[0]
     sections = [
-        Section(id="figures", heading="What each policy cost", tables=[figure_rows(results)], notes=_figure_notes(first)),
+        Section(
+            id="figures", heading="What each policy cost", tables=[figure_rows(results)], notes=_figure_notes(first)
+        ),
         Section(id="cost", heading="Device-hours of an optimizer step", charts=["hours"]),
         Section(id="timelines", heading="Node groups over time", charts=[*timelines], notes=_timeline_notes(results)),
         Section(id="waits", heading="How long jobs waited", charts=[*waits], in_pairs=True, notes=[_WAITS]),
@@ -114,19 +116,19 @@ def _figure_row(result: Result, first: Mapping[str, Any]) -> list[str]:
         _number(figures["bytes_moved"], "{:,.1f} TB", scale=1e-12),
         _number(hours, "{:,.3f}"),
         _number(_saving(hours, first_hours), "{:.1%}"),
-        _number(figures["utilization"], "{:.1%}"),
+        _number(figures["utilisation"], "{:.1%}"),
     ]
 
 
 _WAITS = (
-    "A job waits from its submission until it may start. Slowdown: time from its start to its end, over the time it takes"
-    " without sharing. A curve further to the left is better."
+    "A job waits from its submission until it may start. Slowdown: time from its start to its end over the time"
+    " that it takes without sharing. A curve further to the left is better."
 )
 
 
 def _figure_notes(first: Result) -> list[str]:
     return [
-        f"Makespan: from the first submission to the last end; \"of the first\" compares it with {first['policy']}."
+        f'Makespan: from the first submission to the last end; "of the first" compares it with {first["policy"]}.'
         " Saved: device-hours of an optimizer step, training and rollout devices together, compared with"
         f" {first['policy']}. In use: share of the time in which node groups compute."
     ]
@@ -150,9 +152,7 @@ def _timelines(results: Sequence[Result]) -> dict[str, Chart]:
     for number, result in enumerate(results):
         boxes = [_box(span) for span in result["spans"]]
         groups = {group["id"]: f"{group['id']} ({group['devices']} dev.)" for group in result["groups"]}
-        found[f"timeline-{number}"] = charts.gantt(
-            boxes, groups, colours, title=result["policy"], window=(0.0, end)
-        )
+        found[f"timeline-{number}"] = charts.gantt(boxes, groups, colours, title=result["policy"], window=(0.0, end))
         if len(boxes) > charts.MAX_BOXES:
             until = sorted(box.end for box in boxes)[DETAIL_BOXES]
             begun = [box for box in boxes if box.start < until]

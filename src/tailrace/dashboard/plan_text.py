@@ -17,7 +17,11 @@ USED, SWITCHING, FREE = "#", "~", "."
 def lines(plans: Sequence[SharingPlan], chosen: SharingPlan) -> list[str]:
     """The policies beside each other, then the groups of the chosen one."""
     jobs, groups = len(chosen.jobs), len(chosen.groups)
-    text = [*_columns(policy_rows(plans, chosen)), "", f"{chosen.policy}: {_count(jobs, 'job')} on {_count(groups, 'node group')}"]
+    text = [
+        *_columns(policy_rows(plans, chosen)),
+        "",
+        f"{chosen.policy}: {_count(jobs, 'job')} on {_count(groups, 'node group')}",
+    ]
     for group in chosen.groups:
         text += ["", *_group_lines(group)]
     for job in chosen.without_place:

@@ -154,9 +154,7 @@ class _Table:
         return True
 
 
-def _shared(
-    group: NodeGroupId, devices: int, jobs: Sequence[tuple[JobSpec, float]], switch_s: float
-) -> SharedGroup:
+def _shared(group: NodeGroupId, devices: int, jobs: Sequence[tuple[JobSpec, float]], switch_s: float) -> SharedGroup:
     expected = forecast([_trace(job) for job, _ in jobs], [shift_s for _, shift_s in jobs], switch_s=switch_s)
     placed = tuple(
         PlacedJob(job=job, shift_s=shift_s, slowdown=slowdown, saving=_saving(job, len(jobs), slowdown))

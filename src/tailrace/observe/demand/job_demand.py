@@ -4,17 +4,18 @@ The file is JSON:
 
     {"format": 1, "job": "quickstart", "train_devices": 1, "rollout_devices": 1,
      "trace": {"period_s": 289.03, "steps": 1, "segments": [{"offset_s": 231.5, "duration_s": 57.5, "slack_s": 0.0}]},
-     "run": [{"step": 1, "rollout_s": 230.1, "train_s": 48.2, "sync_s": 9.4}, ...]}
+     "steps": [[230.1, 48.2, 9.4], ...]}
 
-``trace`` is the pattern that repeats. ``run`` lists every step of the run it was made from, so that a simulation can
-play the run itself; a file that is written by hand may leave it out. ``slack_s`` and the numbers of devices may be left
-out too.
+``trace`` is the pattern that repeats. ``steps`` lists every step of the run it was made from, as seconds of rollout, of
+training and of publishing and saving, so that a simulation can play the run itself. All of them are above 0, because
+simulated steps have no empty parts. A file that is written by hand may leave out ``steps``, ``slack_s`` and the numbers
+of devices.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.observe.time_use.phases import StepTime
 
 FORMAT = 1
+SHORTEST_S = 1e-6
+"""Seconds that stand for a part of a step that took no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class JobDemand:
             "train_devices": self.train_devices,
             "rollout_devices": self.rollout_devices,
             "trace": asdict(self.trace),
-            "run": [asdict(step) for step in self.run],
+            "steps": [[max(part, SHORTEST_S) for part in _parts(step)] for step in self.run],
         }
 
 
@@ -70,12 +73,23 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
             trace=DemandTrace(period_s=trace["period_s"], segments=segments, steps=trace.get("steps", 1)),
             train_devices=_count(data, "train_devices", 1, least=1),
             rollout_devices=_count(data, "rollout_devices", 0, least=0),
-            run=tuple(StepTime(**step) for step in data.get("run", ())),
+            run=tuple(_step(number, parts) for number, parts in enumerate(data.get("steps", ()), start=1)),
         )
     except KeyError as error:
         raise ValueError(f"{error.args[0]!r} is missing") from None
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a value is not of the expected kind ({error})") from None
+
+
+def _parts(step: StepTime) -> tuple[float, float, float]:
+    return step.rollout_s, step.train_s, step.sync_s
+
+
+def _step(number: int, parts: Sequence[float]) -> StepTime:
+    if len(parts) != 3 or not all(isinstance(part, int | float) and part >= 0 for part in parts):
+        raise ValueError(f"steps: expected three numbers of seconds, got {parts!r}")
+    rollout_s, train_s, sync_s = parts
+    return StepTime(step=number, rollout_s=rollout_s, train_s=train_s, sync_s=sync_s)
 
 
 def _count(data: Mapping[str, Any], name: str, default: int, *, least: int) -> int:
