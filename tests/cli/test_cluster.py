@@ -91,7 +91,11 @@ def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: p
     ],
 )
 def test_a_mistake_is_a_sentence(
-    arguments: list[str], sentence: str, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    sentence: str,
+    trace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(trace.parent)
     assert main(["cluster", *(str(trace) if each == "TRACE" else each for each in arguments)]) == 2

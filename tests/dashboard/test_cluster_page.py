@@ -34,8 +34,14 @@ def result(policy: str, *, num_groups: int = 2, sharing: int = 1, steps: int = 4
                  "device_hours": 1.0}
             )  # fmt: skip
     refused = {"id": "never", "started": None, "ended": None, "wait_s": None, "slowdown": None, "steps": 0}
-    figures = {"makespan_s": 8000.0 / sharing, "mean_slowdown": 1.0 + 0.02 * sharing, "switches_per_step": 1.0,
-               "bytes_moved": 2.5e12, "device_hours_per_step": 0.96 * (4 + 8 / sharing) / 12, "utilisation": 0.2}  # fmt: skip
+    figures = {
+        "makespan_s": 8000.0 / sharing,
+        "mean_slowdown": 1.0 + 0.02 * sharing,
+        "switches_per_step": 1.0,
+        "bytes_moved": 2.5e12,
+        "device_hours_per_step": 0.96 * (4 + 8 / sharing) / 12,
+        "utilisation": 0.2,
+    }
     groups = [{"id": f"g{group}", "devices": 8} for group in range(num_groups)]
     return {"policy": policy, "groups": groups, "spans": spans, "jobs": [*jobs, jobs[0] | refused], "figures": figures}
 

@@ -13,9 +13,7 @@ from tailrace.cluster.rules import ClusterRules, Policy
 
 
 def trace(period: float, busy: float, slack: float = 0.0) -> DemandTrace:
-    return DemandTrace(
-        period_s=period, segments=(Segment(offset_s=period - busy, duration_s=busy, slack_s=slack),)
-    )
+    return DemandTrace(period_s=period, segments=(Segment(offset_s=period - busy, duration_s=busy, slack_s=slack),))
 
 
 def job(name: str, period: float, busy: float, *, devices: int = 8) -> JobSpec:
