@@ -40,6 +40,14 @@ def test_training_cannot_be_late_if_rollout_waits_for_it(tmp_path: Path) -> None
     assert all(segment.slack_s == 0 for segment in waiting.trace.segments)
 
 
+def test_training_can_be_late_for_as_long_as_it_waits_for_a_rollout_that_goes_on_beside_it(tmp_path: Path) -> None:
+    demand = demand_of_run(run_of(tmp_path / "overlapping", 12, max_staleness=1, rounds_ahead=1))
+    free_s = sorted(step.rollout_s for step in demand.run[1:])
+    slacks = {segment.slack_s for segment in demand.trace.segments}
+    assert len(slacks) == 1
+    assert 0 < slacks.pop() <= free_s[-1] + 1e-9
+
+
 def test_one_step_alone_shows_no_period(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="shows no period: it has 1 optimizer step, and 2 are needed"):
         demand_of_run(run_of(tmp_path / "short", 1))
