@@ -101,9 +101,9 @@ def _refit(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Comma
     if choice is None or choice.group == old.id or not _is_better(state, job, seat.is_dedicated, choice, old, before):
         state.seat(job, _stay(state, job, old, choice, now))
         return
-    yield from phases.leave(state, old, job.id, now)
     state.seat(job, choice)
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
+    yield from phases.leave(state, old, job.id, now)
     yield from phases.ask(state, job, now)
 
 
