@@ -78,7 +78,7 @@ ledger-check: $(STAMP)  ## hold the ledger to its model over a million operation
 
 histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
 	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
-		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
+		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py tests/cluster/test_any_history.py
 
 mutants: $(DEV)  ## change the core in 200 small ways, drawn at random, and see whether its tests notice
 	@$(BIN)/python scripts/mutants.py --sample 200 --seed 1 --json runs/mutants.json

@@ -77,4 +77,4 @@ class ClusterState:
         if job.is_live:
             self.free_rollout_devices += job.spec.rollout_devices
         self.queue.pop(job.id, None)
-        job.stage, job.reason, job.phase = Stage.ENDED, reason, None
+        job.stage, job.reason, job.phase, job.displaced = Stage.ENDED, reason, None, None
