@@ -12,7 +12,7 @@ from tailrace.cluster import journal
 from tailrace.cluster.jobs import Stage
 from tailrace.cluster.rules import Policy
 
-NUM_HISTORIES = 300 * int(os.environ.get("TAILRACE_HISTORIES", "1"))
+NUM_HISTORIES = max(1, round(300 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
 many = settings(
     max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
