@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -78,10 +78,13 @@ ledger-check: $(STAMP)  ## hold the ledger to its model over a million operation
 
 histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
 	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
-		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py
+		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py tests/cluster/test_any_history.py
 
 mutants: $(DEV)  ## change the core in 200 small ways, drawn at random, and see whether its tests notice
 	@$(BIN)/python scripts/mutants.py --sample 200 --seed 1 --json runs/mutants.json
+
+mutants-cluster: $(DEV)  ## the same for the cluster scheduler
+	@$(BIN)/python scripts/mutants.py --part cluster --sample 150 --seed 1 --json runs/mutants_cluster.json
 
 bench-trl: $(DEV)  ## GRPO samples per second beside TRL (about 25 minutes)
 	@$(BIN)/python benchmarks/trl_grpo.py --model tiny-arith --json benchmarks/results/trl_tiny_arith.json

@@ -4,10 +4,10 @@
 
 A backlog of jobs is placed one after the other with the `spread` ranking (at most three jobs and a duty of 0.8 per node
 group), each with slot 0 as the earliest start. Phases are those of the 7B, 30B and 235B rows of PlexRL's Table 2 in
-equal parts; the period and the duration of a job differ from its row by up to 10 %, drawn independently. Each job is one
-decision: a search over all node groups and, if one was found, a reservation. Afterwards jobs end and others take their place, so
-that decisions are also counted in a full cluster. Seconds are CPU seconds of the one process. Memory is what the
-timetable and its reservations allocate (tracemalloc); they are made again for that, because tracing is slow.
+equal parts; the period and the duration of a job differ from its row by up to 10 %, drawn independently. Each job is
+one decision: a search over all node groups and, if one was found, a reservation. Afterwards jobs end and others take
+their place, so that decisions are also counted in a full cluster. Seconds are CPU seconds of the one process. Memory is
+what the timetable and its reservations allocate (tracemalloc); they are made again for that, because tracing is slow.
 """
 
 from __future__ import annotations

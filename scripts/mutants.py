@@ -1,6 +1,6 @@
-"""Change the core in small ways, one at a time, and see whether its tests notice.
+"""Change the core (or `cluster/`) in small ways, one at a time, and see whether its tests notice.
 
-    python scripts/mutants.py [--sample N --seed S | --all] [--only TEXT] [--jobs N] [--json FILE] [--minutes N]
+    python scripts/mutants.py [--part core|cluster] [--sample N --seed S | --all] [--only TEXT] [--jobs N] [--json FILE]
 
 Every change that `mutations.py` finds in `src/tailrace/core` and its folders is a mutant. The script never writes to
 the working tree: each mutant runs in its own process, forked from one that has the test tools loaded, and its module
@@ -41,7 +41,9 @@ import pytest
 from mutations import Mutation, Mutations
 
 ROOT = Path(__file__).parents[1]
-CORE = ROOT / "src" / "tailrace" / "core"
+SOURCE = ROOT / "src"
+CORE = SOURCE / "tailrace" / "core"
+CLUSTER = SOURCE / "tailrace" / "cluster"
 REASONS = ROOT / "docs" / "mutants.md"
 MIN_KILLED = 0.85
 MEMORY_BYTES = 64 << 30
@@ -65,6 +67,12 @@ STAGES: tuple[Stage, ...] = (
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),
     ("0.1", tuple(f"tests/core/test_{name}.py" for name in HISTORIES)),
 )
+CLUSTER_STAGES: tuple[Stage, ...] = (
+    ("0", ("tests/cluster", "--ignore=tests/cluster/test_any_history.py")),
+    ("0.2", ("tests/cluster/test_any_history.py",)),
+    ("0", ("tests/sim/cluster",)),
+)
+PARTS = {"core": (CORE, STAGES), "cluster": (CLUSTER, CLUSTER_STAGES)}
 PACKAGES = {"torch": "tests/core/test_active_partial.py", "yaml": "tests/sim"}
 """Tests that need a package which may be missing where only the core is tested."""
 
@@ -99,7 +107,7 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 
 def module_name(file: Path) -> str:
-    parts = file.relative_to(CORE.parents[1]).with_suffix("").parts
+    parts = file.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -121,8 +129,8 @@ class Report:
 class Laboratory:
     """Runs jobs in forked processes, a few at a time, each up to its limit of processor time."""
 
-    def __init__(self, stages: Sequence[Stage], workers: int, directory: Path) -> None:
-        self._stages, self._workers, self._directory = stages, workers, directory
+    def __init__(self, folder: Path, stages: Sequence[Stage], workers: int, directory: Path) -> None:
+        self._folder, self._stages, self._workers, self._directory = folder, stages, workers, directory
         self._running: dict[int, Job] = {}
         self._limits = [0] * len(stages)
 
@@ -133,7 +141,7 @@ class Laboratory:
         while waiting or self._running:
             while waiting and len(self._running) < self._workers:
                 stage = waiting.pop()
-                self._start(Job(number=-stage, file=CORE / "coordinator.py", mutation=None, stage=stage))
+                self._start(Job(number=-stage, file=self._folder / "__init__.py", mutation=None, stage=stage))
             pid, status, usage = os.wait4(-1, 0)
             job = self._running.pop(pid)
             if status:
@@ -205,7 +213,7 @@ def row(job: Job, status: str, by: str) -> Row:
     assert found is not None
     place = {
         "number": job.number,
-        "file": job.file.relative_to(CORE).as_posix(),
+        "file": "/".join(job.file.relative_to(SOURCE).parts[2:]),
         "line": found.line,
         "where": found.where,
     }
@@ -218,10 +226,10 @@ def name_of(found: Row) -> str:
     return f"`{found['file']}` `{found['where']}`: `{found['before']}` -> `{found['after']}`"
 
 
-def all_jobs() -> tuple[list[Job], Counter[str]]:
+def all_jobs(folder: Path = CORE) -> tuple[list[Job], Counter[str]]:
     jobs: list[Job] = []
     skipped: Counter[str] = Counter()
-    for file in sorted(CORE.rglob("*.py")):
+    for file in sorted(folder.rglob("*.py")):
         mutations = Mutations(ast.parse(file.read_text()))
         skipped += mutations.skipped
         jobs += [Job(number=len(jobs) + index, file=file, mutation=m) for index, m in enumerate(mutations.found, 1)]
@@ -233,7 +241,8 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "src"))
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
-    jobs, skipped = all_jobs()
+    folder = PARTS[options.part][0]
+    jobs, skipped = all_jobs(folder)
     figures: dict[str, Any] = {
         "python": platform.python_version(),
         "fingerprint": fingerprint(),
@@ -243,14 +252,14 @@ def main() -> None:
     chosen = [job for job in jobs if options.only in name_of(row(job, "", ""))]
     if not options.all and options.sample < len(chosen):
         chosen = random.Random(options.seed).sample(chosen, options.sample)
-    stages = [("1", tuple(options.tests))] if options.tests else default_stages()[: options.stages]
+    stages = [("1", tuple(options.tests))] if options.tests else default_stages(options.part)[: options.stages]
     without = tuple(f"--deselect={test}" for test in options.without)
     stages = [(share, (*tests, *without)) for share, tests in stages]
     figures["stages"] = [f"{share} {' '.join(tests)}" for share, tests in stages]
     rows = known(options.json, figures)
     new = [job for job in chosen if job.number not in rows]
     with tempfile.TemporaryDirectory() as directory:
-        laboratory = Laboratory(stages, options.jobs, Path(directory))
+        laboratory = Laboratory(folder, stages, options.jobs, Path(directory))
         print(f"{len(new)} of {len(jobs)} mutants; " + "; ".join(figures["stages"]), flush=True)
         print(f"the unchanged core takes {laboratory.calibrate()} s of processor time", flush=True)
         for found in laboratory.run(new, time.monotonic() + 60 * options.minutes):
@@ -273,10 +282,10 @@ def save(file: Path | None, figures: dict[str, Any], rows: dict[int, Row]) -> No
         partial.replace(file)
 
 
-def default_stages() -> list[Stage]:
+def default_stages(part: str) -> list[Stage]:
     """The stages without the tests whose packages are missing."""
     missing = tuple(tests for package, tests in PACKAGES.items() if importlib.util.find_spec(package) is None)
-    stages = [(share, tuple(test for test in tests if not test.startswith(missing))) for share, tests in STAGES]
+    stages = [(share, tuple(test for test in tests if not test.startswith(missing))) for share, tests in PARTS[part][1]]
     return [(share, tests) for share, tests in stages if any(test.startswith("tests/") for test in tests)]
 
 
@@ -284,7 +293,7 @@ def fingerprint() -> str:
     """Of everything a result depends on."""
     files = [
         file
-        for folder in ("src/tailrace", "tests/core", "tests/policies", "tests/sim", "scripts")
+        for folder in ("src/tailrace", "tests/core", "tests/policies", "tests/sim", "tests/cluster", "scripts")
         for file in sorted((ROOT / folder).rglob("*.py"))
     ]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
@@ -313,12 +322,13 @@ def judge(rows: Sequence[Row], num_missing: int) -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, default="core", help="what is changed")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the sample")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--only", default="", help="mutants whose line contains this text")
     parser.add_argument("--tests", nargs="+", default=[], help="run these instead of all that look at the core")
-    parser.add_argument("--stages", type=int, default=len(STAGES), help="run only the first N stages: a quick look")
+    parser.add_argument("--stages", type=int, default=99, help="run only the first N stages: a quick look")
     parser.add_argument("--without", nargs="+", default=[], help="leave out these tests, for example broken ones")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many mutants run at the same time")
     parser.add_argument("--json", type=Path, help="where the results are kept")

@@ -9,7 +9,20 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from tailrace.cli import bench, compare, doctor, export, profile, replay, report, rollout, simulate, train, version
+from tailrace.cli import (
+    bench,
+    cluster,
+    compare,
+    doctor,
+    export,
+    profile,
+    replay,
+    report,
+    rollout,
+    simulate,
+    train,
+    version,
+)
 
 
 class Verb(Protocol):
@@ -27,6 +40,7 @@ _VERBS: dict[str, Verb] = {
     "profile": profile,
     "bench": bench,
     "simulate": simulate,
+    "cluster": cluster,
     "replay": replay,
     "report": report,
     "doctor": doctor,

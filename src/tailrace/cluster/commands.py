@@ -87,7 +87,8 @@ class Hold(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move(Command):
-    """The job belongs to another node group from now on. Its state is loaded there with its next phase."""
+    """The job belongs to another node group from now on. Its state leaves the devices of the source before any later
+    command for that group is carried out, and is loaded on the target with its next phase."""
 
     job: JobId
     source: NodeGroupId

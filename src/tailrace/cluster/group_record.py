@@ -36,7 +36,7 @@ class GroupRecord:
         return sum(job.duty for job in self.jobs.values())
 
     def takes(self, job: JobRecord, rules: ClusterRules, now: float) -> bool:
-        """Whether the job may join: the number of jobs, their duty, how long they wait, and the bytes of their state."""
+        """Whether the job may join: by the number of jobs, their duty, their waits and the bytes of their state."""
         if not self.is_usable or self.facts.devices != job.spec.train_devices or self.is_dedicated:
             return False
         if not self.has_room_for(job.spec.state):

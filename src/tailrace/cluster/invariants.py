@@ -30,8 +30,10 @@ def _check_group(state: ClusterState, group: GroupRecord) -> None:
     assert [job.id for job in leases] == ([] if running is None else [running]), f"{group.id} runs {running}"
     if running is not None:
         assert group.queue.resident == running, f"{running} computes on {group.id}, {group.queue.resident} is loaded"
+    group.queue.check()
     assert len(jobs) <= 1 or not any(job.seat is not None and job.seat.is_dedicated for job in jobs)
     if len(jobs) > 1:
-        assert rules.policy is not Policy.ISOLATED and len(jobs) <= rules.max_jobs_per_group
+        assert rules.policy is not Policy.ISOLATED
+        assert len(jobs) <= rules.max_jobs_per_group
         others = (job.spec.state for job in jobs[1:])
         assert fits(group.facts, jobs[0].spec.state, others), f"the state of the jobs of {group.id} does not fit"

@@ -42,9 +42,11 @@ def ask(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]
         asked_at=job.phase.asked_at,
         operations_s=job.phase.operations_s,
         slack_s=job.phase.slack_s,
+        state=job.spec.state,
     )
     group = state.groups[job.seat.group]
-    yield from noted(state, group.queue.ask(request, now, _latest_starts(group, now)), now)
+    group.queue.expect(_latest_starts(group, now))
+    yield from noted(state, group.queue.ask(request, now), now)
 
 
 def phase_ended(state: ClusterState, event: ev.PhaseEnded, now: float) -> Iterator[do.Command]:
@@ -61,15 +63,8 @@ def phase_ended(state: ClusterState, event: ev.PhaseEnded, now: float) -> Iterat
     job.is_between_operations = phase.num_granted < len(phase.operations_s) and not event.failed
     if not job.is_between_operations:
         _complete(job, event, state.rules.drift)
-    ended = group.queue.ended(
-        job.id,
-        event.seconds,
-        failed=event.failed,
-        next_in_s=event.next_in_s,
-        now=now,
-        latest=_latest_starts(group, now),
-    )
-    yield from noted(state, ended, now)
+    group.queue.expect(_latest_starts(group, now))
+    yield from noted(state, group.queue.ended(job.id, event.seconds, event.failed, event.next_in_s, now), now)
 
 
 def _complete(job: JobRecord, event: ev.PhaseEnded, drift: float) -> None:
@@ -88,10 +83,8 @@ def transferred(state: ClusterState, event: ev.TransferMeasured, now: float) -> 
     if group is None:
         state.num_ignored += 1
         return
-    state.costs.note(event)
-    found = group.queue.transferred(
-        event.job, event.direction, event.seconds, now=now, latest=_latest_starts(group, now)
-    )
+    group.queue.expect(_latest_starts(group, now))
+    found = group.queue.transferred(event.job, event.direction, event.num_bytes, event.seconds, now)
     yield from noted(state, found, now)
 
 
@@ -99,11 +92,13 @@ def tick(state: ClusterState, now: float) -> Iterator[do.Command]:
     for group in state.groups.values():
         at = group.queue.wake_at()
         if at is not None and at <= now:
-            yield from noted(state, group.queue.tick(now, _latest_starts(group, now)), now)
+            group.queue.expect(_latest_starts(group, now))
+            yield from noted(state, group.queue.tick(now), now)
 
 
 def leave(state: ClusterState, group: GroupRecord, job: JobId, now: float) -> Iterator[do.Command]:
-    yield from noted(state, group.queue.leave(job, now, _latest_starts(group, now)), now)
+    group.queue.expect(_latest_starts(group, now))
+    yield from noted(state, group.queue.leave(job, now), now)
 
 
 def noted(state: ClusterState, commands: Iterable[do.Command], now: float) -> Iterator[do.Command]:
@@ -111,7 +106,8 @@ def noted(state: ClusterState, commands: Iterable[do.Command], now: float) -> It
     for command in commands:
         if isinstance(command, do.GrantLease):
             job = state.jobs[command.job]
-            assert job.phase is not None and job.phase.lease is None
+            assert job.phase is not None
+            assert job.phase.lease is None
             state.num_leases += 1
             job.phase.lease, job.phase.num_granted = state.num_leases, command.num_operations
             late_s = max(0.0, now - job.phase.asked_at - job.phase.slack_s)

@@ -45,7 +45,8 @@ def _spread(
 ) -> Choice | None:
     assert job.trace is not None
     footprint = Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
-    if footprint is None:  # its period is longer than the horizon, so it cannot be planned beside others
+    # A job that is too busy to share, or whose period is longer than the horizon, gets a group of its own.
+    if footprint is None or job.duty > rules.max_duty:
         empty = next((group for group in groups if not group.jobs), None)
         return None if empty is None else Choice(group=empty.id, is_dedicated=True)
     start = slot_of(now, rules)

@@ -16,7 +16,7 @@ from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.job_record import Displaced, JobRecord
 from tailrace.cluster.jobs import Stage
 from tailrace.cluster.placement import Choice, choose
-from tailrace.cluster.planning.interference import interference_on
+from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.rules import Policy
 from tailrace.cluster.state import ClusterState
 
@@ -31,9 +31,10 @@ def node_lost(state: ClusterState, event: ev.NodeLost, now: float) -> Iterator[d
     group.lost.add(event.node)
     if not was_usable:
         return
-    group.queue.lose()
+    group.queue.lose(now)
     for job in list(group.jobs.values()):
         state.unseat(job)
+        group.queue.leave(job.id, now)
         job.displaced = Displaced(group=group.id, at=now)
         job.withdraw_lease()
     state.timetable.lose(group.id)
@@ -48,7 +49,7 @@ def node_returned(state: ClusterState, event: ev.NodeReturned, now: float) -> It
     group.lost.discard(event.node)
     if group.is_usable:
         state.timetable.restore(group.id)
-    yield from ()
+        yield from phases.noted(state, group.queue.restore(now), now)
 
 
 def job_profiled(state: ClusterState, event: ev.JobProfiled, now: float) -> Iterator[do.Command]:
@@ -91,7 +92,8 @@ def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
 
 def _refit(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:
     seat = job.seat
-    assert seat is not None and job.trace is not None
+    assert seat is not None
+    assert job.trace is not None
     before = _interference(state, job, now)
     old = state.unseat(job)
     assert old is not None
@@ -99,9 +101,9 @@ def _refit(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Comma
     if choice is None or choice.group == old.id or not _is_better(state, job, seat.is_dedicated, choice, old, before):
         state.seat(job, _stay(state, job, old, choice, now))
         return
-    yield from phases.leave(state, old, job.id, now)
     state.seat(job, choice)
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
+    yield from phases.leave(state, old, job.id, now)
     yield from phases.ask(state, job, now)
 
 
@@ -128,8 +130,10 @@ def _interference(state: ClusterState, job: JobRecord, now: float) -> float:
     assert job.seat is not None
     if job.seat.reservation is None:
         return job.wait_share(now)
-    planned = interference_on(state.timetable, job.seat.reservation, state.rules)
-    return max(planned, job.wait_share(now))
+    placed = job.seat.reservation.placement
+    others = (other for other in state.timetable.residents(job.seat.group) if other is not placed)
+    guard = round(state.rules.guard_s / state.rules.slot_s)
+    return max(interference(placed, others, guard), job.wait_share(now))
 
 
 def _observed(job: JobRecord) -> DemandTrace | None:

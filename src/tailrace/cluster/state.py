@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.cluster.arbitration.group_queue import GroupQueue
-from tailrace.cluster.arbitration.setup_costs import SetupCosts
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.job_record import JobRecord, Seat
@@ -21,7 +20,6 @@ class ClusterState:
     rules: ClusterRules
     groups: dict[NodeGroupId, GroupRecord]
     timetable: Timetable
-    costs: SetupCosts
     free_rollout_devices: int
     num_rollout_devices: int
     group_of_node: dict[NodeId, NodeGroupId]
@@ -35,15 +33,13 @@ class ClusterState:
 
     @classmethod
     def start(cls, rules: ClusterRules, groups: Sequence[NodeGroup], rollout_devices: int) -> ClusterState:
-        costs = SetupCosts(rules.transfers)
         names = [node for group in groups for node in group.nodes]
         if len({group.id for group in groups}) != len(groups) or len(set(names)) != len(names):
             raise ValueError("node groups and nodes need names of their own")
         return cls(
             rules=rules,
-            groups={group.id: GroupRecord(facts=group, queue=GroupQueue(group.id, rules, costs)) for group in groups},
-            timetable=Timetable({group.id: len(group.nodes) for group in groups}, rules.horizon_slots),
-            costs=costs,
+            groups={group.id: GroupRecord(facts=group, queue=GroupQueue(group.id, rules)) for group in groups},
+            timetable=Timetable(groups, rules.horizon_slots),
             free_rollout_devices=rollout_devices,
             num_rollout_devices=rollout_devices,
             group_of_node={node: group.id for group in groups for node in group.nodes},
@@ -81,4 +77,4 @@ class ClusterState:
         if job.is_live:
             self.free_rollout_devices += job.spec.rollout_devices
         self.queue.pop(job.id, None)
-        job.stage, job.reason, job.phase = Stage.ENDED, reason, None
+        job.stage, job.reason, job.phase, job.displaced = Stage.ENDED, reason, None, None

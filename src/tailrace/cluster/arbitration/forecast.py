@@ -24,17 +24,20 @@ class Forecast:
         """Job whose state has been brought near to the devices, or is on its way."""
         return None if self._prefetched is None else self._prefetched.job
 
-    def prefetched_s(self, job: JobId, now: float) -> float:
-        """Return the seconds of the job's load that have been done in advance."""
+    def prefetched_s(self, owner: JobState, now: float) -> float:
+        """Return the seconds of the job's load that have been done in advance. At most all of them: a prefetch may be
+        slower than a load, or lost."""
         prefetched = self._prefetched
-        return 0.0 if prefetched is None or prefetched.job != job else prefetched.seconds_at(now)
+        if prefetched is None or prefetched.job != owner.job:
+            return 0.0
+        return min(prefetched.seconds_at(now), self.costs.load_s(owner.job, owner.state))
 
     def candidate(self, request: Request, resident: JobState | None, now: float) -> Candidate:
         """Return the request with the costs of granting it now."""
         return Candidate(
             request=request,
             execution_s=self.execution_s(request),
-            setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.job, now)),
+            setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.owner, now)),
             needs_switch=resident is None or resident.job != request.job,
         )
 

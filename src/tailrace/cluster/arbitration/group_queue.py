@@ -220,7 +220,7 @@ class GroupQueue:
             moving=request.job,
             moving_since=now,
             moving_s=self.costs.load_s(request.job, request.state),
-            prefetched_s=self._forecast.prefetched_s(request.job, now),
+            prefetched_s=self._forecast.prefetched_s(request.owner, now),
         )
         return [Load(job=request.job, group=self._group)]
 

@@ -69,5 +69,5 @@ class Prefetched:
     """How long it took; None: still in progress."""
 
     def seconds_at(self, now: float) -> float:
-        """Return the seconds of the load that have been done in advance."""
+        """Return how long the prefetch took, or has taken so far."""
         return max(0.0, now - self.since) if self.seconds is None else self.seconds

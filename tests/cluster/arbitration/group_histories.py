@@ -1,0 +1,85 @@
+"""Short histories of one node group, told by hand."""
+
+from __future__ import annotations
+
+from tailrace.cluster import commands as do
+from tailrace.cluster.arbitration.group_queue import GroupQueue
+from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.events import Direction
+from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
+from tailrace.cluster.rules import ClusterRules, Transfers
+
+G0 = NodeGroupId("g0")
+A, B, C = JobId("a"), JobId("b"), JobId("c")
+OFFLOAD, LOAD, PREFETCH = Direction
+SETUP = Transfers(fixed_s=5.0)
+
+
+class History:
+    """Gives each fact its time, checks the invariants after it, and names the commands shortly."""
+
+    def __init__(self, rules: ClusterRules) -> None:
+        self.queue = GroupQueue(G0, rules)
+
+    def ask(
+        self,
+        job: JobId,
+        now: float,
+        operations_s: tuple[float, ...] = (10.0,),
+        *,
+        tenant: str = "t",
+        slack_s: float = 0,
+    ) -> list[str]:
+        request = Request(job=job, tenant=TenantId(tenant), asked_at=now, operations_s=operations_s, slack_s=slack_s)
+        return self._told(self.queue.ask(request, now))
+
+    def ended(
+        self, job: JobId, now: float, *, seconds: float = 10.0, failed: bool = False, next_in_s: float | None = None
+    ) -> list[str]:
+        return self._told(self.queue.ended(job, seconds, failed, next_in_s, now))
+
+    def moved(self, job: JobId, direction: Direction, now: float, *, seconds: float = 5.0) -> list[str]:
+        return self._told(self.queue.transferred(job, direction, 0, seconds, now))
+
+    def leave(self, job: JobId, now: float) -> list[str]:
+        return self._told(self.queue.leave(job, now))
+
+    def lose(self, now: float) -> list[str]:
+        return self._told(self.queue.lose(now))
+
+    def restore(self, now: float) -> list[str]:
+        return self._told(self.queue.restore(now))
+
+    def tick(self, now: float) -> list[str]:
+        return self._told(self.queue.tick(now))
+
+    def waits(self, now: float) -> dict[str, tuple[float, float]]:
+        return {wait.what: (wait.since, wait.limit_s) for wait in self.queue.waits(now)}
+
+    def _told(self, commands: list[do.Command]) -> list[str]:
+        self.queue.check()
+        return [_short(command) for command in commands]
+
+
+def _short(command: do.Command) -> str:
+    match command:
+        case do.GrantLease(job=job, num_operations=num_operations, group=group):
+            assert group == G0
+            return f"grant {job} {num_operations}"
+        case do.Hold(job=job, until=until, group=group):
+            assert group == G0
+            return f"hold {job} {until}"
+        case do.Offload(job=job, group=group) | do.Load(job=job, group=group) | do.Prefetch(job=job, group=group):
+            assert group == G0
+            return f"{type(command).__name__.lower()} {job}"
+        case _:
+            raise AssertionError(f"a queue never sends {command!r}")
+
+
+def computing(rules: ClusterRules, job: JobId = A, operations_s: tuple[float, ...] = (10.0,)) -> History:
+    """Return a history in which ``job`` has computed since time 0."""
+    history = History(rules)
+    assert history.ask(job, -5.0, operations_s) == [f"load {job}"]
+    [granted] = history.moved(job, LOAD, 0.0)
+    assert granted.startswith(f"grant {job}")
+    return history
