@@ -14,17 +14,31 @@ from hypothesis import strategies as st
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
+from tailrace.engines.native.paged.kv_pages import PageTable
 from tailrace.engines.native.rows import RowTable
 from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Plan, Ticket
 
 
-def make_ticket(group: int, member: int = 0, *, prompt_length: int = 10, prefix_length: int = 0) -> Ticket:
+def make_ticket(
+    group: int, member: int = 0, *, prompt_length: int = 10, prefix_length: int = 0, end: int = 256
+) -> Ticket:
     return Ticket(
         name=TrajectoryId(GroupId("train", 0, group), member),
         sharing=group,
         prompt_length=prompt_length,
         length=prompt_length + prefix_length,
+        end=end,
     )
+
+
+def test_a_sequence_gets_no_room_behind_its_end() -> None:
+    limits = EngineLimits(max_running=2, max_length=64, kv_tokens=64, prefill_chunk=64)
+    pages = PageTable(num_slots=2, max_length=64, num_pages=4, page_size=16)
+    batcher = Batcher(limits, pages, lookahead=16, is_packed=True)
+    for group in range(2):
+        batcher.enqueue(make_ticket(group, prompt_length=30, end=32))
+    assert len(batcher.plan().admitted) == 2  # with 16 positions of lookahead behind the prompt each would need three
+    assert pages.used_tokens == 64
 
 
 def make_batcher(

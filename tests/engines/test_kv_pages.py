@@ -76,7 +76,7 @@ class World:
 
     def submit(self, prompt: int, length: int) -> None:
         name = TrajectoryId(GroupId("train", 0, prompt), len(self.tickets))
-        self.tickets.append(Ticket(name=name, sharing=prompt, prompt_length=length, length=length))
+        self.tickets.append(Ticket(name=name, sharing=prompt, prompt_length=length, length=length, end=MAX_LENGTH))
         self.batcher.enqueue(self.tickets[-1])
 
     def step(self) -> None:

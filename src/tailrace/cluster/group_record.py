@@ -32,6 +32,11 @@ class GroupRecord:
         return any(job.seat is not None and job.seat.is_dedicated for job in self.jobs.values())
 
     @property
+    def is_planned(self) -> bool:
+        """Whether all its jobs have their slots in the timetable."""
+        return all(job.seat is not None and job.seat.reservation is not None for job in self.jobs.values())
+
+    @property
     def duty(self) -> float:
         return sum(job.duty for job in self.jobs.values())
 

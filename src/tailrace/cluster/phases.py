@@ -6,6 +6,7 @@ and what it decides is noted in the job's record.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -23,13 +24,18 @@ NUM_REMEMBERED = 8
 
 def phase_asked(state: ClusterState, event: ev.PhaseAsked, now: float) -> Iterator[do.Command]:
     job = state.jobs.get(event.job)
-    if job is None or not job.is_live or job.phase is not None or not event.operations_s:
+    if job is None or not job.is_live or job.phase is not None or not _is_sound(event):
         state.num_ignored += 1
         return
     job.phase = PhaseInProgress(asked_at=now, operations_s=event.operations_s, slack_s=event.slack_s)
     if not job.is_between_operations:
         job.asked_at = now
     yield from ask(state, job, now)
+
+
+def _is_sound(event: ev.PhaseAsked) -> bool:
+    numbers = (*event.operations_s, event.slack_s)
+    return bool(event.operations_s) and all(math.isfinite(number) and number >= 0 for number in numbers)
 
 
 def ask(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:

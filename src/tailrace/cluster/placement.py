@@ -50,7 +50,9 @@ def _spread(
         empty = next((group for group in groups if not group.jobs), None)
         return None if empty is None else Choice(group=empty.id, is_dedicated=True)
     start = slot_of(now, rules)
-    found = best_place(timetable, footprint, [group.id for group in groups], start, rules)
+    # A job whose phases are not planned may need its group at any time, so no other job is planned around it.
+    planned = [group.id for group in groups if group.is_planned]
+    found = best_place(timetable, footprint, planned, start, rules)
     if found is None:
         return None
     return Choice(

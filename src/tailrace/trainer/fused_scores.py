@@ -23,7 +23,7 @@ _NEVER = tl.constexpr(-1.0e30)
 def _score(logits, targets, logprobs, entropies, lses, num_logits, scale, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * num_logits
-    largest = _NEVER
+    largest = tl.full([], _NEVER, tl.float32)
     total = 0.0  # of exp(x - largest)
     weighted = 0.0  # of exp(x - largest) * (x - largest)
     for start in range(0, num_logits, BLOCK):

@@ -34,7 +34,8 @@ Table = TypeVar("Table", bound=KvTable)
 class Batcher(Generic[Table]):
     """``rows`` is where sequences are kept: a ``RowTable`` or a ``PageTable``.
 
-    ``lookahead`` is the number of positions that a sequence may advance before the next plan. ``is_packed``: chunks of
+    ``lookahead`` is the number of positions that a sequence may advance before the next plan; none advances beyond its
+    end. ``is_packed``: chunks of
     one plan are computed side by side, without padding.
     """
 
@@ -64,6 +65,7 @@ class Batcher(Generic[Table]):
         self.capacity: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
         self.seat: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
         """For each slot: how often it has been given to a ticket. Results for an earlier ticket are not taken."""
+        self._end: NDArray[np.int64] = np.zeros(limits.max_running, np.int64)
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}
         """Running tickets by slot, the oldest first."""
@@ -107,16 +109,16 @@ class Batcher(Generic[Table]):
     # Growth and preemption
 
     def _grow(self) -> tuple[list[Preemption], list[Transfer]]:
-        """Give every sequence room for its next token. Preempt sequences if the KV budget does not suffice."""
+        """Give every sequence room to advance until the next plan. Preempt some if the KV budget does not suffice."""
         preempted: list[Preemption] = []
         moves: list[Move] = []
-        is_short = self.is_decoding & (self._room(self.computed) > self.capacity)
+        is_short = self.is_decoding & (self._room(self.computed, self._end) > self.capacity)
         if not is_short.any():
             return [], []
         for slot, ticket in list(self.running.items()):
             if ticket.slot < 0 or not is_short[slot]:
                 continue
-            needed = int(self._room(self.computed[slot]))
+            needed = int(self._room(self.computed[slot], ticket.end))
             extra = self.rows.charge(needed) - int(self.capacity[slot])
             while ticket.slot >= 0 and self.rows.used_tokens + extra > self.kv_budget:
                 preempted.append(self._preempt_youngest())
@@ -126,9 +128,9 @@ class Batcher(Generic[Table]):
         self._is_changed = True
         return preempted, self._transfers(moves)
 
-    def _room(self, computed: Any) -> Any:
+    def _room(self, computed: Any, end: Any) -> Any:
         """The number of positions that must have a place, if so many are computed."""
-        return np.minimum(computed + self._lookahead, self.limits.max_length)
+        return np.minimum(computed + self._lookahead, end)
 
     def _transfers(self, moves: list[Move]) -> list[Transfer]:
         """The copies that carry out these moves of rows."""
@@ -159,7 +161,10 @@ class Batcher(Generic[Table]):
                 break
             target = self._prefill_target(ticket)
             num_shared = ticket.prompt_length - 1 if is_shared else 0
-            if self.rows.used_tokens + self.rows.charge(int(self._room(target)), num_shared) > self.kv_budget:
+            if (
+                self.rows.used_tokens + self.rows.charge(int(self._room(target, ticket.end)), num_shared)
+                > self.kv_budget
+            ):
                 break
             if not is_shared:
                 allowance -= target
@@ -175,12 +180,13 @@ class Batcher(Generic[Table]):
         ticket.slot = slot
         residents = self._residents.setdefault(ticket.sharing, {})
         leader = next(iter(residents), None)
-        self.rows.place(slot, int(self._room(target)), leader=leader, num_shared=num_shared)
+        self.rows.place(slot, int(self._room(target, ticket.end)), leader=leader, num_shared=num_shared)
         self.running[slot] = ticket
         residents[slot] = None
         self.seat[slot] += 1
         self.capacity[slot] = self.rows.capacity(slot)
         self.length[slot] = ticket.length
+        self._end[slot] = ticket.end
         self.computed[slot] = 0
         if target > 0:
             self._prefilling[slot] = target

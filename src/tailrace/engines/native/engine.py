@@ -198,17 +198,19 @@ class NativeEngine:
         tokens = np.concatenate([request.prompt, request.prefix]).astype(np.int32)
         is_forced = request.forced_length is not None
         response_end = request.budget if request.forced_length is None else request.forced_length
+        end = len(request.prompt) + response_end
         ticket = Ticket(
             name=request.trajectory,
             sharing=(request.trajectory.group, request.prompt.tobytes()),
             prompt_length=len(request.prompt),
             length=len(tokens),
+            end=end,
         )
         live = LiveRequest(
             request=request,
             ticket=ticket,
             key=stream_key(self._seed, request.trajectory),
-            end=len(request.prompt) + response_end,
+            end=end,
             stop_set=self._stops.register(() if is_forced else request.sampling.stop_token_ids),
             num_reported=len(request.prefix),
             tokens=tokens,

@@ -22,6 +22,8 @@ class Ticket:
     prompt_length: int
     length: int
     """Number of known tokens (prompt and response) while the ticket waits."""
+    end: int
+    """Number of tokens at which the request ends, if no stop ends it earlier."""
     slot: int = -1
 
 
