@@ -12,13 +12,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tailrace.cluster import commands as do
+from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.jobs import Stage
+from tailrace.cluster.jobs import Stage, StateBytes
 from tailrace.cluster.placement import Choice, choose
 from tailrace.cluster.rules import Order, Policy
 from tailrace.cluster.state import ClusterState
+
+
+Needs = tuple[int, int, StateBytes, DemandTrace | None]
+"""What decides where a job can start, and when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +39,37 @@ class ReservedStart:
 
 
 def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
-    """Admit every queued job that can start."""
-    blocked: list[ReservedStart] = []
+    """Admit every queued job that can start.
+
+    Jobs with the same needs have the same places and the same reserved start, so only the first of them is asked.
+    """
+    blocked: dict[Needs, ReservedStart] = {}
+    places: dict[Needs, Choice | None] = {}
     for job in in_order(state, now):
-        choice = _place(state, job, now)
-        if choice is not None and all(_is_harmless(state, job, choice, head, now) for head in blocked):
+        needs = _needs(job)
+        if state.rules.policy is not Policy.SPREAD_BACKFILL and any(
+            _competes(state, job, head.job) for head in blocked.values()
+        ):
+            continue
+        if needs not in places:
+            places[needs] = _place(state, job, now)
+        choice = places[needs]
+        if choice is not None and all(_is_harmless(state, job, choice, head, now) for head in blocked.values()):
             yield from _start(state, job, choice, now)
-        else:
-            blocked.append(reserved_start(state, job, now))
+            places = {needs: None for needs, choice in places.items() if choice is None}  # it makes no room
+        elif needs not in blocked:
+            blocked[needs] = _head(state, job, now)
+
+
+def _needs(job: JobRecord) -> Needs:
+    return (job.spec.train_devices, job.spec.rollout_devices, job.spec.state, job.trace)
+
+
+def _head(state: ClusterState, job: JobRecord, now: float) -> ReservedStart:
+    """The reserved start of a blocked job. Only backfill asks when it is."""
+    if state.rules.policy is Policy.SPREAD_BACKFILL:
+        return reserved_start(state, job, now)
+    return ReservedStart(job=job, at=now, group=None, spare_devices=0)
 
 
 def in_order(state: ClusterState, now: float) -> list[JobRecord]:
@@ -65,15 +93,19 @@ def _place(state: ClusterState, job: JobRecord, now: float) -> Choice | None:
 
 def _is_harmless(state: ClusterState, job: JobRecord, choice: Choice, head: ReservedStart, now: float) -> bool:
     """Whether the job may start although ``head``, which comes before it, cannot."""
-    competes_for_group = job.spec.train_devices == head.job.spec.train_devices
-    competes_for_rollout = _lacks_devices(state, head.job) and job.spec.rollout_devices > 0
-    if not (competes_for_group or competes_for_rollout):
+    if not _competes(state, job, head.job):
         return True
     if state.rules.policy is not Policy.SPREAD_BACKFILL:
         return False
     if job.trace is not None and now + choice.shift_s + job.spec.steps * job.trace.step_s <= head.at:
         return True  # it has ended when the other one starts
     return choice.group != head.group and job.spec.rollout_devices <= head.spare_devices
+
+
+def _competes(state: ClusterState, job: JobRecord, head: JobRecord) -> bool:
+    """Whether the job wants something that ``head`` waits for."""
+    competes_for_group = job.spec.train_devices == head.spec.train_devices
+    return competes_for_group or (_lacks_devices(state, head) and job.spec.rollout_devices > 0)
 
 
 def _lacks_devices(state: ClusterState, job: JobRecord) -> bool:

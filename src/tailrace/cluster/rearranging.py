@@ -148,7 +148,7 @@ def _observed(job: JobRecord) -> DemandTrace | None:
         duration_s = segment.duration_s * factor
         segments.append(Segment(offset_s=at, duration_s=duration_s, slack_s=segment.slack_s))
         at, end_before = at + duration_s, segment.end_s
-    period_s = at + job.trace.period_s - end_before
+    period_s = at + max(0.0, job.trace.period_s - end_before)  # rounding may put the last end after the period
     return DemandTrace(period_s=period_s, segments=tuple(segments), steps=job.trace.steps)
 
 

@@ -22,6 +22,11 @@ from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
 
 
+_ROUTINE = (ev.PhaseAsked, ev.PhaseEnded, ev.TransferMeasured, ev.TimePassed)
+"""Events that make no room for another job. There are many of them, and admission looks at the whole queue, so it waits
+for the next event of another kind. One always comes: a running job ends."""
+
+
 class Scheduler:
     """Owns the state of the cluster. A driver gives each event its time, once, and performs the commands."""
 
@@ -35,8 +40,10 @@ class Scheduler:
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
         commands = list(handler(self.state, event, now))
-        for rule in (rearranging.relocate, rearranging.refit, admit):
+        for rule in (rearranging.relocate, rearranging.refit):
             commands += rule(self.state, now)
+        if not isinstance(event, _ROUTINE) or any(isinstance(command, do.Move) for command in commands):
+            commands += admit(self.state, now)
         return commands + self._wake(now)
 
     def waits(self, now: float) -> list[Wait]:
