@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -66,6 +66,10 @@ bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five s
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
+
+bench-cluster: $(STAMP)  ## many jobs on shared accelerators in virtual time, five seeds (about 3 minutes; FULL=1: hours)
+	@$(BIN)/python benchmarks/cluster.py $(if $(FULL),--full) --json benchmarks/results/cluster.json
+	@$(BIN)/python benchmarks/tables.py --write
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json

@@ -146,6 +146,54 @@ def sweeps(result: Result) -> list[str]:
     return table(["varied", "cap", "prompts", "devices", *names], rows)
 
 
+def cluster_backlog(result: Result) -> list[str]:
+    rows = []
+    for row in result["backlog"]:
+        shared = ", ".join(f"{name}: {count}" for name, count in row["jobs_per_group"].items())
+        ratios = [shown_range(found) for found in row["ratio"].values()]
+        rows.append([str(row["most"]), shared, *ratios, f"{row['divisible']:.2f}"])
+    heading = ["jobs per group, at most", "with the duty cap", *result["backlog"][0]["ratio"], "divisible groups"]
+    return table(heading, rows)
+
+
+def cluster_arrivals(result: Result) -> list[str]:
+    shares = ("0.25", "0.5", "0.75", "0.9", "1")
+    rows = [
+        [r["policy"], *(shown_range(r["wait_ratio"][share]) for share in shares), shown_range(r["slowdown"])]
+        for r in result["arrivals"]
+    ]
+    return table(["policy", *(f"{float(share):.0%}" for share in shares), "slowdown"], rows)
+
+
+def cluster_two_jobs(result: Result) -> list[str]:
+    rows = []
+    for r in result["two_jobs"]:
+        curve = [f"{found['mean']:.1%}" for found in r["by_share"].values()]
+        figures = [f"{r['slowdown']['mean']:.3f}", f"{r['saving']['mean']:.1%}", f"{r['paper']:.1%}"]
+        rows.append([r["model"], f"{r['room_for_states']:g}", *figures, *curve, shown_range(r["share_of_paper"])])
+    shares = [f"share {float(share):.2f}" for share in result["two_jobs"][0]["by_share"]]
+    heading = [
+        "model",
+        "states that fit on the devices",
+        "slowdown",
+        "saved",
+        "paper",
+        *shares,
+        "share that gives the paper's",
+    ]
+    return table(heading, rows)
+
+
+def cluster_arbitration(result: Result) -> list[str]:
+    cells: dict[tuple[str, str, int], dict[str, str]] = {}
+    for r in result["arbitration"]:
+        shown = f"{r['slowdown']['mean']:.2f}; {r['switches_per_step']['mean']:.1f}"
+        cells.setdefault((r["overlap"], r["model"], r["jobs"]), {})[r["rules"]] = shown
+    rows = [[overlap, model, str(jobs), *row.values()] for (overlap, model, jobs), row in cells.items()]
+    names = list(dict.fromkeys(r["rules"] for r in result["arbitration"]))
+    return table(["overlap", "model", "jobs", *(f"`{name}`" for name in names)], rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "papers": ("simulated.json", papers),
     "april variations": ("april_variations.json", variations),
@@ -159,6 +207,11 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "staleflow splits": ("staleflow_checks.json", splits),
     "staleflow sweeps": ("simulated_staleflow.json", sweeps),
     "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
+    "cluster backlog": ("cluster.json", cluster_backlog),
+    "cluster arrivals": ("cluster.json", cluster_arrivals),
+    "cluster two jobs": ("cluster.json", cluster_two_jobs),
+    "cluster arbitration": ("cluster.json", cluster_arbitration),
+    "cluster orderings": ("cluster.json", orderings),
 }
 
 

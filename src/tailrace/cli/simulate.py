@@ -17,8 +17,8 @@ from pathlib import Path
 from tailrace.cli import simulate_cluster
 from tailrace.core.journal import encode
 from tailrace.observe.schedules import schedule_table
-from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.cluster.scenario_file import is_cluster_scenario
+from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_scenario

@@ -21,7 +21,6 @@ from tailrace.cluster.placement import Choice, choose
 from tailrace.cluster.rules import Order, Policy
 from tailrace.cluster.state import ClusterState
 
-
 Needs = tuple[int, int, StateBytes, DemandTrace | None]
 """What decides where a job can start, and when."""
 

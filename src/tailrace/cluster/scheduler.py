@@ -21,7 +21,6 @@ from tailrace.cluster.state import ClusterState
 from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
 
-
 _ROUTINE = (ev.PhaseAsked, ev.PhaseEnded, ev.TransferMeasured, ev.TimePassed)
 """Events that make no room for another job. There are many of them, and admission looks at the whole queue, so it waits
 for the next event of another kind. One always comes: a running job ends."""
