@@ -61,10 +61,6 @@ def test_the_other_jobs_finish_after_a_fault(policy: str, kind: str) -> None:
     result = run(small(faults=FAULTS[kind], jobs=jobs, cluster=cluster), policy)
     assert [job.reason for job in result.jobs].count("finished") == (4 if kind == "crash" else 5)
     assert is_paid_for(result)
-    assert (
-        result.figures.makespan_s >= run(small(jobs=jobs, cluster=cluster), policy).figures.makespan_s
-        or kind == "crash"
-    )
 
 
 @pytest.mark.parametrize("name", ["two_jobs", "arbitration"])
