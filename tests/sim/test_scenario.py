@@ -24,7 +24,11 @@ from tailrace.sim.scenario_file import load_length_grid, load_scenario
 from tailrace.sim.scenario_sections import GridEntry
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-FILES = sorted(path for path in SCENARIOS.glob("*.toml") if path.name != "length_grid.toml")
+FILES = sorted(
+    path
+    for path in SCENARIOS.glob("*.toml")
+    if path.name != "length_grid.toml" and not path.name.startswith("cluster_")
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,5 +1,7 @@
 """Run schedules in virtual time: `tailrace simulate SCENARIO [--schedules a,b,c] [--json FILE] [--journals DIR]`.
 
+A scenario with a `[cluster]` section has many jobs, and compares policies that share accelerators among them.
+
 Exit status: 0 every schedule was simulated to its end, 1 one failed or was stopped, 2 it could not start.
 """
 
@@ -12,8 +14,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tailrace.cli import simulate_cluster
 from tailrace.core.journal import encode
 from tailrace.observe.schedules import schedule_table
+from tailrace.sim.cluster.scenario_file import is_cluster_scenario
 from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.result import Result, simulate
 from tailrace.sim.scenario import Scenario
@@ -22,7 +26,7 @@ from tailrace.sim.scenario_file import load_scenario
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", type=Path, help="a TOML file, such as scenarios/rollpacker_7b_8k.toml")
-    parser.add_argument("--schedules", metavar="A,B,C", help="default: those the scenario compares")
+    parser.add_argument("--schedules", metavar="A,B,C", help="or policies; default: those the scenario compares")
     parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps, instead of the scenario's")
     parser.add_argument("--seed", type=int, metavar="N", help="of lengths and rewards, instead of the scenario's")
     parser.add_argument("--journals", type=Path, metavar="DIR", help="keep DIR/SCHEDULE/journal.jsonl of each run")
@@ -33,6 +37,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         if rest:
             raise ValueError(f"unexpected argument {rest[0]!r}")
+        if is_cluster_scenario(options.scenario):
+            return simulate_cluster.run(options)
         scenario = _scenario(options)
         names = _names(options, scenario)
         results: list[Result] = []

@@ -1,0 +1,94 @@
+"""How long the parts of an optimizer step take, and how a lone job's steps follow each other.
+
+    serial      | rollout | log-prob | update | sync | rollout ...
+    one-step    | log-prob | update | (wait) | sync | log-prob ...      on the node group: trains step i
+                | rollout of step i + 1      |      | rollout ...       on the job's own devices
+
+With ``one-step``, weights are synchronized after both, so training may be late by what the rollout lasts longer. The
+first rollout has no training beside it; before it the rollout devices receive the first weights, which takes as long as
+a synchronization. So the first training begins one period after the start of the job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from tailrace.cluster.demand.trace import DemandTrace, Segment
+
+
+class Overlap(StrEnum):
+    """Whether a job generates while it trains."""
+
+    SERIAL = "serial"
+    ONE_STEP = "one-step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    rollout_s: float
+    operations_s: tuple[float, ...]
+    """Operations on the node group, in order. The last one synchronizes the weights."""
+
+    def __post_init__(self) -> None:
+        if len(self.operations_s) < 2 or min(self.rollout_s, *self.operations_s) <= 0:
+            raise ValueError(f"a step needs a rollout and two or more operations, all above 0 s, got {self}")
+
+    @property
+    def group_s(self) -> float:
+        """Seconds on the node group."""
+        return sum(self.operations_s)
+
+    @property
+    def sync_s(self) -> float:
+        return self.operations_s[-1]
+
+    @property
+    def train_s(self) -> float:
+        """Seconds of all operations before the synchronization."""
+        return sum(self.operations_s[:-1])
+
+    def scaled(self, draw: Random, jitter: float) -> StepTimes:
+        """Return the same step with each part multiplied by a log-normal factor of mean 1 and this deviation."""
+        if not jitter:
+            return self
+        sigma = math.sqrt(math.log1p(jitter**2))
+        parts = [part * draw.lognormvariate(-(sigma**2) / 2, sigma) for part in (self.rollout_s, *self.operations_s)]
+        return StepTimes(rollout_s=parts[0], operations_s=tuple(parts[1:]))
+
+
+def draw_steps(cycle: Sequence[StepTimes], count: int, *, draw: Random, jitter: float) -> tuple[StepTimes, ...]:
+    """Return ``count`` steps that repeat ``cycle``, each part with its own jitter."""
+    return tuple(cycle[index % len(cycle)].scaled(draw, jitter) for index in range(count))
+
+
+def alone_s(steps: Sequence[StepTimes], overlap: Overlap, *, load_s: float = 0.0) -> float:
+    """Return how long the job takes with a node group to itself. ``load_s``: the first load of its state."""
+    if overlap is Overlap.SERIAL:
+        return load_s + sum(step.rollout_s + step.group_s for step in steps)
+    total = steps[0].sync_s + steps[0].rollout_s
+    rollouts = [*(step.rollout_s for step in steps[1:]), 0.0]
+    for step, rollout_s in zip(steps, rollouts, strict=True):
+        total += max(rollout_s, load_s + step.train_s) + step.sync_s
+        load_s = 0.0
+    return total
+
+
+def demand_trace(cycle: Sequence[StepTimes], overlap: Overlap) -> DemandTrace:
+    """Return what a job that repeats these steps needs of its node group."""
+    segments: list[Segment] = []
+    offset = 0.0
+    for index, step in enumerate(cycle):
+        if overlap is Overlap.SERIAL:
+            segments.append(Segment(offset_s=offset + step.rollout_s, duration_s=step.group_s))
+            offset = segments[-1].end_s
+            continue
+        rollout_s = cycle[(index + 1) % len(cycle)].rollout_s
+        slack = max(0.0, rollout_s - step.train_s)
+        segments.append(Segment(offset_s=offset, duration_s=step.train_s, slack_s=slack))
+        segments.append(Segment(offset_s=offset + max(rollout_s, step.train_s), duration_s=step.sync_s))
+        offset = segments[-1].end_s
+    return DemandTrace(period_s=offset, segments=tuple(segments), steps=len(cycle))

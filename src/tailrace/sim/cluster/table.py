@@ -1,0 +1,54 @@
+"""The figures of several sets of rules side by side, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.sim.cluster.result import ClusterResult
+
+_HEADING = (
+    "rules",
+    "makespan h",
+    "over first",
+    "wait p50",
+    "wait p90",
+    "wait max",
+    "slowdown",
+    "worst",
+    "device-h/step",
+    "alone",
+    "colocated",
+    "saved",
+    "switches/step",
+    "TB moved",
+    "utilisation",
+)
+
+
+def lines(results: Sequence[ClusterResult]) -> list[str]:
+    """Return a table with one row for each result. Makespans are compared with the first one."""
+    rows = [_HEADING, *(_row(result, results[0]) for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADING))]
+    return [
+        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    ]
+
+
+def _row(result: ClusterResult, first: ClusterResult) -> tuple[str, ...]:
+    figures = result.figures
+    return (
+        result.policy,
+        f"{figures.makespan_s / 3600:.1f}",
+        f"{figures.makespan_s / first.figures.makespan_s:.3f}",
+        *(f"{figures.wait_ratio[share]:.2f}" for share in ("0.5", "0.9", "1")),
+        f"{figures.mean_slowdown:.3f}",
+        f"{figures.max_slowdown:.3f}",
+        f"{figures.device_hours_per_step:.2f}",
+        f"{figures.alone_device_hours_per_step:.2f}",
+        f"{figures.colocated_device_hours_per_step:.2f}",
+        f"{figures.saving:.1%}",
+        f"{figures.switches_per_step:.2f}",
+        f"{figures.bytes_moved / 1e12:.0f}",
+        f"{figures.utilisation:.1%}",
+    )
