@@ -107,7 +107,7 @@ def test_a_row_that_lacks_a_promised_column_is_an_error_of_that_response(tmp_pat
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("exact", "neither built in .exact_match, math_verify, reasoning_gym. nor"),
+        ("exact", "neither built in .exact_match, last_number, math_verify, reasoning_gym. nor"),
         (":f", "neither built in"),
         ("nowhere.py:f", "there is no file .*nowhere.py"),
         ("no_such_package.rewards:f", "importing it raised ModuleNotFoundError"),

@@ -1,17 +1,21 @@
-"""Which queued jobs start now.
+"""Which jobs get a place now: first those whose node group was lost, then queued ones in order (``rules.Order``).
 
-Jobs are considered in order (``rules.Order``). A job that finds no place blocks the later ones that compete with it:
-those that train on groups of the same size and, if it lacks rollout devices, everyone who needs some. With backfill, a
-later job may still start if the blocked one starts no later because of it (EASY backfill): the blocked job has a
-*reserved start*, the earliest time at which enough of the present jobs will have ended.
+A job that finds no place becomes the *head* of all that train on groups of its size. It claims a group: the one that
+will be free for it first. Nobody joins that group while the claim lasts, unless it will have ended when the head
+starts, so the group becomes free at the latest when its present jobs have ended. Rollout devices that the head will
+need are kept for it in the same way.
+
+Later jobs of the same size wait behind the head. With backfill they may start if they do not delay it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tailrace.cluster import commands as do
+from tailrace.cluster import phases
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
@@ -21,54 +25,43 @@ from tailrace.cluster.placement import Choice, choose
 from tailrace.cluster.rules import Order, Policy
 from tailrace.cluster.state import ClusterState
 
-Needs = tuple[int, int, StateBytes, DemandTrace | None]
-"""What decides where a job can start, and when."""
+Needs = tuple[int, StateBytes, DemandTrace | None]
+"""What decides where a job can be placed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedStart:
-    """When and where a blocked job will start at the latest, as far as is known."""
+@dataclass(slots=True, kw_only=True)
+class Head:
+    """A job that waits for a place, and what is kept for it."""
 
     job: JobRecord
     at: float
+    """When it will start, if all jobs keep their present pace; infinite: not known."""
     group: NodeGroupId | None
-    """The group that it waits for; None: it has one, and waits for rollout devices only."""
+    """The group that it claims; None: no group of its size is usable now."""
     spare_devices: int
-    """Rollout devices that will be left over when it starts."""
+    """Rollout devices that others may have and still leave it enough at its start."""
 
 
 def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
-    """Admit every queued job that can start.
-
-    Jobs with the same needs have the same places and the same reserved start, so only the first of them is asked.
-    """
-    blocked: dict[Needs, ReservedStart] = {}
-    places: dict[Needs, Choice | None] = {}
-    for job in in_order(state, now):
-        needs = _needs(job)
-        if state.rules.policy is not Policy.SPREAD_BACKFILL and any(
-            _competes(state, job, head.job) for head in blocked.values()
-        ):
+    """Give every job its place that can have one."""
+    heads: dict[int, Head] = {}
+    homeless: set[Needs] = set()
+    for job in [*displaced(state), *in_order(state, now)]:
+        size = job.spec.train_devices
+        if size in heads and state.rules.policy is not Policy.SPREAD_BACKFILL:
+            continue  # it waits behind the head
+        choice = _place(state, job, heads.values(), homeless, now)
+        if choice is not None:
+            yield from _settle(state, job, choice, heads.values(), now)
             continue
-        if needs not in places:
-            places[needs] = _place(state, job, now)
-        choice = places[needs]
-        if choice is not None and all(_is_harmless(state, job, choice, head, now) for head in blocked.values()):
-            yield from _start(state, job, choice, now)
-            places = {needs: None for needs, choice in places.items() if choice is None}  # it makes no room
-        elif needs not in blocked:
-            blocked[needs] = _head(state, job, now)
+        if size not in heads:
+            heads[size] = head_of(state, job, now)
+            _keep_claims(state, heads.values())
+    _keep_claims(state, heads.values())
 
 
-def _needs(job: JobRecord) -> Needs:
-    return (job.spec.train_devices, job.spec.rollout_devices, job.spec.state, job.trace)
-
-
-def _head(state: ClusterState, job: JobRecord, now: float) -> ReservedStart:
-    """The reserved start of a blocked job. Only backfill asks when it is."""
-    if state.rules.policy is Policy.SPREAD_BACKFILL:
-        return reserved_start(state, job, now)
-    return ReservedStart(job=job, at=now, group=None, spare_devices=0)
+def displaced(state: ClusterState) -> list[JobRecord]:
+    return sorted((job for job in state.live() if job.displaced is not None), key=lambda job: job.number)
 
 
 def in_order(state: ClusterState, now: float) -> list[JobRecord]:
@@ -80,88 +73,116 @@ def in_order(state: ClusterState, now: float) -> list[JobRecord]:
 
 def _response_ratio(job: JobRecord, now: float) -> float:
     """(W + S) / S with the job's whole duration as S. A job of unknown duration counts as one of an hour."""
-    service = job.spec.alone_s or 3600.0
+    service = 3600.0 if job.trace is None else job.spec.steps * job.trace.step_s
     return 1.0 + (now - job.submitted_at) / service
 
 
-def _place(state: ClusterState, job: JobRecord, now: float) -> Choice | None:
-    if job.spec.rollout_devices > state.free_rollout_devices:
+def _needs(job: JobRecord) -> Needs:
+    return job.spec.train_devices, job.spec.state, job.trace
+
+
+def _devices(job: JobRecord) -> int:
+    """Rollout devices that the job still has to get. A displaced job has them."""
+    return 0 if job.is_live else job.spec.rollout_devices
+
+
+def _place(
+    state: ClusterState, job: JobRecord, heads: Iterable[Head], homeless: set[Needs], now: float
+) -> Choice | None:
+    """A place for the job that delays no head; None: there is none now.
+
+    ``homeless``: needs for which no group has room. Nothing that starts in the same pass makes room.
+    """
+    if _needs(job) in homeless or _devices(job) > state.free_rollout_devices:
         return None
-    return choose(job, state.groups_for(job, now), state.timetable, state.rules, now)
+    for with_claimed in (False, True):
+        groups = state.groups_for(job, now, with_claimed=with_claimed)
+        choice = choose(job, groups, state.timetable, state.rules, now)
+        if choice is not None and all(_is_harmless(job, choice, head, now) for head in heads):
+            return choice
+    if choice is None:
+        homeless.add(_needs(job))
+    return None
 
 
-def _is_harmless(state: ClusterState, job: JobRecord, choice: Choice, head: ReservedStart, now: float) -> bool:
-    """Whether the job may start although ``head``, which comes before it, cannot."""
-    if not _competes(state, job, head.job):
-        return True
-    if state.rules.policy is not Policy.SPREAD_BACKFILL:
-        return False
-    if job.trace is not None and now + choice.shift_s + job.spec.steps * job.trace.step_s <= head.at:
-        return True  # it has ended when the other one starts
-    return choice.group != head.group and job.spec.rollout_devices <= head.spare_devices
+def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:
+    """Whether the head starts no later if this job starts now."""
+    ends_at = math.inf if job.trace is None else now + choice.shift_s + job.spec.steps * job.trace.step_s
+    if ends_at <= head.at < math.inf:
+        return True  # it has ended when the head starts
+    return choice.group != head.group and _devices(job) <= max(0, head.spare_devices)
 
 
-def _competes(state: ClusterState, job: JobRecord, head: JobRecord) -> bool:
-    """Whether the job wants something that ``head`` waits for."""
-    competes_for_group = job.spec.train_devices == head.spec.train_devices
-    return competes_for_group or (_lacks_devices(state, head) and job.spec.rollout_devices > 0)
-
-
-def _lacks_devices(state: ClusterState, job: JobRecord) -> bool:
-    return job.spec.rollout_devices > state.free_rollout_devices
-
-
-def _start(state: ClusterState, job: JobRecord, choice: Choice, now: float) -> Iterator[do.Command]:
-    state.seat(job, choice)
+def _settle(
+    state: ClusterState, job: JobRecord, choice: Choice, heads: Iterable[Head], now: float
+) -> Iterator[do.Command]:
+    for head in heads:
+        head.spare_devices -= _devices(job)
+    state.seat(job, choice, now)
+    if job.displaced is not None:
+        source, job.displaced = job.displaced.group, None
+        yield do.Move(job=job.id, source=source, target=choice.group, shift_s=choice.shift_s)
+        yield from phases.ask(state, job, now)
+        return
     del state.queue[job.id]
     state.free_rollout_devices -= job.spec.rollout_devices
     job.stage = Stage.PROFILING if job.trace is None else Stage.RUNNING
     job.admitted_at = now
+    state.running[job.id] = job
     yield do.Place(job=job.id, group=choice.group, shift_s=choice.shift_s, is_dedicated=choice.is_dedicated)
     yield do.Admit(job=job.id)
 
 
-def reserved_start(state: ClusterState, job: JobRecord, now: float) -> ReservedStart:
-    """The earliest time at which enough jobs will have ended, if all keep their present pace."""
-    group, group_at = _group_free_at(state, job, now)
-    free, devices_at = state.free_rollout_devices, now
+def _keep_claims(state: ClusterState, heads: Iterable[Head]) -> None:
+    """A head keeps its group until it starts. Otherwise it might wait for another one each time, and never start."""
+    state.claims = {head.job.id: head.group for head in heads if head.group is not None}
+
+
+def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
+    group, group_at = _claim(state, job, now)
+    needed, free, devices_at = _devices(job), state.free_rollout_devices, now
     for at, other in _endings(state.live(), now):
-        if free >= job.spec.rollout_devices and at > max(group_at, devices_at):
+        if free < needed:
+            devices_at = at
+        elif at > max(group_at, devices_at) or math.isinf(at):
             break
         free += other.spec.rollout_devices
-        if free - other.spec.rollout_devices < job.spec.rollout_devices:
-            devices_at = at
-    return ReservedStart(
-        job=job, at=max(group_at, devices_at), group=group, spare_devices=max(0, free - job.spec.rollout_devices)
-    )
+    if free < needed:
+        devices_at = math.inf
+    return Head(job=job, at=max(group_at, devices_at), group=group, spare_devices=free - needed)
 
 
-def _group_free_at(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
-    """The group that will take the job first, and when; (None, now) if one takes it now."""
-    if choose(job, state.groups_for(job, now), state.timetable, state.rules, now) is not None:
-        return None, now
+def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
+    """The group that the job claims, and when it will have room."""
+    kept = state.claims.get(job.id)
+    taken = {group for name, group in state.claims.items() if name != job.id}
     times = [
-        (_free_at(state, group, job, now), group.id)
+        (group.id != kept, _free_at(state, group, job, now), group.id)
         for group in state.groups.values()
-        if group.facts.devices == job.spec.train_devices and group.is_usable
+        if group.facts.devices == job.spec.train_devices and group.is_usable and group.id not in taken
     ]
-    at, group_id = min(times, default=(float("inf"), None))
-    return group_id, at
+    _, at, found = min(times, default=(True, math.inf, None))
+    return found, at
 
 
 def _free_at(state: ClusterState, group: GroupRecord, job: JobRecord, now: float) -> float:
-    """When the group will have room for the job's duty. Its phases may fit only later."""
-    if state.rules.policy is Policy.ISOLATED or job.trace is None:
-        return max((at for at, _ in _endings(group.jobs.values(), now)), default=now)
-    duty, num_jobs = group.duty, len(group.jobs)
-    for at, other in _endings(group.jobs.values(), now):
-        duty, num_jobs = duty - other.duty, num_jobs - 1
-        if num_jobs < state.rules.max_jobs_per_group and duty + job.duty <= state.rules.max_duty:
+    """When the group will have room for the job: surely when it is empty, perhaps earlier."""
+    endings = _endings(group.jobs.values(), now)
+    if not endings:
+        return now
+    if state.rules.policy is Policy.ISOLATED or job.trace is None or job.duty > state.rules.max_duty:
+        return endings[-1][0]
+    duty, num_jobs, num_bytes = group.duty, len(group.jobs), sum(other.spec.state.total for _, other in endings)
+    for at, other in endings[:-1]:
+        duty, num_jobs, num_bytes = duty - other.duty, num_jobs - 1, num_bytes - other.spec.state.total
+        has_bytes = group.facts.host_bytes is None or num_bytes + job.spec.state.total <= group.stored_bytes
+        if num_jobs < state.rules.max_jobs_per_group and duty + job.duty <= state.rules.max_duty and has_bytes:
             return at
-    return now if not group.jobs else float("inf")
+    return endings[-1][0]
 
 
 def _endings(jobs: Iterable[JobRecord], now: float) -> list[tuple[float, JobRecord]]:
+    """When each job will end, the first one first."""
     ends = [(job.ends_at(now), job) for job in jobs]
-    known = [(float("inf") if at is None else at, job) for at, job in ends]
+    known = [(math.inf if at is None else at, job) for at, job in ends]
     return sorted(known, key=lambda pair: (pair[0], pair[1].number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tailrace.cluster.arbitration.group_queue import GroupQueue
@@ -60,14 +60,19 @@ class GroupRecord:
         All jobs count, because the job that computes leaves its place in host memory reserved: it must be offloaded
         again.
         """
-        return fits(self.facts, state, (job.spec.state for job in self.jobs.values()))
+        return fits(self.facts, state, [job.spec.state for job in self.jobs.values()])
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of state that fit in host memory and on disk."""
+        return (self.facts.host_bytes or 0) + (self.facts.disk_bytes or 0)
 
 
-def fits(group: NodeGroup, state: StateBytes, others: Iterable[StateBytes] = ()) -> bool:
+def fits(group: NodeGroup, state: StateBytes, others: Sequence[StateBytes] = ()) -> bool:
+    """Whether a job's state fits beside that of others. A job that is alone is never offloaded."""
     if group.device_bytes is not None and state.total > group.device_bytes:
         return False
-    if group.host_bytes is None:
+    if group.host_bytes is None or not others:
         return True
     needed = state.total + sum(other.total for other in others)
-    is_alone = needed == state.total
-    return is_alone or needed <= group.host_bytes + (group.disk_bytes or 0)
+    return needed <= group.host_bytes + (group.disk_bytes or 0)

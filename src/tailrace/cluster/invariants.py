@@ -17,6 +17,8 @@ def check(state: ClusterState) -> None:
         assert (job.seat is not None) == (job.is_live and job.displaced is None), f"{job.id} has a wrong seat"
         assert job.seat is None or state.groups[job.seat.group].jobs.get(job.id) is job
         assert job.phase is None or job.is_live
+    assert set(state.running) == {job.id for job in state.jobs.values() if job.is_live}
+    assert set(state.claims) <= {job.id for job in state.jobs.values() if job.seat is None and job.reason == ""}
     for group in state.groups.values():
         _check_group(state, group)
 
@@ -35,5 +37,5 @@ def _check_group(state: ClusterState, group: GroupRecord) -> None:
     if len(jobs) > 1:
         assert rules.policy is not Policy.ISOLATED
         assert len(jobs) <= rules.max_jobs_per_group
-        others = (job.spec.state for job in jobs[1:])
+        others = [job.spec.state for job in jobs[1:]]
         assert fits(group.facts, jobs[0].spec.state, others), f"the state of the jobs of {group.id} does not fit"

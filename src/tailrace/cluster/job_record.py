@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.cluster.demand.trace import DemandTrace
+from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.jobs import JobSpec, Stage
 from tailrace.cluster.planning.timetable import Reservation
+
+NUM_REMEMBERED = 8
+"""Phases of which the length is remembered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class JobRecord:
     num_phases: int = 0
     """Complete phases."""
     late_s: float = 0.0
-    """Seconds that phases waited beyond their slack."""
+    """Seconds that phases waited beyond their slack, since it has its present place."""
     is_between_operations: bool = False
     """Whether some operations of a phase have run, and others are still to be asked for."""
     seconds_in_phase: float = 0.0
@@ -67,10 +70,9 @@ class JobRecord:
     """Seconds that the present phase waited beyond its slack."""
     num_drifted: int = 0
     """Complete phases in a row that were later or longer than planned."""
-    phase_seconds: list[float] = field(default_factory=list)
-    """Seconds of the newest phases."""
-    wants_refit: bool = False
-    """Whether its place is to be planned again between two phases."""
+    ratios: list[float] = field(default_factory=list)
+    """Of the newest phases: how many times as long as planned each was."""
+    seated_at: float = 0.0
     reason: str = ""
     """Why it ended."""
 
@@ -102,27 +104,39 @@ class JobRecord:
         if self.phase is not None:
             self.phase.lease, self.phase.num_granted = None, 0
 
+    @property
+    def segment(self) -> Segment | None:
+        """The segment of its trace that its present or next phase belongs to."""
+        return None if self.trace is None else self.trace.segments[self.num_phases % len(self.trace.segments)]
+
     def latest_start(self, now: float) -> float | None:
         """When its next phase must begin at the latest, so that it loses no time; None: not known."""
-        if self.trace is None or self.asked_at is None:
+        if self.trace is None or self.asked_at is None or not self.num_phases:
             return None
-        segment = self.trace.segments[self.num_phases % len(self.trace.segments)]
-        asks_at = self.asked_at + self.trace.period_s / len(self.trace.segments)
+        number = self.num_phases % len(self.trace.segments)
+        segment, before = self.trace.segments[number], self.trace.segments[number - 1]
+        asks_at = self.asked_at + (segment.offset_s - before.offset_s) % self.trace.period_s
+        if len(self.trace.segments) == 1:
+            asks_at = self.asked_at + self.trace.period_s
         return max(now, asks_at) + segment.slack_s
 
-    def note_drift(self, late_s: float, seconds: float, share: float) -> None:
-        """Note a complete phase: how late it began beyond its slack, and how long it took."""
-        if self.trace is None:
-            return
-        planned_s = max(segment.duration_s for segment in self.trace.segments)
-        excess_s = late_s + max(0.0, seconds - planned_s)
-        self.num_drifted = self.num_drifted + 1 if excess_s > share * self.trace.period_s else 0
+    def note_phase(self, seconds: float, late_s: float, off_s: float, drift: float) -> None:
+        """Note a complete phase: how long it took, how late it was beyond its slack, and how far it was asked for from
+        where it is planned."""
+        if (segment := self.segment) is not None and self.trace is not None:
+            self.ratios = [*self.ratios, seconds / segment.duration_s][-NUM_REMEMBERED:]
+            excess_s = max(off_s, late_s + max(0.0, seconds - segment.duration_s))
+            self.num_drifted = self.num_drifted + 1 if excess_s > drift * self.trace.period_s else 0
+        self.num_phases += 1
 
     def wait_share(self, now: float) -> float:
-        """Share of its time that it has waited so far, once it has seen a whole period."""
-        if self.admitted_at is None or self.trace is None or now - self.admitted_at < self.trace.period_s:
+        """Share of its time in its present place that it has waited, once it has been there for a whole period."""
+        if self.seat is None or self.trace is None or now - self.seated_at < self.trace.period_s:
             return 0.0
-        return self.late_s / (now - self.admitted_at)
+        late_s = self.late_s
+        if self.phase is not None and self.phase.lease is None:
+            late_s += max(0.0, now - self.phase.asked_at - self.phase.slack_s)
+        return late_s / (now - self.seated_at)
 
     def ends_at(self, now: float) -> float | None:
         """When it will end at its present pace; None: not known."""

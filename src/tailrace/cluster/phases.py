@@ -18,9 +18,6 @@ from tailrace.cluster.ids import JobId
 from tailrace.cluster.job_record import JobRecord, PhaseInProgress
 from tailrace.cluster.state import ClusterState
 
-NUM_REMEMBERED = 8
-"""Phases of which the seconds are remembered."""
-
 
 def phase_asked(state: ClusterState, event: ev.PhaseAsked, now: float) -> Iterator[do.Command]:
     job = state.jobs.get(event.job)
@@ -65,23 +62,30 @@ def phase_ended(state: ClusterState, event: ev.PhaseEnded, now: float) -> Iterat
         return
     group, phase = state.groups[job.seat.group], job.phase
     job.phase = None
-    job.seconds_in_phase += event.seconds
+    job.seconds_in_phase += event.seconds if math.isfinite(event.seconds) and event.seconds > 0 else 0.0
     job.is_between_operations = phase.num_granted < len(phase.operations_s) and not event.failed
     if not job.is_between_operations:
-        _complete(job, event, state.rules.drift)
+        _complete(state, job, event)
     group.queue.expect(_latest_starts(group, now))
     yield from noted(state, group.queue.ended(job.id, event.seconds, event.failed, event.next_in_s, now), now)
 
 
-def _complete(job: JobRecord, event: ev.PhaseEnded, drift: float) -> None:
-    """A phase is over. Was it late, or much longer than planned?"""
+def _complete(state: ClusterState, job: JobRecord, event: ev.PhaseEnded) -> None:
     seconds, job.seconds_in_phase = job.seconds_in_phase, 0.0
     late_s, job.late_in_phase_s = job.late_in_phase_s, 0.0
-    if event.failed:
-        return
-    job.num_phases += 1
-    job.phase_seconds = [*job.phase_seconds, seconds][-NUM_REMEMBERED:]
-    job.note_drift(late_s, seconds, drift)
+    if not event.failed:
+        job.note_phase(seconds, late_s, _seconds_off(state, job), state.rules.drift)
+        state.to_refit |= {job.id} if job.num_drifted >= state.rules.drift_cycles else set()
+
+
+def _seconds_off(state: ClusterState, job: JobRecord) -> float:
+    """How far from its planned place the job asked for its present phase."""
+    if job.seat is None or job.seat.reservation is None or job.segment is None or job.asked_at is None:
+        return 0.0
+    placed, slot_s = job.seat.reservation.placement, state.rules.slot_s
+    period_s = placed.footprint.period * slot_s
+    off_s = (job.asked_at - placed.start * slot_s - job.segment.offset_s) % period_s
+    return min(off_s, period_s - off_s)
 
 
 def transferred(state: ClusterState, event: ev.TransferMeasured, now: float) -> Iterator[do.Command]:

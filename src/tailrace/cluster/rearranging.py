@@ -1,7 +1,7 @@
-"""Jobs change their node group: after it was lost, after their first clean period, and when they have drifted.
+"""Jobs lose their node group, or are planned again: after their first clean period, and when they have drifted.
 
-A job moves only between two phases, and only if the other group is better by a margin, so that two jobs do not change
-places for ever.
+A job is planned again only between two phases. It moves only if another group is better by a margin, and what it waited
+in its old place does not count in the new one, so two jobs do not change places for ever.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from tailrace.cluster import events as ev
 from tailrace.cluster import phases
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.group_record import GroupRecord
-from tailrace.cluster.job_record import Displaced, JobRecord
+from tailrace.cluster.job_record import Displaced, JobRecord, Seat
 from tailrace.cluster.jobs import Stage
-from tailrace.cluster.placement import Choice, choose
+from tailrace.cluster.placement import Choice, choose, slot_of
+from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.rules import Policy
 from tailrace.cluster.state import ClusterState
 
 
 def node_lost(state: ClusterState, event: ev.NodeLost, now: float) -> Iterator[do.Command]:
-    """The node's group cannot be used. Its jobs lose what they computed since their last phase, and need another."""
+    """The node's group cannot be used. Its jobs lose the phase that they were in, and need another group."""
     group = _group_of(state, event)
     if group is None or event.node in group.lost:
         state.num_ignored += 1
         return
     was_usable = group.is_usable
     group.lost.add(event.node)
+    state.claims = {job: claimed for job, claimed in state.claims.items() if claimed != group.id}
     if not was_usable:
         return
     group.queue.lose(now)
@@ -48,6 +50,7 @@ def node_returned(state: ClusterState, event: ev.NodeReturned, now: float) -> It
         return
     group.lost.discard(event.node)
     if group.is_usable:
+        state.is_changed = True
         state.timetable.restore(group.id)
         yield from phases.noted(state, group.queue.restore(now), now)
 
@@ -55,73 +58,83 @@ def node_returned(state: ClusterState, event: ev.NodeReturned, now: float) -> It
 def job_profiled(state: ClusterState, event: ev.JobProfiled, now: float) -> Iterator[do.Command]:
     """The demand of a job is known now, or known better."""
     job = state.jobs.get(event.job)
-    if job is None or job.stage is Stage.ENDED:
+    if job is None or job.stage is Stage.ENDED or job.trace == event.trace:
         state.num_ignored += 1
         return
-    job.trace, job.num_drifted = event.trace, 0
+    job.trace, job.num_drifted, job.ratios = event.trace, 0, []
+    state.is_changed = True
     if job.stage is Stage.PROFILING:
         job.stage = Stage.RUNNING
-        job.wants_refit = state.rules.policy is not Policy.ISOLATED
-    elif job.stage is Stage.RUNNING:
-        job.wants_refit = job.seat is not None and not job.seat.is_dedicated
+    if job.is_live and state.rules.policy is not Policy.ISOLATED:
+        state.to_refit.add(job.id)
     yield from ()
 
 
-def relocate(state: ClusterState, now: float) -> Iterator[do.Command]:
-    """Jobs whose node group was lost get another one as soon as there is room."""
-    displaced = [job for job in state.live() if job.displaced is not None]
-    for job in sorted(displaced, key=lambda job: job.number):
-        choice = choose(job, state.groups_for(job, now), state.timetable, state.rules, now)
-        if choice is not None:
-            assert job.displaced is not None
-            source, job.displaced = job.displaced.group, None
-            state.seat(job, choice)
-            yield do.Move(job=job.id, source=source, target=choice.group, shift_s=choice.shift_s)
-            yield from phases.ask(state, job, now)
-
-
 def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
-    """Jobs that were profiled or have drifted are planned again, between two phases."""
-    for job in list(state.live()):
-        if job.num_drifted >= state.rules.drift_cycles:
-            job.trace, job.num_drifted, job.wants_refit = _observed(job), 0, True
-        if job.wants_refit and job.seat is not None and (job.phase is None or job.phase.lease is None):
-            job.wants_refit = False
-            yield from _refit(state, job, now)
+    """Plan jobs again that were profiled or have drifted, if they are between two phases."""
+    for name in sorted(state.to_refit):
+        job = state.running.get(name)
+        if job is None or job.seat is None:
+            state.to_refit.discard(name)
+        elif job.phase is None or job.phase.lease is None:
+            state.to_refit.discard(name)
+            if job.num_drifted >= state.rules.drift_cycles:
+                job.trace, job.num_drifted, job.ratios = _observed(job), 0, []
+            yield from _refit(state, job, job.seat, now)
 
 
-def _refit(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:
-    seat = job.seat
-    assert seat is not None
-    assert job.trace is not None
+def _refit(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Iterator[do.Command]:
     before = _interference(state, job, now)
     old = state.unseat(job)
     assert old is not None
     choice = choose(job, state.groups_for(job, now), state.timetable, state.rules, now)
-    if choice is None or choice.group == old.id or not _is_better(state, job, seat.is_dedicated, choice, old, before):
-        state.seat(job, _stay(state, job, old, choice, now))
+    if choice is None or choice.group == old.id or not _is_better(state, seat, choice, before):
+        _stay(state, job, seat, now)
         return
-    state.seat(job, choice)
+    state.seat(job, choice, now)
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
     yield from phases.leave(state, old, job.id, now)
     yield from phases.ask(state, job, now)
 
 
-def _stay(state: ClusterState, job: JobRecord, group: GroupRecord, choice: Choice | None, now: float) -> Choice:
-    """The job keeps its group. Its slots are planned again if they fit."""
-    if choice is not None and choice.group == group.id:
-        return choice
-    here = choose(job, [group], state.timetable, state.rules, now) if group.takes(job, state.rules, now) else None
-    return here or Choice(group=group.id, is_dedicated=not group.jobs and state.rules.policy is Policy.ISOLATED)
+def _stay(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> None:
+    """The job keeps its group. Its slots are planned again where its phases really are; if they do not fit there, it
+    keeps the old ones."""
+    since, late_s = job.seated_at, job.late_s
+    for choice in (_where_it_is(state, job, seat, now), _as_before(seat)):
+        try:
+            state.seat(job, choice, now)
+        except ValueError:
+            continue  # not all of these slots are free
+        break
+    job.seated_at, job.late_s = since, late_s
 
 
-def _is_better(
-    state: ClusterState, job: JobRecord, was_dedicated: bool, choice: Choice, old: GroupRecord, before: float
-) -> bool:
+def _where_it_is(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Choice:
+    """The job's slots, such that its present phase is where it was asked for."""
+    rules = state.rules
+    footprint = None if job.trace is None else Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
+    is_planned = rules.policy in (Policy.SPREAD, Policy.SPREAD_BACKFILL)
+    if job.trace is None or footprint is None or not is_planned or job.duty > rules.max_duty:
+        return Choice(group=seat.group, is_dedicated=seat.is_dedicated)
+    asked_at = now if job.asked_at is None else job.asked_at
+    # The phase that was asked for last belongs to this segment, or to the one before it if it is complete.
+    number = (job.num_phases if job.phase is not None else job.num_phases - 1) % len(job.trace.segments)
+    start = slot_of(asked_at - job.trace.segments[number].offset_s, rules)
+    return Choice(group=seat.group, footprint=footprint, start_slot=start % rules.horizon_slots)
+
+
+def _as_before(seat: Seat) -> Choice:
+    if seat.reservation is None:
+        return Choice(group=seat.group, is_dedicated=seat.is_dedicated)
+    placed = seat.reservation.placement
+    return Choice(group=seat.group, footprint=placed.footprint, start_slot=placed.start)
+
+
+def _is_better(state: ClusterState, seat: Seat, choice: Choice, before: float) -> bool:
     """Is another group worth a move? It is, if a group becomes free by it, or if interference falls enough."""
-    joins_others = bool(state.groups[choice.group].jobs)
-    if was_dedicated:
-        return joins_others
+    if seat.is_dedicated:
+        return bool(state.groups[choice.group].jobs)
     return before - choice.interference >= state.rules.min_gain
 
 
@@ -137,18 +150,20 @@ def _interference(state: ClusterState, job: JobRecord, now: float) -> float:
 
 
 def _observed(job: JobRecord) -> DemandTrace | None:
-    """The trace with segments as long as the newest phases were. Longer segments make the period longer."""
-    if job.trace is None or not job.phase_seconds:
+    """The trace with segments as many times as long as nine of ten of the newest phases were."""
+    if job.trace is None or not job.ratios:
         return job.trace
-    seconds = sorted(job.phase_seconds)[int(0.9 * (len(job.phase_seconds) - 1))]
-    factor = seconds / max(segment.duration_s for segment in job.trace.segments)
+    factor = sorted(job.ratios)[int(0.9 * (len(job.ratios) - 1))]
+    if factor <= 0:
+        return job.trace
     at, segments, end_before = 0.0, [], 0.0
     for segment in job.trace.segments:
-        at += segment.offset_s - end_before
+        at += max(0.0, segment.offset_s - end_before)
         duration_s = segment.duration_s * factor
         segments.append(Segment(offset_s=at, duration_s=duration_s, slack_s=segment.slack_s))
-        at, end_before = at + duration_s, segment.end_s
-    period_s = at + max(0.0, job.trace.period_s - end_before)  # rounding may put the last end after the period
+        at, end_before = segments[-1].end_s, segment.end_s
+    # Rounding may put the last end behind the period.
+    period_s = at + max(0.0, job.trace.period_s - end_before)
     return DemandTrace(period_s=period_s, segments=tuple(segments), steps=job.trace.steps)
 
 

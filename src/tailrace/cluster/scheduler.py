@@ -21,10 +21,6 @@ from tailrace.cluster.state import ClusterState
 from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
 
-_ROUTINE = (ev.PhaseAsked, ev.PhaseEnded, ev.TransferMeasured, ev.TimePassed)
-"""Events that make no room for another job. There are many of them, and admission looks at the whole queue, so it waits
-for the next event of another kind. One always comes: a running job ends."""
-
 
 class Scheduler:
     """Owns the state of the cluster. A driver gives each event its time, once, and performs the commands."""
@@ -38,15 +34,17 @@ class Scheduler:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
+        if isinstance(event, ev.TimePassed):
+            self._wake_at = None
         commands = list(handler(self.state, event, now))
-        for rule in (rearranging.relocate, rearranging.refit):
-            commands += rule(self.state, now)
-        if not isinstance(event, _ROUTINE) or any(isinstance(command, do.Move) for command in commands):
+        commands += rearranging.refit(self.state, now)
+        if self.state.is_changed:
+            self.state.is_changed = False
             commands += admit(self.state, now)
         return commands + self._wake(now)
 
     def waits(self, now: float) -> list[Wait]:
-        """What every job waits for, since when, and until when at most."""
+        """What every job waits for, since when, and until when, as far as that is known."""
         return waits(self.state, now)
 
     def check(self) -> None:
@@ -75,6 +73,7 @@ def _job_submitted(state: ClusterState, event: ev.JobSubmitted, now: float) -> I
         yield do.Refuse(job=spec.id, reason=reason)
     else:
         state.queue[spec.id] = job
+        state.is_changed = True
 
 
 def _obstacle(state: ClusterState, spec: JobSpec) -> str | None:

@@ -24,8 +24,16 @@ class ClusterState:
     num_rollout_devices: int
     group_of_node: dict[NodeId, NodeGroupId]
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
+    running: dict[JobId, JobRecord] = field(default_factory=dict)
+    """Admitted jobs that have not ended."""
     queue: dict[JobId, JobRecord] = field(default_factory=dict)
     """Jobs that wait for admission, in order of submission."""
+    claims: dict[JobId, NodeGroupId] = field(default_factory=dict)
+    """The group that a waiting job has claimed (``admission.py``)."""
+    is_changed: bool = True
+    """Whether a job might get a place that it could not have when this was last looked at."""
+    to_refit: set[JobId] = field(default_factory=set)
+    """Jobs whose place is to be planned again between two phases."""
     num_submitted: int = 0
     num_leases: int = 0
     num_ignored: int = 0
@@ -46,13 +54,16 @@ class ClusterState:
         )
 
     def live(self) -> Iterator[JobRecord]:
-        return (job for job in self.jobs.values() if job.is_live)
+        return iter(self.running.values())
 
-    def groups_for(self, job: JobRecord, now: float) -> list[GroupRecord]:
-        """The groups that would take the job."""
-        return [group for group in self.groups.values() if group.takes(job, self.rules, now)]
+    def groups_for(self, job: JobRecord, now: float, *, with_claimed: bool = False) -> list[GroupRecord]:
+        """The groups that would take the job, without those that others have claimed."""
+        claimed = set() if with_claimed else {group for name, group in self.claims.items() if name != job.id}
+        return [
+            group for group in self.groups.values() if group.id not in claimed and group.takes(job, self.rules, now)
+        ]
 
-    def seat(self, job: JobRecord, choice: Choice) -> None:
+    def seat(self, job: JobRecord, choice: Choice, now: float) -> None:
         """Give the job its place, and its slots in the timetable."""
         assert job.seat is None
         reservation = None
@@ -60,6 +71,8 @@ class ClusterState:
             reservation = self.timetable.reserve(job.id, choice.group, choice.footprint, choice.start_slot)
         job.seat = Seat(group=choice.group, is_dedicated=choice.is_dedicated, reservation=reservation)
         self.groups[choice.group].jobs[job.id] = job
+        self.claims.pop(job.id, None)
+        job.seated_at, job.late_s = now, 0.0
 
     def unseat(self, job: JobRecord) -> GroupRecord | None:
         """Take the job's place away. Returns the group that it left."""
@@ -70,6 +83,7 @@ class ClusterState:
             self.timetable.release(job.seat.reservation)
         del group.jobs[job.id]
         job.seat = None
+        self.is_changed = True
         return group
 
     def end(self, job: JobRecord, reason: str) -> None:
@@ -77,4 +91,7 @@ class ClusterState:
         if job.is_live:
             self.free_rollout_devices += job.spec.rollout_devices
         self.queue.pop(job.id, None)
+        self.claims.pop(job.id, None)
+        self.running.pop(job.id, None)
+        self.is_changed = True
         job.stage, job.reason, job.phase, job.displaced = Stage.ENDED, reason, None, None

@@ -6,6 +6,7 @@ instance. Between segments the group is free for others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -31,13 +32,14 @@ class DemandTrace:
     """Optimizer steps in one period. Tail batching, for instance, repeats only every five steps."""
 
     def __post_init__(self) -> None:
-        if self.period_s <= 0 or self.steps < 1 or not self.segments:
+        if not 0 < self.period_s < math.inf or self.steps < 1 or not self.segments:
             raise ValueError("a demand trace needs a period above 0, at least one step and at least one segment")
         ends = [0.0, *(segment.end_s for segment in self.segments)]
         for segment, end_before in zip(self.segments, ends, strict=False):
-            if segment.offset_s < end_before or segment.duration_s <= 0 or segment.slack_s < 0:
+            is_sound = segment.offset_s >= end_before and segment.duration_s > 0 and segment.slack_s >= 0
+            if not is_sound:
                 raise ValueError(f"segments must follow each other and last longer than 0 s, got {self.segments}")
-        if ends[-1] > self.period_s:
+        if not ends[-1] <= self.period_s * (1 + 1e-9):
             raise ValueError(f"the last segment ends at {ends[-1]} s, after the period of {self.period_s} s")
 
     @property

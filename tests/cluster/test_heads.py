@@ -1,0 +1,180 @@
+"""A job that waits for a place gets it: later jobs do not delay it, whatever they are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tailrace.cluster import commands as do
+from tailrace.cluster import events as ev
+from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.jobs import JobSpec, StateBytes
+from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
+from tailrace.cluster.scheduler import Scheduler
+
+
+def trace(period_s: float, busy_s: float) -> DemandTrace:
+    return DemandTrace(period_s=period_s, segments=(Segment(offset_s=0.0, duration_s=busy_s),))
+
+
+def group(name: str, devices: int = 8, **memory: int) -> NodeGroup:
+    return NodeGroup(id=NodeGroupId(name), nodes=(NodeId(f"{name}-node"),), devices=devices, **memory)
+
+
+def cluster(*groups: NodeGroup, rollout_devices: int = 100, **rules: object) -> Scheduler:
+    started = ev.ClusterStarted(
+        rules=ClusterRules(horizon_slots=600, **rules),  # type: ignore[arg-type]
+        groups=groups or (group("g0"),),
+        rollout_devices=rollout_devices,
+    )
+    return Scheduler(started)
+
+
+def submit(scheduler: Scheduler, name: str, *, now: float = 0.0, train_devices: int = 8, **spec: object) -> bool:
+    """Whether the job is admitted at once."""
+    job = JobSpec(id=JobId(name), train_devices=train_devices, **spec)  # type: ignore[arg-type]
+    commands = scheduler.handle(ev.JobSubmitted(job=job), now=now)
+    scheduler.check()
+    return do.Admit(job=JobId(name)) in commands
+
+
+def end(scheduler: Scheduler, name: str, *, now: float) -> list[str]:
+    """The jobs that are admitted because this one ended."""
+    commands = scheduler.handle(ev.JobEnded(job=JobId(name)), now=now)
+    scheduler.check()
+    return [command.job for command in commands if isinstance(command, do.Admit)]
+
+
+LONG = 10**6
+
+
+def test_a_stream_of_later_jobs_does_not_take_the_groups_that_the_head_waits_for() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD_BACKFILL, max_jobs_per_group=2)
+    for number in range(4):
+        assert submit(scheduler, f"a{number}", trace=trace(100, 20), steps=LONG)
+    assert not submit(scheduler, "head", trace=trace(73, 30), steps=10)
+    live = [f"a{number}" for number in range(4)]
+    for number in range(20):
+        name = f"b{number}"
+        if submit(scheduler, name, now=10.0 + number, trace=trace(100, 20), steps=LONG):
+            live.append(name)
+        admitted = end(scheduler, live.pop(0), now=10.5 + number)
+        live += [job for job in admitted if job != "head"]
+        if "head" in admitted:
+            return
+    pytest.fail("the head waits for ever")
+
+
+def test_rollout_devices_that_the_head_will_need_are_not_given_away_twice() -> None:
+    scheduler = cluster(*(group(f"g{n}") for n in range(5)), rollout_devices=10, policy=Policy.SPREAD_BACKFILL)
+    assert submit(scheduler, "a", trace=trace(100, 20), steps=10, rollout_devices=5)
+    assert not submit(scheduler, "head", trace=trace(100, 20), steps=10, rollout_devices=8)
+    assert submit(scheduler, "b", trace=trace(100, 20), steps=LONG, rollout_devices=2)
+    assert not submit(scheduler, "c", trace=trace(100, 20), steps=LONG, rollout_devices=2)
+    assert "head" in end(scheduler, "a", now=1000.0)
+
+
+def test_what_ends_at_an_unknown_time_is_not_taken_for_never() -> None:
+    scheduler = cluster(*(group(f"g{n}") for n in range(5)), rollout_devices=8, policy=Policy.SPREAD_BACKFILL)
+    assert submit(scheduler, "unknown", steps=5, rollout_devices=4)
+    assert not submit(scheduler, "head", trace=trace(100, 20), steps=10, rollout_devices=8)
+    assert not submit(scheduler, "later", trace=trace(100, 20), steps=LONG, rollout_devices=4)
+    assert end(scheduler, "unknown", now=50.0) == ["head"]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_jobs_of_another_size_leave_the_head_its_rollout_devices(policy: Policy) -> None:
+    scheduler = cluster(group("large", 16), group("small"), rollout_devices=8, policy=policy, max_jobs_per_group=1)
+    assert submit(scheduler, "a", train_devices=16, trace=trace(100, 20), steps=1)
+    assert not submit(scheduler, "head", train_devices=16, trace=trace(100, 20), steps=1, rollout_devices=8)
+    assert not submit(scheduler, "later", trace=trace(100, 20), steps=LONG, rollout_devices=8)
+    assert end(scheduler, "a", now=100.0) == ["head"]
+
+
+def test_a_job_that_lost_its_group_comes_before_newcomers() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD)
+    assert submit(scheduler, "unknown", steps=5)
+    assert submit(scheduler, "other", trace=trace(100, 20), steps=LONG)
+    scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=5.0)
+    for number in range(5):
+        assert not submit(scheduler, f"new{number}", now=6.0 + number, trace=trace(100, 20), steps=LONG)
+    commands = scheduler.handle(ev.JobEnded(job=JobId("other")), now=20.0)
+    moves = [(command.job, command.target) for command in commands if isinstance(command, do.Move)]
+    assert moves == [("unknown", "g1")]
+    assert "new0" in " ".join(wait.what for wait in scheduler.waits(21.0))
+
+
+def test_a_short_job_is_backfilled_into_the_group_that_the_head_waits_for() -> None:
+    scheduler = cluster(group("g0"), policy=Policy.SPREAD_BACKFILL, max_jobs_per_group=2)
+    assert submit(scheduler, "a", trace=trace(100, 40), steps=10)
+    assert not submit(scheduler, "head", trace=trace(100, 70), steps=10)
+    assert not submit(scheduler, "long", trace=trace(100, 20), steps=20)
+    assert submit(scheduler, "short", trace=trace(100, 20), steps=5)
+
+
+def test_the_state_of_all_jobs_counts_whoever_came_first() -> None:
+    scheduler = cluster(group("g0", device_bytes=100, host_bytes=50, disk_bytes=0), policy=Policy.SPREAD)
+    assert submit(scheduler, "empty", trace=trace(100, 20), steps=10)
+    assert not submit(scheduler, "large", trace=trace(100, 20), steps=10, state=StateBytes(weights=90))
+
+
+def test_a_hold_that_ends_at_once_is_woken() -> None:
+    scheduler = cluster(policy=Policy.PACK)
+    assert scheduler.handle(ev.TimePassed(), now=1.0) == []
+    scheduler._wake_at = 1.0
+    assert scheduler.handle(ev.TimePassed(), now=1.0) == []
+    assert scheduler._wake_at is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: float) -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift_cycles=1, drift=0.01)
+    assert submit(scheduler, "a", trace=trace(100, 20), steps=10)
+    for number in range(4):
+        now = 100.0 * number
+        commands = scheduler.handle(ev.PhaseAsked(job=JobId("a"), operations_s=(20.0,)), now=now)
+        while not any(isinstance(command, do.GrantLease) for command in commands):
+            load = next(command for command in commands if isinstance(command, do.Load))
+            measured = ev.TransferMeasured(
+                job=load.job, group=load.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
+            )
+            commands = scheduler.handle(measured, now=now)
+        scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=seconds), now=now + 20)
+        scheduler.check()
+    job = scheduler.state.jobs[JobId("a")]
+    assert (job.num_phases, job.phase) == (4, None)
+
+
+def test_a_trace_with_a_number_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="a demand trace needs a period above 0"):
+        trace(math.nan, 1.0)
+    with pytest.raises(ValueError, match="segments must follow each other"):
+        trace(10.0, math.nan)
+
+
+def test_a_job_that_drifted_and_stays_is_planned_where_its_phases_are() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    before = scheduler.state.jobs[JobId("a")].seat
+    assert before is not None
+    assert before.reservation is not None
+    run_phase(scheduler, "a", now=25.0)
+    after = scheduler.state.jobs[JobId("a")].seat
+    assert after is not None
+    assert after.reservation is not None
+    assert before.reservation.placement.start == 0
+    assert after.reservation.placement.start % 60 == 25
+
+
+def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
+    commands = scheduler.handle(ev.PhaseAsked(job=JobId(name), operations_s=(10.0,)), now=now)
+    for command in commands:
+        if isinstance(command, do.Load):
+            measured = ev.TransferMeasured(
+                job=command.job, group=command.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
+            )
+            scheduler.handle(measured, now=now)
+    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)
+    scheduler.check()
