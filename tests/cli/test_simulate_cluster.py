@@ -30,3 +30,15 @@ def test_only_a_cluster_scenario_is_drawn(tmp_path: Path, capsys: pytest.Capture
     assert main(["simulate", scenario, "--html", str(tmp_path / "page.html")]) == 2
     assert "only scenarios with a [cluster] section are drawn" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_run_of_our_own_alone_takes_the_time_of_its_steps(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    assert main(["simulate", str(SCENARIOS / "cluster_own_runs.toml"), "--json", str(figures)]) == 0
+    alone, shared = json.loads(figures.read_text())
+    traces = SCENARIOS.parent / "benchmarks" / "results" / "traces"
+    steps = json.loads((traces / "quickstart_sync.json").read_text())["steps"]
+    (sync,) = [job for job in alone["jobs"] if job["model"] == "sync"]
+    assert sync["ended"] - sync["started"] == pytest.approx(sum(map(sum, steps)), abs=0.1)
+    assert shared["figures"]["makespan_s"] > alone["figures"]["makespan_s"]
+    assert shared["figures"]["device_hours_per_step"] < alone["figures"]["device_hours_per_step"]
