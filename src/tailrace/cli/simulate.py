@@ -31,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of lengths and rewards, instead of the scenario's")
     parser.add_argument("--journals", type=Path, metavar="DIR", help="keep DIR/SCHEDULE/journal.jsonl of each run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="draw a cluster scenario there, as a page")
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -39,6 +40,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             raise ValueError(f"unexpected argument {rest[0]!r}")
         if is_cluster_scenario(options.scenario):
             return simulate_cluster.run(options)
+        if options.html is not None:
+            raise ValueError("--html: only scenarios with a [cluster] section are drawn; `tailrace report` draws a run")
         scenario = _scenario(options)
         names = _names(options, scenario)
         results: list[Result] = []

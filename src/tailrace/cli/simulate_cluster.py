@@ -32,6 +32,11 @@ def run(options: argparse.Namespace) -> int:
                 print(f"{result.policy}: {job.id} {job.reason} after {job.steps} steps")
     if options.json is not None:
         options.json.write_text(json.dumps([result.to_dict() for result in results]) + "\n")
+    if options.html is not None:
+        # Drawing needs packages that a simulation does not.
+        from tailrace.dashboard.cluster_page import write_cluster_page
+
+        print(f"page: {write_cluster_page([result.to_dict() for result in results], options.html)}")
     return 0 if all(result.is_complete for result in results) else 1
 
 

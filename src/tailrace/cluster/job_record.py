@@ -9,6 +9,7 @@ from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.jobs import JobSpec, Stage
 from tailrace.cluster.planning.timetable import Reservation
 
+MAX_REST = 64
 NUM_REMEMBERED = 8
 """Phases of which the length is remembered."""
 
@@ -70,6 +71,9 @@ class JobRecord:
     """Seconds that the present phase waited beyond its slack."""
     num_drifted: int = 0
     """Complete phases in a row that were later or longer than planned."""
+    rest: int = 0
+    """Phases until drift counts again. Planning a job again costs time, and often finds nothing better."""
+    last_rest: int = 0
     ratios: list[float] = field(default_factory=list)
     """Of the newest phases: how many times as long as planned each was."""
     seated_at: float = 0.0
@@ -126,8 +130,14 @@ class JobRecord:
         if (segment := self.segment) is not None and self.trace is not None:
             self.ratios = [*self.ratios, seconds / segment.duration_s][-NUM_REMEMBERED:]
             excess_s = max(off_s, late_s + max(0.0, seconds - segment.duration_s))
-            self.num_drifted = self.num_drifted + 1 if excess_s > drift * self.trace.period_s else 0
+            has_drifted = not self.rest and excess_s > drift * self.trace.period_s
+            self.num_drifted = self.num_drifted + 1 if has_drifted else 0
+            self.rest = max(0, self.rest - 1)
         self.num_phases += 1
+
+    def give_rest(self, least: int) -> None:
+        """Count no drift for some phases, each time for twice as many."""
+        self.last_rest = self.rest = min(MAX_REST, max(least, 2 * self.last_rest))
 
     def wait_share(self, now: float) -> float:
         """Share of its time in its present place that it has waited, once it has been there for a whole period."""

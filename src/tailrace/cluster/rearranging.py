@@ -80,6 +80,7 @@ def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
             state.to_refit.discard(name)
             if job.num_drifted >= state.rules.drift_cycles:
                 job.trace, job.num_drifted, job.ratios = _observed(job), 0, []
+                job.give_rest(state.rules.drift_cycles)
             yield from _refit(state, job, job.seat, now)
 
 
@@ -92,6 +93,7 @@ def _refit(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Itera
         _stay(state, job, seat, now)
         return
     state.seat(job, choice, now)
+    job.last_rest = 0
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
     yield from phases.leave(state, old, job.id, now)
     yield from phases.ask(state, job, now)

@@ -22,8 +22,8 @@ def test_every_cluster_scenario_is_sound_and_names_its_sources(path: Path) -> No
     assert all(each.source for each in (scenario, scenario.cluster, scenario.rules, scenario.jobs, *scenario.models))
 
 
-def test_the_cluster_scenarios_share_their_models_and_bandwidths() -> None:
-    loaded = [load_cluster_scenario(path) for path in FILES]
+def test_the_scenarios_of_the_paper_share_their_models_and_bandwidths() -> None:
+    loaded = [load_cluster_scenario(path) for path in FILES if path.stem != "cluster_own_runs"]
     assert len(loaded) == 4
     assert all(scenario.models == loaded[0].models for scenario in loaded)
     assert len({(s.cluster.transfer_gb_per_s, s.cluster.disk_gb_per_s, s.jobs.jitter) for s in loaded}) == 1
