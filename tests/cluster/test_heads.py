@@ -178,3 +178,29 @@ def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
             scheduler.handle(measured, now=now)
     scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)
     scheduler.check()
+
+
+def test_the_head_waits_for_room_not_for_an_empty_group() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.PACK)
+    assert submit(scheduler, "c", trace=trace(100, 50), steps=5)
+    assert submit(scheduler, "b", trace=trace(100, 30), steps=2)  # beside c, on the fullest group
+    assert submit(scheduler, "a", trace=trace(100, 60), steps=10)
+    assert not submit(scheduler, "head", trace=trace(100, 30), steps=10)
+    assert scheduler.state.claims == {"head": "g0"}
+    assert [wait.limit_s for wait in scheduler.waits(0.0)] == [200.0]  # when b has ended; c ends at 500
+
+
+def test_the_next_phase_is_expected_after_the_gap_between_its_segments() -> None:
+    scheduler = cluster(policy=Policy.SPREAD)
+    segments = (
+        Segment(offset_s=0.0, duration_s=10.0, slack_s=1.0),
+        Segment(offset_s=30.0, duration_s=10.0, slack_s=2.0),
+    )
+    assert submit(scheduler, "a", trace=DemandTrace(period_s=100.0, segments=segments), steps=10)
+    job = scheduler.state.jobs[JobId("a")]
+    assert job.latest_start(0.0) is None
+    run_phase(scheduler, "a", now=0.0)
+    assert job.latest_start(10.0) == 32.0
+    run_phase(scheduler, "a", now=31.0)
+    assert job.latest_start(41.0) == 31.0 + 70.0 + 1.0
+    assert job.latest_start(200.0) == 201.0
