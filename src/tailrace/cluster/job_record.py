@@ -75,7 +75,7 @@ class JobRecord:
     """Phases until drift counts again. Planning a job again costs time, and often finds nothing better."""
     last_rest: int = 0
     ratios: list[float] = field(default_factory=list)
-    """Of the newest phases: how many times as long as planned each was."""
+    """How many times as long as planned each of the newest phases was."""
     seated_at: float = 0.0
     reason: str = ""
     """Why it ended."""

@@ -21,7 +21,7 @@ from tailrace.runtime.mps_daemon import PIPES, MpsDaemon, MpsFailed, ask, has_fa
 
 CONTROL = "nvidia-cuda-mps-control"
 _PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
-_DEFAULT_PIPES = "/tmp/nvidia-mps"
+_DEFAULT_PIPES = "/tmp/nvidia-mps"  # where NVIDIA's daemon has its pipes unless told otherwise
 _NORMAL, _BELOW_NORMAL = "0", "1"
 
 

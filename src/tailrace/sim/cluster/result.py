@@ -74,9 +74,9 @@ class ClusterFigures:
     saving: float
     """Share of device-hours saved beside ``alone``."""
     busy_device_hours: float
-    """Of the node groups."""
+    """Device-hours in which jobs used node groups."""
     reserved_device_hours: float
-    """Of the node groups while idle, and of rollout devices."""
+    """Device-hours of idle node groups that jobs belong to, and of rollout devices."""
     billed_device_hours: float
     """Sum over jobs. Always the sum of the two before it."""
     mean_slowdown: float
