@@ -44,8 +44,8 @@ def _plan_lines(settings: Settings, sources: Sources, card: Card | None) -> list
         f"device: {'CPU' if card is None else card.name}, {settings.model.dtype}",
         f"schedule: {settings.schedule.preset}, {schedule.max_steps} steps of {schedule.batch_size} prompts x"
         f" {schedule.group_size} responses; a round starts {schedule.launch_prompts} x {schedule.launch_responses}",
-        f"rollout: {rollout.num_instances} instance(s), at most {rollout.running_limit} responses at a time, each at"
-        f" most {settings.data.max_prompt_length} + {rollout.max_response_length} tokens",
+        f"rollout instances: {rollout.num_instances}, at most {rollout.running_limit} responses at a time in each,"
+        f" at most {settings.data.max_prompt_length} + {rollout.max_response_length} tokens of prompt and response",
         f"training: micro-batches of at most {settings.trainer.token_limit:,} tokens"
         + (", activations recomputed" if settings.trainer.gradient_checkpointing else ""),
     ]
