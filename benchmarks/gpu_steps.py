@@ -1,6 +1,9 @@
-"""Seconds per GRPO step of several schedules on one GPU, with the natural lengths of a real model.
+"""Seconds per GRPO step of several schedules on one GPU, with the natural lengths of a real model; beside TRL.
 
     python benchmarks/gpu_steps.py MODEL_DIR --json benchmarks/results/gpu_steps_h200.json
+    python benchmarks/gpu_steps.py MODEL_DIR --runs sync staleflow:4 one-step::never trl --trl_steps 8
+
+A run is PRESET[:INSTANCES[:MPS]] (``schedule.mps``: auto or never), or ``trl``: TRL's trainer with vLLM in its process.
 
 16 prompts x 8 responses, at most 1,024 tokens each, every response trained. Seconds per step are the mean over the
 steps after the second: the first two hold the start of the processes, compiled kernels and captured graphs.
@@ -9,10 +12,16 @@ steps after the second: the first two hold the start of the processes, compiled 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,12 +29,14 @@ from typing import Any
 import torch
 from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoTokenizer
+from trl_plan import Plan
+from trl_systems import run_trl
 
 HERE = Path(__file__).resolve().parent
 WARM_UP = 2
 PARTS = (
     "timing_s/gen", "timing_s/reward", "timing_s/update_actor", "timing_s/update_weights", "response_length/mean",
-    "response_length/max",
+    "response_length/max", "perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "mismatch/logprob_abs_diff",
 )  # fmt: skip
 ENDINGS = (
     "", " Explain why.", " Give two examples.", " Answer in one sentence.", " Think step by step.",
@@ -34,7 +45,13 @@ ENDINGS = (
 """Added to each question, for enough different prompts."""
 
 
-def recipe(options: argparse.Namespace, preset: str, folder: Path) -> dict[str, Any]:
+def rows(model: Path) -> list[dict[str, Any]]:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return [{"prompt": as_chat(tokenizer, question + ending)} for ending in ENDINGS for question in QUESTIONS]
+
+
+def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
+    preset, instances, mps = [*run.split(":"), "", ""][:3]
     return {
         "output_dir": str(folder / "run"),
         "report": False,
@@ -48,69 +65,154 @@ def recipe(options: argparse.Namespace, preset: str, folder: Path) -> dict[str, 
             "max_running": 2 * options.prompts * options.group_size,
             "prefill_chunk": 8192,
             "decoding": options.decoding,
+            "num_instances": int(instances or 1),
         },
-        "trainer": {"learning_rate": 1e-6, "max_tokens_per_gpu": options.max_tokens},
-        "schedule": {"preset": preset, "rollout_batch_size": options.prompts, "max_steps": options.steps},
+        "trainer": {"learning_rate": 1e-6} | ({"max_tokens_per_gpu": options.max_tokens} if options.max_tokens else {}),
+        "schedule": {"preset": preset, "rollout_batch_size": options.prompts, "max_steps": options.steps}
+        | ({"mps": mps} if mps else {}),
     }
 
 
-def run(options: argparse.Namespace, preset: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        questions = [question + ending for ending in ENDINGS for question in QUESTIONS]
-        rows = [json.dumps({"prompt": as_chat(tokenizer, question)}) for question in questions]
-        (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
-        (folder / "recipe.yaml").write_text(json.dumps(recipe(options, preset, folder)))
-        command = [sys.executable, "-m", "tailrace", "train", str(folder / "recipe.yaml")]
+def run_ours(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
+    lines = [json.dumps(row) for row in rows(options.model)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "recipe.yaml").write_text(json.dumps(recipe(options, run, folder)))
+    command = [sys.executable, "-m", "tailrace", "train", str(folder / "recipe.yaml")]
+    planned = ""
+    if run == options.runs[0]:  # the memory is the same for all
+        planned = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, check=False).stderr
+    with peak_memory() as used_gib:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{preset}: {done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-        return summary((folder / "run" / "metrics.jsonl").read_text())
+    if done.returncode:
+        raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    if options.journals:
+        keep_journal(folder / "run" / "journal.jsonl", options.journals / f"{run.replace(':', '-')}.jsonl.gz")
+    return summary((folder / "run" / "metrics.jsonl").read_text()) | {
+        "said": [line for line in done.stdout.splitlines()[:8] if not line.startswith("step")],
+        "planned": planned.splitlines(),
+        "peak_used_gib": max(used_gib, default=None),
+    }
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[float]]:
+    """GiB in use on the GPU by all processes, looked at twice a second; empty without nvidia-smi."""
+    found: list[float] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not is_over.wait(0.5):
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            found.append(round(float(said.splitlines()[0]) / 1024, 2))
+
+    watcher = threading.Thread(target=look)
+    if shutil.which("nvidia-smi"):
+        watcher.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        if watcher.is_alive():
+            watcher.join()
+
+
+def keep_journal(journal: Path, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with journal.open("rb") as source, gzip.open(kept, "wb") as target:
+        shutil.copyfileobj(source, target)
 
 
 def summary(metrics: str) -> dict[str, Any]:
-    rows = [json.loads(line) for line in metrics.splitlines()]
-    ends = [row["timing_s/since_start"] for row in rows]
-    steps = [after - before for before, after in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
-    parts = {part: round(fmean(row.get(part, 0.0) for row in rows[WARM_UP:]), 3) for part in PARTS}
+    found = [json.loads(line) for line in metrics.splitlines()]
+    ends = [row["timing_s/since_start"] for row in found]
+    parts = {part: round(fmean(row.get(part, 0.0) for row in found[WARM_UP:]), 4) for part in PARTS}
     return {
-        "s_per_step": round(fmean(steps), 3),
+        "s_per_step": seconds_per_step(ends),
         "first_steps_s": round(ends[WARM_UP - 1], 1),
-        "steps": len(rows),
+        "steps": len(found),
         "mean_of": parts,
     }
+
+
+def seconds_per_step(ends: list[float]) -> float:
+    return round((ends[-1] - ends[WARM_UP - 1]) / (len(ends) - WARM_UP), 3)
+
+
+def run_peer(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    plan = Plan(
+        model=options.model.name,
+        checkpoint=str(options.model),
+        reward="plain_words",
+        steps=options.trl_steps,
+        prompts=options.prompts,
+        group_size=options.group_size,
+        max_response_length=options.max_response_length,
+        learning_rate=1e-6,
+        max_running=2 * options.prompts * options.group_size,
+        threads=8,
+        device=options.device,
+        seed=options.seed,
+    )
+    plan.write(folder, rows(options.model))
+    report = run_trl("vllm" if options.device == "cuda" else "generate", plan, folder)
+    report.check(plan)
+    return {
+        "s_per_step": seconds_per_step(report.step_ends_s),
+        "generation_s_per_step_with_first": round(report.generation_s / plan.steps, 3),
+        "steps": plan.steps,
+        "mean_length": round(report.tokens_generated / report.samples_generated, 1),
+        "start_s": round(report.wall_s - (report.step_ends_s[-1] - report.step_ends_s[0]), 1),
+        "peak_gb": report.peak_gb,
+    }
+
+
+def measure(options: argparse.Namespace, run: str) -> dict[str, Any]:
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        found = run_peer(options, Path(name)) if run == "trl" else run_ours(options, run, Path(name))
+    return found | {"wall_s": round(time.monotonic() - start, 1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="Hugging Face directory")
     parser.add_argument(
-        "--presets", nargs="+", default=["sync", "one-step", "tail-batching", "active-partial", "staleflow"]
+        "--runs",
+        nargs="+",
+        default=["sync", "one-step", "tail-batching", "active-partial", "staleflow", "staleflow:4", "trl"],
     )
     parser.add_argument("--steps", type=int, default=17)
+    parser.add_argument("--trl_steps", type=int, default=17)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group_size", type=int, default=8)
     parser.add_argument("--max_response_length", type=int, default=1024)
-    parser.add_argument("--max_tokens", type=int, default=16384, help="trainer.max_tokens_per_gpu")
+    parser.add_argument("--max_tokens", type=int, help="trainer.max_tokens_per_gpu; default: from the card's memory")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--decoding", default="auto", help="rollout.decoding")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--journals", type=Path, help="folder to keep the journals in, compressed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = {}
-    for preset in options.presets:
-        found[preset] = run(options, preset)
-        print(f"{preset}: {found[preset]}", flush=True)
-    result = {
-        "settings": {name: str(value) for name, value in vars(options).items() if name != "json"},
+    if min(options.steps, options.trl_steps) <= WARM_UP:
+        parser.error(f"--steps and --trl_steps must be above {WARM_UP}: the first {WARM_UP} steps do not count")
+    result: dict[str, Any] = {
+        "settings": {name: str(value) for name, value in vars(options).items() if name not in ("json", "journals")}
+        | {"model": options.model.name},
         "device": torch.cuda.get_device_name() if options.device == "cuda" else options.device,
         "torch": torch.__version__,
-        "schedules": found,
+        "runs": {},
     }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    for run in options.runs:
+        try:
+            result["runs"][run] = measure(options, run)
+        except (RuntimeError, SystemExit) as error:
+            print(f"{run} failed: {error}", flush=True)
+            continue
+        print(f"{run}: {result['runs'][run]}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

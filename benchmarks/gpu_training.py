@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from engine_throughput import SHAPES, save_model
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
@@ -56,7 +56,7 @@ def make_groups(vocabulary: int, version: Version, *, prompts: int, group_size: 
 
 
 def make_trainer(options: argparse.Namespace, folder: str) -> Trainer:
-    save_model(options.shape, torch.float32, folder, options.device)
+    save_random_model(options.shape, Path(folder), dtype=torch.float32, device=options.device)
     return Trainer(
         Path(folder),
         model=ModelSettings(device=options.device, dtype=options.dtype),
@@ -78,16 +78,14 @@ def settle(device: str) -> None:
 def measure(options: argparse.Namespace, trainer: Trainer) -> dict[str, Any]:
     vocabulary = SHAPES[options.shape][0]
     accumulate_s, finish_s = [], []
-    for step in range(WARM_UP + options.steps):
+    for _ in range(WARM_UP + options.steps):
         groups = make_groups(vocabulary, trainer.version, prompts=options.prompts, group_size=options.group_size)
-        if step == WARM_UP and options.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
         settle(options.device)
         start = time.perf_counter()
         trainer.accumulate(groups)
         settle(options.device)
         middle = time.perf_counter()
-        trainer.finish_step()
+        result = trainer.finish_step()
         settle(options.device)
         accumulate_s.append(middle - start)
         finish_s.append(time.perf_counter() - middle)
@@ -99,7 +97,9 @@ def measure(options: argparse.Namespace, trainer: Trainer) -> dict[str, Any]:
         "accumulate_s": round(median(accumulate_s[WARM_UP:]), 4),
         "finish_step_s": round(median(finish_s[WARM_UP:]), 4),
         "tokens_per_s": round(num_tokens / step_s),
-        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if options.device == "cuda" else None,
+        # of the last step: the trainer itself looks, and starts anew each time
+        "peak_gib": result.metrics.get("perf/max_memory_allocated_gb"),
+        "peak_reserved_gib": result.metrics.get("perf/max_memory_reserved_gb"),
     }
 
 

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from tailrace.data.gym_tasks import read_tasks
 from tailrace.data.packaged_models import unpack
+
+GYM_TASKS = (
+    "chain_sum", "basic_arithmetic", "leg_counting", "gsm_symbolic", "simple_equations", "letter_counting",
+    "number_sorting", "word_sorting",
+)  # fmt: skip
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -67,6 +73,15 @@ def load_workload(model: str, *, num_prompts: int, group_size: int, max_new_toke
         end_tokens=(end,),
         pad_token=end if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
     )
+
+
+def gym_prompts(checkpoint: Path, number: int) -> tuple[list[list[int]], int]:
+    """As many prompts of each reasoning-gym task, as token ids; and the token that ends a response."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    each = -(-number // len(GYM_TASKS))
+    rows = [row for task in GYM_TASKS for row in read_tasks(f"{task}?size={each}&seed=0")]
+    texts = [as_chat(tokenizer, row["prompt"]) for row in rows[:number]]
+    return [tokenizer(text)["input_ids"] for text in texts], tokenizer.eos_token_id
 
 
 def find_checkpoint(model: str) -> Path:

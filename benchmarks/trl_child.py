@@ -1,4 +1,6 @@
-"""One training by TRL's ``GRPOTrainer``, in a process of its own: ``python trl_child.py FOLDER generate|continuous``.
+"""One training by TRL's ``GRPOTrainer``, in a process of its own: ``python trl_child.py FOLDER HOW``.
+
+HOW it generates: ``generate``, ``continuous`` or ``vllm``.
 
 Reads the plan and its prompts from the folder, trains, writes ``report.json`` there. TRL is set up the way its users
 would for speed: no checkpoints, no logging, no evaluation, no gradient checkpointing, and loss type ``dapo``, which is
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import trl_reward
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -24,6 +27,7 @@ from trl_plan import Plan, read_rows
 
 MICRO_BATCH = 64
 """Responses per forward and backward pass. TRL pads all of a batch to its longest response before it cuts it up."""
+LONGEST_PROMPT = 256
 
 
 @dataclass
@@ -38,6 +42,10 @@ class Count:
     optimizer_steps: int = 0
     step_ends_s: list[float] = field(default_factory=list)
     """By this process's clock."""
+    generation_s: float = 0.0
+    """Seconds of generating and scoring, all steps together."""
+    peak_gb: float | None = None
+    """Most GB of tensors on the GPU in this process, vLLM's included."""
     rewards: list[float] = field(default_factory=list)
     """Mean of each batch."""
 
@@ -49,6 +57,12 @@ class CountingTrainer(GRPOTrainer):  # type: ignore[misc]
         self.count.samples_trained += len(inputs["completion_mask"])
         self.count.tokens_trained += int(inputs["completion_mask"].sum())
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
+        start = time.monotonic()
+        found = super()._generate_and_score_completions(*args, **kwargs)
+        self.count.generation_s += time.monotonic() - start
+        return found
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]
@@ -92,6 +106,9 @@ def configure(plan: Plan, folder: Path, path: str) -> GRPOConfig:
         temperature=plan.temperature,
         use_transformers_continuous_batching=path == "continuous",
         transformers_continuous_batching_config=continuous_batching(plan) if path == "continuous" else None,
+        use_vllm=path == "vllm",
+        vllm_mode="colocate",
+        vllm_max_model_length=LONGEST_PROMPT + plan.max_response_length,
         loss_type="dapo",
         beta=0.0,
         epsilon=plan.clip_ratio_low,
@@ -101,8 +118,8 @@ def configure(plan: Plan, folder: Path, path: str) -> GRPOConfig:
         weight_decay=0.0,
         max_grad_norm=1.0,
         model_init_kwargs={"dtype": "float32"},
-        bf16=False,
-        use_cpu=True,
+        bf16=plan.device == "cuda",
+        use_cpu=plan.device == "cpu",
         gradient_checkpointing=False,
         save_strategy="no",
         report_to="none",
@@ -113,9 +130,9 @@ def configure(plan: Plan, folder: Path, path: str) -> GRPOConfig:
     )
 
 
-def continuous_batching(plan: Plan, page_size: int = 32, longest_prompt: int = 256) -> dict[str, int]:
+def continuous_batching(plan: Plan, page_size: int = 32) -> dict[str, int]:
     """Room for as many responses as the other systems may have in flight; left alone it sizes itself for a GPU."""
-    pages_each = -(-(longest_prompt + plan.max_response_length) // page_size) + 1
+    pages_each = -(-(LONGEST_PROMPT + plan.max_response_length) // page_size) + 1
     return {
         "page_size": page_size,
         "num_blocks": 2 * plan.max_running * pages_each,
@@ -137,6 +154,8 @@ def main(folder: Path, path: str) -> None:
     )
     trainer.count = count
     trainer.train()
+    if plan.device == "cuda":
+        count.peak_gb = torch.cuda.max_memory_allocated() / 1e9
     (folder / "report.json").write_text(json.dumps(vars(count)), encoding="utf-8")
 
 

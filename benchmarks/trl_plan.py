@@ -35,6 +35,8 @@ class Plan:
     max_running: int
     """Most responses generated at the same time, where a system has such a limit."""
     threads: int
+    device: str = "cpu"
+    """``cpu``: all in fp32. ``cuda``: fp32 weights, computation in bf16."""
     seed: int = 0
     temperature: float = 1.0
     clip_ratio_low: float = 0.2
@@ -48,11 +50,11 @@ class Plan:
     def read(cls, folder: Path) -> Self:
         return cls(**json.loads((folder / "plan.json").read_text(encoding="utf-8")))
 
-    def write(self, folder: Path) -> None:
-        """The plan and its prompts, for the processes that carry it out."""
+    def write(self, folder: Path, rows: list[dict[str, Any]] | None = None) -> None:
+        """The plan and its prompts, for the processes that carry it out. ``rows``: other prompts than the model's."""
         (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        rows = (json.dumps(row) for row in self._rows())
-        (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        lines = (json.dumps(row) for row in rows or self._rows())
+        (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _rows(self) -> list[dict[str, Any]]:
         wanted = self.steps * self.prompts

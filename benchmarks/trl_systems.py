@@ -39,6 +39,10 @@ class Report:
     """When each optimizer step ended; only differences mean anything."""
     rewards: list[float]
     """Mean reward of each batch."""
+    generation_s: float = 0.0
+    """Seconds of generating and scoring, where the system says so."""
+    peak_gb: float | None = None
+    """Most GB of tensors on a GPU."""
 
     def check(self, plan: Plan) -> None:
         """Refuse a training in which a response was left out or trained twice."""
@@ -114,7 +118,7 @@ def _recipe(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def run_trl(path: str, plan: Plan, folder: Path) -> Report:
-    """``path``: how TRL generates, ``generate`` or ``continuous`` batching."""
+    """``path``: how TRL generates: ``generate``, ``continuous`` batching or ``vllm``."""
     wall_s = _time([sys.executable, str(HERE / "trl_child.py"), str(folder), path], plan, folder)
     return Report(wall_s=wall_s, **json.loads((folder / "report.json").read_text(encoding="utf-8")))
 

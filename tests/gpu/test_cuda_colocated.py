@@ -45,7 +45,8 @@ def test_a_colocated_trainer_gives_its_cache_back_after_a_step_and_after_a_publi
 ) -> None:
     heard = worker.models["policy"]._link
     assert isinstance(heard, Heard)
-    for version in range(2):
+    take_step(worker, 0)  # the first one makes what cuBLAS keeps for good
+    for version in range(1, 3):
         large = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
         del large
         assert unused_bytes() >= 256 * MIB

@@ -66,7 +66,7 @@ class ScheduleSettings(Section):
     coordination: CoordinationSettings = CoordinationSettings()
     placement: Literal["shared", "colocated"] = "shared"
     """`shared`: rollout and training both stay in memory. `colocated`: rollout frees its memory while training runs."""
-    mps: Literal["auto", "never"] = "never"
+    mps: Literal["auto", "never"] = "auto"
     """`auto`: if rollout and training share a GPU (`shared`), the run starts NVIDIA's Multi-Process Service for its
     workers where it is installed, so that their kernels run at the same time. `never`: it starts none."""
     keep_deferred_tokens: bool = False

@@ -11,7 +11,7 @@ from tailrace.config.settings import TrainerSettings
 def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: float) -> torch.optim.AdamW:
     """Matrices decay; norms and biases do not."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [
             {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
             {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
@@ -20,6 +20,21 @@ def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: f
         betas=settings.betas,
         fused=True,
     )
+    if any(parameter.is_cuda for parameter in trainable):
+        _allocate_moments(optimizer)
+    return optimizer
+
+
+def _allocate_moments(optimizer: torch.optim.AdamW) -> None:
+    """Now, not in the first step as torch does: there they would lie among freed activations, and a block of device
+    memory that holds one of them can never be given back to rollout."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
 
 def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_norm: float) -> float:
