@@ -12,21 +12,15 @@ steps after the second: the first two hold the start of the processes, compiled 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import shutil
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from gpu_runs import plan, train
 from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoTokenizer
 from trl_plan import Plan
@@ -53,8 +47,6 @@ def rows(model: Path) -> list[dict[str, Any]]:
 def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
     preset, instances, mps = [*run.split(":"), "", ""][:3]
     return {
-        "output_dir": str(folder / "run"),
-        "report": False,
         "seed": options.seed,
         "model": {"path": str(options.model), "device": options.device, "dtype": options.dtype},
         "data": {"train": str(folder / "prompts.jsonl")},
@@ -73,58 +65,18 @@ def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any
     }
 
 
-def run_ours(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
+def run_ours(options: argparse.Namespace, name: str, folder: Path) -> dict[str, Any]:
     lines = [json.dumps(row) for row in rows(options.model)]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "recipe.yaml").write_text(json.dumps(recipe(options, run, folder)))
-    command = [sys.executable, "-m", "tailrace", "train", str(folder / "recipe.yaml")]
-    planned = ""
-    if run == options.runs[0]:  # the memory is the same for all
-        planned = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, check=False).stderr
-    with peak_memory() as used_gib:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    settings = recipe(options, name, folder)
+    planned = plan(settings, folder) if name == options.runs[0] else []  # the memory is the same for all
+    run = train(settings, folder)
     if options.journals:
-        keep_journal(folder / "run" / "journal.jsonl", options.journals / f"{run.replace(':', '-')}.jsonl.gz")
-    return summary((folder / "run" / "metrics.jsonl").read_text()) | {
-        "said": [line for line in done.stdout.splitlines()[:8] if not line.startswith("step")],
-        "planned": planned.splitlines(),
-        "peak_used_gib": max(used_gib, default=None),
-    }
+        run.keep(options.journals, name.replace(":", "-"))
+    return summary(run.metrics()) | {"said": run.said, "planned": planned, "peak_used_gib": run.peak_used_gib}
 
 
-@contextmanager
-def peak_memory() -> Iterator[list[float]]:
-    """GiB in use on the GPU by all processes, looked at twice a second; empty without nvidia-smi."""
-    found: list[float] = []
-    is_over = threading.Event()
-
-    def look() -> None:
-        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        while not is_over.wait(0.5):
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            found.append(round(float(said.splitlines()[0]) / 1024, 2))
-
-    watcher = threading.Thread(target=look)
-    if shutil.which("nvidia-smi"):
-        watcher.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        if watcher.is_alive():
-            watcher.join()
-
-
-def keep_journal(journal: Path, kept: Path) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with journal.open("rb") as source, gzip.open(kept, "wb") as target:
-        shutil.copyfileobj(source, target)
-
-
-def summary(metrics: str) -> dict[str, Any]:
-    found = [json.loads(line) for line in metrics.splitlines()]
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     ends = [row["timing_s/since_start"] for row in found]
     parts = {part: round(fmean(row.get(part, 0.0) for row in found[WARM_UP:]), 4) for part in PARTS}
     return {

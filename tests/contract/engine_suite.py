@@ -151,7 +151,11 @@ def test_a_forced_length_ignores_stops(make_engine: MakeEngine) -> None:
     engine.submit(requests)
     outputs = {output.segment.trajectory.group.prompt: output for output in finish_all(engine)}
     assert {length: len(output.segment.tokens) for length, output in outputs.items()} == {1: 1, 17: 17, 60: 60}
-    assert {output.finish for output in outputs.values()} == {Finish.LENGTH}
+    assert {length: output.finish for length, output in outputs.items()} == {
+        1: Finish.STOP,
+        17: Finish.STOP,
+        60: Finish.LENGTH,
+    }
 
 
 def test_an_interrupt_returns_tokens_that_follow_those_returned_before(make_engine: MakeEngine) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 
 from store.test_payload_store import segment, trajectory
 from tailrace.core.commands import Accumulate
-from tailrace.core.ids import Version
+from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.engines.contract import Sampling
+from tailrace.observe.prompts.length_trace import LengthTrace, PromptLengths
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime.catalogue import Catalogue, Source
 from tailrace.store.payload_store import PayloadStore
@@ -27,15 +28,30 @@ COMMAND = Accumulate(
 )
 
 
-def catalogue(store: PayloadStore) -> Catalogue:
+def catalogue(store: PayloadStore, forced_lengths: LengthTrace | None = None) -> Catalogue:
     prompts = {
         number: Prompt(index=number, row={}, text="", tokens=np.arange(number + 1, dtype=np.int32))
         for number in range(5)
     }
     prompt_set = PromptSet(name="train", path="", prompts=prompts, columns=(), num_rows=5, num_filtered=0)
     order = PromptOrder(range(5), source="train", seed=0, shuffle=False)
-    source = Source(prompts=prompt_set, order=order, sampling=Sampling(), budget=8)
+    source = Source(prompts=prompt_set, order=order, sampling=Sampling(), budget=8, forced_lengths=forced_lengths)
     return Catalogue({"train": source}, store, decode=spelled, rewards=RewardAssignment(uses=(), given=(), specs={}))
+
+
+def test_forced_lengths_are_those_of_the_trace_and_no_longer_than_the_budget(tmp_path: Path) -> None:
+    rows = [
+        PromptLengths(source="", epoch=0, index=index, prompt_length=None, lengths=lengths)
+        for index, lengths in enumerate([(3, 5), (900, 7)])
+    ]
+    trace = LengthTrace(model=None, cap=None, group_size=2, prompts=tuple(rows))
+    expected = {(0, 0, 0): 3, (0, 1, 0): 5, (0, 1, 1): 3, (1, 0, 0): 8, (3, 1, 0): 7, (4, 0, 0): 3}
+    with PayloadStore.open(tmp_path, file_bytes=100) as store:
+        known = catalogue(store, trace)
+        for (prompt, member, attempt), length in expected.items():
+            name = TrajectoryId(GroupId("train", 2, prompt), member, attempt)
+            assert known.request(name, 0).forced_length == length
+        assert catalogue(store).request(name, 0).forced_length is None
 
 
 def spelled(tokens: Sequence[int], skip_special_tokens: bool = True) -> str:

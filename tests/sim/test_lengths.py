@@ -88,4 +88,6 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_trace_without_a_cap_takes_its_longest() -> None:
-    assert TraceLengths([[1, 2, 3]], cap=None, seed=0).cap == 3
+    row = length_trace.PromptLengths(source="", epoch=0, index=0, prompt_length=None, lengths=(1, 2, 3))
+    trace = length_trace.LengthTrace(model=None, cap=None, group_size=3, prompts=(row,))
+    assert TraceLengths(trace, cap=None, seed=0).cap == 3

@@ -149,6 +149,9 @@ class RolloutSettings(SamplingSettings):
     from_run: Path | None = None
     """Use the saved responses of this run directory instead of generating new ones. The directory comes from
     `tailrace rollout`, or from a training run with `keep_rollouts`."""
+    forced_lengths: Path | None = None
+    """For benchmarks: training responses have the lengths in this file, wherever the model would end them; prompt i has
+    those of row i modulo the rows. `tailrace rollout` writes such a file, and a JSON list of lists will do."""
     max_running: PositiveInt | None = None
     """Most responses an instance generates at the same time. Default: on a GPU as many as the schedule starts, at most
     1024 and no more than its memory allows; on a CPU 128."""

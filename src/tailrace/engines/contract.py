@@ -108,6 +108,12 @@ class Request:
     forced_length: int | None = None
     """For benchmarks: ignore stop tokens and strings, and end at exactly this many response tokens."""
 
+    @property
+    def finish_at_end(self) -> Finish:
+        """Why a response ends that has no token left: a forced length stands for the model's own end."""
+        is_forced = self.forced_length is not None and self.forced_length < self.budget
+        return Finish.STOP if is_forced else Finish.LENGTH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:

@@ -11,6 +11,7 @@ from tailrace.core.ids import TrajectoryId
 from tailrace.data.order import Order
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
+from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.store.address import address_of
@@ -27,6 +28,11 @@ class Source:
     order: Order
     sampling: Sampling
     budget: int
+    forced_lengths: LengthTrace | None = None
+    """Lengths of the responses, instead of those at which the model ends them."""
+
+    def forced_length(self, trajectory: TrajectoryId) -> int | None:
+        return None if self.forced_lengths is None else min(self.budget, self.forced_lengths.length_of(trajectory))
 
 
 class Catalogue:
@@ -54,7 +60,12 @@ class Catalogue:
         prompt = source.prompts[trajectory.group.prompt].tokens
         prefix = self._store.response(trajectory).tokens[:start] if start else prompt[:0]
         return Request(
-            trajectory=trajectory, prompt=prompt, prefix=prefix, budget=source.budget, sampling=source.sampling
+            trajectory=trajectory,
+            prompt=prompt,
+            prefix=prefix,
+            budget=source.budget,
+            sampling=source.sampling,
+            forced_length=source.forced_length(trajectory),
         )
 
     def task(self, trajectory: TrajectoryId) -> ScoreTask:

@@ -23,6 +23,8 @@ from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.data.training import TrainingPrompts
 from tailrace.engines.registry import check_engine
 from tailrace.observe.journal.run_files import RunFiles
+from tailrace.observe.prompts import length_trace
+from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.catalogue import Catalogue, Source
@@ -103,6 +105,7 @@ class _Loader:
             order=training.order,
             sampling=sampling(settings.rollout, self._end_tokens),
             budget=settings.rollout.max_response_length,
+            forced_lengths=_forced_lengths(settings.rollout.forced_lengths),
         )
 
     def evaluation(self, eval_set: EvalSetSettings) -> Source:
@@ -123,6 +126,15 @@ class _Loader:
             sampling=sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
         )
+
+
+def _forced_lengths(path: Path | None) -> LengthTrace | None:
+    if path is None:
+        return None
+    try:
+        return length_trace.read(path)
+    except ValueError as error:
+        raise ValueError(f"rollout.forced_lengths: {error}") from error
 
 
 def _usual_length(prompts: PromptSet) -> int:

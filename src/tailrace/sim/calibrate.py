@@ -84,10 +84,17 @@ class Machine:
                 report_s=_REPORT_S,
                 shares_prompts=True,
                 prefill_chunk=rollout["prefill_chunk"],
-                length_classes=length_classes(longest) if rollout["engine"] == "native" else (),
+                length_classes=length_classes(longest) if _has_rows(config) else (),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
+
+
+def _has_rows(config: Mapping[str, Any]) -> bool:
+    """Whether its engines keep the KV cache in rows, one for each response, and not in pages."""
+    rollout, is_on_gpu = config["rollout"], str(config["model"]["device"]).startswith("cuda")
+    decoding = rollout.get("decoding", "plain")  # runs that do not say it are older than the other way
+    return rollout["engine"] == "native" and (decoding == "plain" or (decoding == "auto" and not is_on_gpu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

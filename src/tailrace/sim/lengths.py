@@ -22,6 +22,7 @@ from typing import Literal, Protocol
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.observe.prompts import length_trace
+from tailrace.observe.prompts.length_trace import LengthTrace
 
 _NORMAL = NormalDist()
 _SCALE = 1 << 53
@@ -111,18 +112,17 @@ class TraceLengths:
     with mean ``cap``. This is an assumption; ``num_censored`` of ``num_recorded`` lengths depend on it.
     """
 
-    def __init__(self, rows: Sequence[Sequence[int]], *, cap: int | None, seed: int) -> None:
+    def __init__(self, trace: LengthTrace, *, cap: int | None, seed: int) -> None:
+        rows = [prompt.lengths for prompt in trace.prompts]
         if not rows or not all(rows):
             raise ValueError("the trace is empty or has a prompt without lengths; every prompt needs at least one")
-        self._rows, self._seed = [list(row) for row in rows], seed
+        self._trace, self._seed = trace, seed
         self.cap = max(max(row) for row in rows) if cap is None else cap
         self.num_recorded = sum(len(row) for row in rows)
         self.num_censored = sum(length >= self.cap for row in rows for length in row)
 
     def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        row = self._rows[trajectory.group.prompt % len(self._rows)]
-        # A new attempt is another sample of the same prompt, so it takes another entry of the same row.
-        length = row[(trajectory.member + trajectory.attempt) % len(row)]
+        length = self._trace.length_of(trajectory)
         if length < self.cap:
             return max(1, length)
         key = (self._seed, "censored", *trajectory.group, trajectory.member, trajectory.attempt)
@@ -172,4 +172,4 @@ def read_trace(path: Path, *, cap: int | None, seed: int) -> TraceLengths:
     """Read a trace: a file of ``tailrace rollout``, or a JSON list of lists of lengths. ``cap``: token budget of the
     recorded run, if the file does not say."""
     trace = length_trace.read(path)
-    return TraceLengths([prompt.lengths for prompt in trace.prompts], cap=cap or trace.cap, seed=seed)
+    return TraceLengths(trace, cap=cap or trace.cap, seed=seed)

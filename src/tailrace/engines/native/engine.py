@@ -96,7 +96,7 @@ class NativeEngine:
             self._accept(request)
 
     def step(self) -> list[Output]:
-        outputs = [self._finish(live, Finish.LENGTH) for live in list(self._exhausted.values())]
+        outputs = [self._finish(live, live.request.finish_at_end) for live in list(self._exhausted.values())]
         outputs += self._finish_ended(list(self._ended.values()))
         if not (self._batcher.running or self._batcher.waiting):
             return outputs
@@ -246,7 +246,8 @@ class NativeEngine:
         for ending in endings:
             live = self._named(self._batcher.running[ending.slot])
             self._batcher.length[ending.slot] = ending.length
-            outputs.append(self._finish(live, ending.finish))
+            is_stopped = ending.finish is Finish.STOP
+            outputs.append(self._finish(live, Finish.STOP if is_stopped else live.request.finish_at_end))
         return outputs
 
     def _interrupt(self, live: LiveRequest) -> Output:

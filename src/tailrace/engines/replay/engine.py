@@ -137,7 +137,8 @@ def _play(request: Request, saved: SavedResponse) -> _Playback:
     if request.forced_length is not None and request.forced_length > len(tokens):
         raise Unservable(f"the saved response {trajectory} has {len(tokens)} tokens, not {request.forced_length}")
     end = min(len(tokens), request.budget if request.forced_length is None else request.forced_length)
-    finish = saved.finish if end == len(tokens) else Finish.LENGTH
+    is_whole = end == len(tokens) and request.forced_length is None
+    finish = saved.finish if is_whole else request.finish_at_end
     is_truncated = not np.array_equal(saved.response.full_logprobs, saved.response.logprobs)
     return _Playback(
         response=saved.response, is_truncated=is_truncated, end=end, finish=finish, position=start, returned=start

@@ -1,0 +1,84 @@
+"""One `tailrace train` in a process of its own, as benchmarks on a GPU need it: watched, its journal kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    folder: Path
+    said: list[str]
+    """Its first lines."""
+    peak_used_gib: float | None
+    """Most memory in use on the GPU, by all processes; None without nvidia-smi."""
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.jsonl"
+
+    def keep(self, folder: Path, name: str) -> None:
+        """Keep the journal, compressed, and the settings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.journal.open("rb") as source, gzip.open(folder / f"{name}.jsonl.gz", "wb") as target:
+            shutil.copyfileobj(source, target)
+        shutil.copy(self.folder / "config.json", folder / f"{name}.config.json")
+
+
+def train(recipe: dict[str, Any], folder: Path) -> Run:
+    """``recipe``: settings without ``output_dir``. Raises ``RuntimeError`` with the run's last words if it fails."""
+    command = _command(recipe, folder)
+    with peak_memory() as used_gib:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    said = [line for line in done.stdout.splitlines()[:10] if not line.startswith("step")]
+    return Run(folder=folder / "run", said=said, peak_used_gib=max(used_gib, default=None))
+
+
+def plan(recipe: dict[str, Any], folder: Path) -> list[str]:
+    """What ``tailrace train --dry-run`` says about the run and its memory."""
+    done = subprocess.run([*_command(recipe, folder), "--dry-run"], capture_output=True, text=True, check=False)
+    return done.stderr.splitlines()
+
+
+def _command(recipe: dict[str, Any], folder: Path) -> list[str]:
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps({"output_dir": str(folder / "run"), "report": False, **recipe}))
+    return [sys.executable, "-m", "tailrace", "train", str(path)]
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[float]]:
+    """GiB in use on the GPU by all processes, looked at twice a second; empty without nvidia-smi."""
+    found: list[float] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not is_over.wait(0.5):
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            found.append(round(float(said.splitlines()[0]) / 1024, 2))
+
+    watcher = threading.Thread(target=look)
+    if shutil.which("nvidia-smi"):
+        watcher.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        if watcher.is_alive():
+            watcher.join()
