@@ -98,6 +98,11 @@ def _halves(settings: Settings) -> Iterator[str]:
 
 
 def _weights(settings: Settings) -> Iterator[str]:
+    if settings.trainer.num_ranks % settings.trainer.num_replicas:
+        yield (
+            f"trainer.num_ranks ({settings.trainer.num_ranks}) must be a multiple of trainer.num_replicas"
+            f" ({settings.trainer.num_replicas})"
+        )
     if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
         yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
 

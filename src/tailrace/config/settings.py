@@ -234,6 +234,14 @@ class TrainerSettings(Section):
     further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    num_ranks: PositiveInt = 1
+    """Processes that train together. Each holds a part of the model, its gradients and its optimizer state (FSDP2)."""
+    num_replicas: PositiveInt = 1
+    """Into how many replicas the ranks are divided; it must divide `num_ranks`. Each replica holds the whole model,
+    divided among its ranks."""
+    reduce_gradients: Literal["each", "last"] = "each"
+    """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
+    less and keeps a whole gradient of the model on every rank."""
     weight_channel: Literal["auto", "shared-memory", "cuda-ipc"] = "auto"
     """How weights get to the rollout: `shared-memory`, or `cuda-ipc` from device to device, with two copies of the
     weights in device memory; `auto`: `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""

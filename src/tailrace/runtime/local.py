@@ -208,7 +208,10 @@ class LocalRun:
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
             is_colocated=settings.schedule.placement == "colocated",
         )
-        return TrainingInit(models=(policy,))
+        num_replicas = settings.trainer.num_replicas
+        return TrainingInit(
+            models=(policy,), num_shards=settings.trainer.num_ranks // num_replicas, num_replicas=num_replicas
+        )
 
     def _post(self, event: ev.Event) -> None:
         is_faulty = self._sharing.is_faulty

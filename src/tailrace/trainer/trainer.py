@@ -29,10 +29,11 @@ from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.device_memory import take_peak
 from tailrace.trainer.dispatch import Judged
-from tailrace.trainer.microbatch import MicroBatch, collate, cut
+from tailrace.trainer.microbatch import MicroBatch, collate, cut, idle
 from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.schedule import learning_rate
 from tailrace.trainer.stale import mask_stale
 from tailrace.trainer.totals import Totals
@@ -61,7 +62,9 @@ class Trainer:
         max_steps: int,
         seed: int,
         max_response_length: int | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        """``ranks``: this process and the others that train the model with it."""
         loss_rules.refuse_contradictions(algorithm)
         torch.manual_seed(seed)
         if settings.threads is not None:
@@ -69,22 +72,32 @@ class Trainer:
         device = resolve_device(model.device)
         autocast = torch.bfloat16 if device.type == "cuda" and model.dtype == "bfloat16" else None
         self.version = Version(0)
+        self._ranks = ranks
         self._source = model_path
         self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
         self._rollout_dtype = getattr(torch, model.dtype)
         self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        if ranks.size > 1 and not tree_attention.sees_trees(self.model):
+            # Such a model is called once for each block of rows, and ranks must call it equally often.
+            raise ValueError(f"{model_path} cannot be trained by several ranks: its attention cannot be replaced")
         self.adapter = lora.attach(self.model, model, model_path)
-        self._network = Network(self.model, temperature=temperature, autocast=autocast)
+        self._network = Network(self.model, temperature=temperature, autocast=autocast, ranks=ranks)
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
-            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
+            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast, ranks=ranks)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
             self.critic = Critic(
-                model_path, device=device, model=model, settings=settings, algorithm=algorithm, autocast=autocast
+                model_path,
+                device=device,
+                model=model,
+                settings=settings,
+                algorithm=algorithm,
+                autocast=autocast,
+                ranks=ranks,
             )
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
@@ -92,6 +105,10 @@ class Trainer:
             device, autocast, tree_attention.head_dim(self.model)
         )
         self._overhead_tokens = OVERHEAD_TOKENS[device.type]
+        self._puts_off = settings.reduce_gradients == "last" and ranks.size > 1
+        ranks.put_off(self._puts_off)
+        self._last_sample: Sample | None = None
+        """One that ranks of this replica have computed a gradient for in this step."""
         self._totals = Totals()
         self._step_loss: AlgorithmSettings | None = None
         """Loss settings of the step's first groups; None: the step has not begun."""
@@ -103,8 +120,15 @@ class Trainer:
         self.accumulate(groups)
         return self.finish_step()
 
-    def accumulate(self, groups: Sequence[Sequence[Sample]], loss: AlgorithmSettings | None = None) -> None:
-        """Add whole groups to the current step. ``loss``: other settings than those the trainer was made with."""
+    def accumulate(
+        self,
+        groups: Sequence[Sequence[Sample]],
+        loss: AlgorithmSettings | None = None,
+        *,
+        replicas: Sequence[int] | None = None,
+    ) -> None:
+        """Add whole groups to the current step. ``loss``: other settings than those the trainer was made with.
+        ``replicas``: those that compute; default: all. The others do nothing."""
         algorithm = self._algorithm if loss is None else loss
         if algorithm != self._algorithm:
             loss_rules.refuse_unfit(algorithm, self._algorithm)
@@ -116,8 +140,9 @@ class Trainer:
         ]
         for learn in (True, False):
             chosen = [index for index in range(len(samples)) if has_gradient[index] == learn]
-            for micro, _ in self._micro_batches(samples, advantage_of, chosen):
+            for micro, _ in self._micro_batches(samples, advantage_of, chosen, replicas):
                 self._accumulate_one(micro, algorithm, learn=learn)
+                self._last_sample = micro.samples[0] if learn else self._last_sample
 
     def finish_step(self, settings: TrainerSettings | None = None) -> StepResult:
         """Divide, clip, step. A batch without a single loss token leaves the weights unchanged but still makes a
@@ -126,7 +151,8 @@ class Trainer:
         ``settings``: for this step, other settings of the optimizer than those the trainer was made with.
         """
         settings = settings or self._settings
-        totals = self._totals
+        totals = self._totals.merged(self._ranks)
+        self._add_up_gradients()
         if not totals.groups:
             raise ValueError(f"step {self.version} has no groups to train on")
         rate = learning_rate(self.version, settings, max_steps=self._max_steps)
@@ -138,9 +164,18 @@ class Trainer:
         peak = take_peak(self._network.device)
         return StepResult(version=self.version, metrics=totals.metrics() | applied | peak)
 
+    def _add_up_gradients(self) -> None:
+        """If that was put off: ranks add up their gradients in a backward pass, so they make one of nothing."""
+        if not self._puts_off or self._last_sample is None:
+            return
+        self._ranks.put_off(False)
+        nothing = idle(self._last_sample, self._network.device, is_packed=self._is_packed)
+        self._accumulate_one(nothing, self._step_loss or self._algorithm, learn=True)
+        self._ranks.put_off(True)
+
     def drop_step(self) -> None:
         """Drop the accumulated gradients."""
-        self._totals, self._step_loss = Totals(), None
+        self._totals, self._step_loss, self._last_sample = Totals(), None, None
         self._optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic.optimizer.zero_grad(set_to_none=True)
@@ -155,17 +190,23 @@ class Trainer:
                 found[index] = logprobs_T[: len(samples[index].response)]
         return found
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+    @torch.no_grad()
+    def named_weights(self, *, is_whole: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order.
 
-        With an adapter, those of the adapted model.
+        With an adapter, those of the adapted model. All ranks of a replica go through them together. ``is_whole``: if
+        not, only names, shapes and types are right, and a rank can ask for them by itself.
         """
-        weights = _untied(self.model.state_dict())
-        for name, tensor in weights if self.adapter is None else self.adapter.merged(weights):
-            yield name, tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor
+        weights = _untied(self.model.state_dict(keep_vars=True))
+        whole = self._ranks.whole if is_whole else _unchanged
+        if self.adapter is not None:
+            weights = self.adapter.merged(weights, whole if is_whole else None)
+        for name, tensor in weights:
+            found = tensor.detach()
+            yield name, whole(found.to(self._rollout_dtype) if found.is_floating_point() else found)
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint between two steps; the caller makes the directory appear atomically."""
+        """Write a checkpoint between two steps, all ranks together. The caller renames the directory into place."""
         if self._totals.groups:
             raise ValueError(f"step {self.version} has begun; a checkpoint is written between steps")
         checkpoint.save(
@@ -177,6 +218,7 @@ class Trainer:
             version=self.version,
             identity=self._identity,
             source=self._source,
+            ranks=self._ranks,
         )
 
     def load(self, directory: Path) -> None:
@@ -195,17 +237,27 @@ class Trainer:
         return Overlong(algorithm.overlong, max_response_length=self._max_response_length)
 
     def _micro_batches(
-        self, samples: Sequence[Sample], advantage_of: Sequence[float], chosen: Iterable[int]
+        self,
+        samples: Sequence[Sample],
+        advantage_of: Sequence[float],
+        chosen: Iterable[int],
+        replicas: Sequence[int] | None = None,
     ) -> Iterator[tuple[MicroBatch, list[int]]]:
-        """The chosen samples that have tokens, and which of them each micro-batch holds."""
+        """This rank's share of the chosen samples that have tokens, and which of them each micro-batch holds. Ranks of
+        a replica compute together, so each has as many micro-batches as the others; some may be idle."""
         chosen = [index for index in chosen if len(samples[index].response)]
-        for places in cut(
-            [samples[index] for index in chosen],
+        costs = [len(samples[index].prompt) + len(samples[index].response) for index in chosen]
+        start, end = self._ranks.share(costs, range(self._ranks.num_replicas) if replicas is None else replicas)
+        mine = chosen[start:end]
+        pieces = cut(
+            [samples[index] for index in mine],
             sees_trees=tree_attention.sees_trees(self.model),
             max_tokens=self._settings.token_limit,
             overhead_tokens=self._overhead_tokens,
-        ):
-            members = [chosen[place] for place in places]
+        )
+        num_idle = self._ranks.most(len(pieces)) - len(pieces)
+        for places in pieces:
+            members = [mine[place] for place in places]
             yield (
                 collate(
                     [samples[index] for index in members],
@@ -216,6 +268,8 @@ class Trainer:
                 ),
                 members,
             )
+        for _ in range(num_idle):
+            yield idle(samples[chosen[0]], self._network.device, is_packed=self._is_packed), []
 
     def _judge(
         self, groups: Sequence[Sequence[Sample]], algorithm: AlgorithmSettings, overlong: Overlong
@@ -228,7 +282,8 @@ class Trainer:
         if self._step_loss is not None:
             loss_rules.refuse_mixture(algorithm, self._step_loss, self.version)
         self._totals.add_groups(ordered)
-        self._totals.add_sums(overlong.sums(given))
+        if self._ranks.index == 0:  # the others have the same
+            self._totals.add_sums(overlong.sums(given))
         self._step_loss = self._step_loss or algorithm
         samples = overlong.apply(given)
         judged = Judged(
@@ -272,10 +327,16 @@ class Trainer:
         self._totals.add_sums(found.sums)
         return found.advantages_BT
 
+    def _broken(self, totals: Totals) -> str:
+        """Names of the responses that cannot be trained; empty: none."""
+        if self._ranks.size > 1:  # to score each by itself, all ranks would have to take part
+            return blame.listed(sorted(totals.broken))
+        suspects = totals.not_finite()
+        return blame.names(self._network, suspects) if suspects else ""
+
     def _apply(self, totals: Totals, settings: TrainerSettings, rate: float) -> dict[str, float]:
         """Take the optimizer step of policy and critic, or of neither. Return gradient norms and learning rates."""
-        if suspects := totals.not_finite():
-            names = blame.names(self._network, suspects)
+        if names := self._broken(totals):
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
         learners = {"actor": (self.model, self._optimizer, rate)}
         if self.critic is not None:
@@ -283,6 +344,7 @@ class Trainer:
             learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
         found: dict[str, float] = {}
         for name, (model, _, its_rate) in learners.items():
+            self._ranks.add_replicas(model)
             grad_norm = optimizer.average_and_clip(
                 model, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm
             )
@@ -295,11 +357,14 @@ class Trainer:
         return found
 
 
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def _untied(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Return each tensor once, under its first name."""
-    seen: set[tuple[int, torch.Size]] = set()
+    seen: set[int] = set()
     for name, tensor in weights.items():
-        key = (tensor.data_ptr(), tensor.shape)
-        if key not in seen:
-            seen.add(key)
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
             yield name, tensor
