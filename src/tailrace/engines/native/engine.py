@@ -28,7 +28,8 @@ from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.runner_choice import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
-from tailrace.engines.native.stops import DecodeText, StopTable
+from tailrace.engines.native.stops import StopTable
+from tailrace.engines.stop_strings import DecodeText
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
