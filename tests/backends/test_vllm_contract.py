@@ -51,10 +51,16 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Iterator[
         seed: int = 0,
         decode_text: Callable[[Sequence[int]], str] | None = None,
         deterministic: bool = False,
+        tensor_parallel_size: int = 1,
     ) -> Engine:
         if deterministic:
-            raise Unsupported("vllm")
-        options = VllmOptions(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens)
+            raise Unsupported("the vllm engine has no deterministic mode")  # as the registry does
+        options = VllmOptions(
+            max_running=max_running,
+            max_length=max_length,
+            kv_tokens=kv_tokens,
+            tensor_parallel_size=tensor_parallel_size,
+        )
         made.append(VllmEngine(checkpoint, seed=seed, options=options, decode_text=decode_text))
         return made[-1]
 

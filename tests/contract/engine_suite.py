@@ -4,13 +4,15 @@ A test of a capability has two sides: an engine that declares it behaves as the 
 refuses with ``Unsupported``. An engine's test file imports these tests and provides three fixtures:
 
 * ``make_engine(**options)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
-  ``seed``, ``decode_text``, ``deterministic``; all optional);
+  ``seed``, ``decode_text``, ``deterministic``; all optional; if it declares ``max_parallel_size`` above 1 also
+  ``tensor_parallel_size``);
 * ``reference_model`` is the Transformers model of that checkpoint;
 * ``weights`` is a mapping from parameter name to tensor with other values for the same model.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -48,7 +50,6 @@ def test_an_engine_declares_only_what_this_suite_tests(make_engine: MakeEngine) 
     capabilities = make_engine().capabilities
     assert capabilities.name
     assert not capabilities.serves_adapters, "add tests of adapters to this suite first"
-    assert capabilities.max_parallel_size == 1, "add tests of several devices to this suite first"
 
 
 def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_ended(make_engine: MakeEngine) -> None:
@@ -364,11 +365,43 @@ def test_pulled_weights_change_the_version_and_where_they_are_used_the_distribut
         assert largest_gap(reference_model, [request], found) > 0.1
 
 
+def test_all_pulled_weights_are_used(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    engine = make_engine()
+    if not engine.capabilities.uses_weights:
+        return
+    requests = [make_request(index, member) for index in range(3) for member in range(2)]
+    generate(engine, requests)  # with the weights that the engine began with
+    engine.pull(parts(engine, weights), Version(1))
+    pulled = copy.deepcopy(reference_model)
+    pulled.load_state_dict(dict(weights))
+    assert largest_gap(pulled, requests, generate(engine, requests)) < 1e-4
+
+
 def test_a_pull_needs_just_what_the_layout_names(make_engine: MakeEngine, reference_model: PreTrainedModel) -> None:
     engine = make_engine()
     engine.pull(parts(engine, reference_model.state_dict()), Version(3))
     requests = [make_request(1)]
     assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+
+
+def test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    if make_engine().capabilities.max_parallel_size < 2:
+        return
+    engine = make_engine(tensor_parallel_size=2)
+    requests = [make_request(index) for index in range(3)]
+    assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+    pulled = parts(engine, weights)
+    assert len(pulled) == 2
+    whole = sum(weights[name].numel() for name in pulled[0])
+    assert all(sum(part.numel() for part in own.values()) < 0.75 * whole for own in pulled)
+    engine.pull(pulled, Version(1))
+    other = copy.deepcopy(reference_model)
+    other.load_state_dict(dict(weights))
+    assert largest_gap(other, requests, generate(engine, requests)) < 1e-4
 
 
 def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights: Mapping[str, torch.Tensor]) -> None:

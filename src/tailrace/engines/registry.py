@@ -1,6 +1,6 @@
 """The engines that settings can choose, and the check that the chosen one can do what the settings ask.
 
-Importing this file imports no torch: the controller checks the settings before any worker starts.
+Importing this file imports neither torch nor vllm: the controller checks the settings before any worker starts.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint
 from tailrace.engines.replay import capabilities as replay
+from tailrace.engines.vllm import capabilities as vllm
+from tailrace.engines.vllm import versions as vllm_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,23 @@ class EngineKind:
     check_checkpoint: Callable[[Path, int], None] | None = None
     """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with sequences of this length;
     None if the engine runs no model."""
+    capabilities_on_cpu: Capabilities | None = None
+    """Capabilities on a CPU, if they are not the same there."""
+
+    def capabilities_on(self, device: str) -> Capabilities:
+        """``device``: as ``model.device`` names it."""
+        if self.capabilities_on_cpu is None or not _is_cpu(device):
+            return self.capabilities
+        return self.capabilities_on_cpu
+
+
+def _is_cpu(device: str) -> bool:
+    return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
+
+
+def _check_vllm(checkpoint: Path, max_length: int) -> None:
+    """Only the version is checked. Whether vLLM runs the model is known when it starts: importing it takes long."""
+    vllm_versions.check_version(vllm_versions.installed_version())
 
 
 ENGINES: dict[str, EngineKind] = {
@@ -32,29 +52,76 @@ ENGINES: dict[str, EngineKind] = {
         chosen_by="rollout.engine = 'native'",
         check_checkpoint=check_native_checkpoint,
     ),
+    "vllm": EngineKind(
+        capabilities=vllm.ON_GPU,
+        capabilities_on_cpu=vllm.ON_CPU,
+        chosen_by="rollout.engine = 'vllm'",
+        check_checkpoint=_check_vllm,
+    ),
     "replay": EngineKind(
         capabilities=replay.CAPABILITIES, chosen_by="rollout.from_run, which takes the responses of a saved run"
     ),
 }
 
 
+class Choice(NamedTuple):
+    engine: str
+    reason: str | None
+    """Why, if the settings leave the choice open; else None."""
+
+
 def engine_name(rollout: RolloutSettings) -> str:
-    """Name of the engine that the settings choose."""
+    """Name of the engine that the settings choose; ``auto`` if they leave it open."""
     return rollout.engine if rollout.from_run is None else "replay"
+
+
+def choose_engine(settings: Settings, checkpoint: Path) -> Choice:
+    """Choose between native and vLLM if the settings leave it open: native, unless it cannot do what they ask."""
+    named = engine_name(settings.rollout)
+    if named != "auto":
+        return Choice(named, None)
+    problem = _problem("native", settings, checkpoint)
+    if problem is None:
+        return Choice("native", "the native engine runs this model and needs nothing else installed")
+    version = vllm_versions.installed_version()
+    if version is None:
+        return Choice("native", "vLLM is not installed")
+    return Choice("vllm", f"{problem}; vLLM {version} is installed")
+
+
+def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:
+    """Rollout settings that name the engine."""
+    if engine_name(settings.rollout) != "auto":
+        return settings.rollout
+    return settings.rollout.model_copy(update={"engine": choose_engine(settings, checkpoint).engine})
 
 
 def check_engine(settings: Settings, checkpoint: Path) -> None:
     """``ValueError`` if the chosen engine cannot do what the settings ask, or cannot run the model."""
-    kind = ENGINES[engine_name(settings.rollout)]
-    for sentence in refusals(settings, kind.capabilities):
+    name = choose_engine(settings, checkpoint).engine
+    for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
         raise Unsupported(sentence)
-    if kind.check_checkpoint is None:
-        return
     try:
-        kind.check_checkpoint(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
+        _check_checkpoint(name, settings, checkpoint)
     except Unsupported as error:
-        others = [other.chosen_by for other in ENGINES.values() if other is not kind]
+        others = [other.chosen_by for other in ENGINES.values() if other is not ENGINES[name]]
         raise Unsupported(f"{error}; other engines: {', '.join(others)}") from error
+
+
+def _check_checkpoint(name: str, settings: Settings, checkpoint: Path) -> None:
+    if (check := ENGINES[name].check_checkpoint) is not None:
+        check(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
+
+
+def _problem(name: str, settings: Settings, checkpoint: Path) -> str | None:
+    """Why this engine cannot serve the run; None if it can."""
+    for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
+        return sentence
+    try:
+        _check_checkpoint(name, settings, checkpoint)
+    except Unsupported as error:
+        return str(error)
+    return None
 
 
 def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
@@ -62,6 +129,11 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     name = capabilities.name
     if settings.rollout.deterministic and not capabilities.has_deterministic_mode:
         yield f"rollout.deterministic: the {name} engine has no deterministic mode; set it to false"
+    if settings.rollout.tensor_parallel_size > capabilities.max_parallel_size:
+        yield (
+            f"rollout.tensor_parallel_size is {settings.rollout.tensor_parallel_size}, but the {name} engine uses at"
+            f" most {capabilities.max_parallel_size}"
+        )
     if settings.schedule.placement == "colocated" and not capabilities.releases_memory:
         yield (
             f"schedule.placement is 'colocated', but the {name} engine cannot release its memory while training runs;"

@@ -1,6 +1,6 @@
 """A rollout engine that generates with vLLM, in the caller's process.
 
-The engine drives vLLM's core directly (``InprocClient``): requests go in as token ids, and each ``step`` returns the new
+The engine drives vLLM's core directly (``InprocClient``): requests go in as token ids, and each step returns the new
 tokens with their log-probs. vLLM's own front end (tokenizer, text, one object per token) is not used. With several
 devices vLLM starts a process for each (``worker_extension.py`` says what runs there).
 
@@ -25,9 +25,10 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unsupported
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
 from tailrace.engines.vllm.capabilities import ON_CPU, ON_GPU
-from tailrace.engines.vllm.layout import engine_layout, model_parameters
+from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
 from tailrace.engines.vllm.live_request import LiveRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
+from tailrace.engines.vllm.rank_files import rank_files
 from tailrace.engines.vllm.sampling import core_request, response_end
 from tailrace.weights.sharding import Holding
 
@@ -55,10 +56,12 @@ class VllmEngine:
         self._vocab_size = config.model_config.get_vocab_size()
         # With log_stats vLLM tells of preemptions.
         self._client = InprocClient(config, Executor.get_class(config), log_stats=True)
-        self._client.collective_rpc("tailrace_prepare")
         self._block_tokens = config.cache_config.block_size
         self._num_blocks = config.cache_config.num_gpu_blocks - 1  # vLLM keeps one for padding
-        self._layout = engine_layout(model_parameters(checkpoint, dtype), options.tensor_parallel_size)
+        parameters = model_parameters(checkpoint, dtype)
+        self._layout = engine_layout(checkpoint, parameters, options.tensor_parallel_size)
+        parts = [rank_parts(holding, parameters) for holding in self._layout]
+        self._client.collective_rpc("tailrace_prepare", args=(parts,))
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._named: dict[str, LiveRequest] = {}
         """Requests that are in vLLM, by their name there."""
@@ -124,7 +127,7 @@ class VllmEngine:
         if self._is_released:
             raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
         self._drain()
-        self._client.collective_rpc("tailrace_load", args=(list(weights),))
+        self._load(weights)
         self._reset_prefix_cache()
         self._version, self._has_weights = version, True
 
@@ -219,6 +222,13 @@ class VllmEngine:
         del self._live[live.request.trajectory]
         self._named.pop(live.name, None)
         self._exhausted.pop(live.request.trajectory, None)
+
+    def _load(self, weights: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        if len(weights) == 1:  # vLLM's worker is in this process
+            self._client.collective_rpc("tailrace_load", args=(weights[0],))
+            return
+        with rank_files(weights) as files:
+            self._client.collective_rpc("tailrace_load_files", args=(files,))
 
     def _drain(self) -> None:
         """Finish steps that vLLM has begun ahead of time, whose requests have been aborted."""

@@ -1,7 +1,7 @@
 """Samplers of vLLM that also give the log-prob of a token before top-p, top-k and min-p.
 
-vLLM returns the log-probs of the truncated distribution. A request whose sampling is truncated asks for one more
-column (``logprobs=1``), which vLLM would fill with the likeliest token. Here it gets the sampled token's log-prob before
+vLLM returns the log-probs of the truncated distribution. A request whose sampling is truncated asks for one more column
+(``logprobs=1``), which vLLM would fill with the likeliest token. Here it gets the sampled token's log-prob before
 truncation. vLLM has two model runners with a sampler each. This file is imported in vLLM's worker process.
 """
 
@@ -29,7 +29,8 @@ class BothLogprobsSampler(Sampler):
             self._untruncated = self.apply_temperature(
                 logits.clone(), sampling_metadata.temperature, sampling_metadata.all_random
             )
-        return super().sample(logits, sampling_metadata, *args)
+        sampled, logprobs = super().sample(logits, sampling_metadata, *args)
+        return sampled, logprobs
 
     def gather_logprobs(self, logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> LogprobsTensors:
         """Gather the sampled tokens' log-probs. Ranks, which cost a pass over the vocabulary, are left out."""

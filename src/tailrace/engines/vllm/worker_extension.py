@@ -1,17 +1,21 @@
-"""What the engine adds to vLLM's worker, one per device. Runs in vLLM's worker process.
+"""What the engine adds to vLLM's worker, one per device. With several devices it runs in processes of vLLM.
 
 vLLM mixes this class into its worker class (``worker_extension_cls``), and the engine calls the methods by name
-(``collective_rpc``). Names must not be those of vLLM's own methods.
+(``collective_rpc``). The names must not be those of vLLM's own methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 
+from tailrace.engines.vllm.layout import Parts
 from tailrace.engines.vllm.samplers import both_logprobs
 
 
@@ -19,12 +23,48 @@ class WorkerExtension:
     model_runner: Any
     vllm_config: Any
     rank: int
+    _tailrace_parts: Parts
 
-    def tailrace_prepare(self) -> None:
+    def tailrace_prepare(self, parts: Sequence[Parts]) -> None:
+        """``parts``: for each rank, what ``tailrace_load`` will bring."""
+        self._tailrace_parts = parts[self.rank]
         self.model_runner.sampler = both_logprobs(self.model_runner.sampler)
 
-    def tailrace_load(self, weights: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Replace all weights in place. ``weights``: one mapping per rank."""
-        own = weights[self.rank]
+    def tailrace_load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace all weights in place with tensors of this process."""
+        self._tailrace_reload(weights.items())
+
+    def tailrace_load_files(self, files: Sequence[str]) -> None:
+        """Replace all weights in place. ``files``: for each rank, the safetensors file of its parts."""
+        with safe_open(files[self.rank], framework="pt") as file:
+            self._tailrace_reload((name, file.get_tensor(name)) for name in self._tailrace_parts)
+
+    def _tailrace_reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        # vLLM's own reload also packs the weights anew where a platform's kernels need that (oneDNN on CPUs).
         with set_current_vllm_config(self.vllm_config), torch.inference_mode():
-            self.model_runner.reload_weights(weights_iterator=iter(own.items()))
+            self.model_runner.reload_weights(weights_iterator=self._tailrace_whole(weights))
+            _pack_tied_head(self.model_runner.get_model())
+
+    def _tailrace_whole(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each part in a tensor of the whole parameter's shape, since vLLM takes its part out of the whole.
+
+        The rest of that tensor is never written nor read, so on a CPU it takes no memory.
+        """
+        for name, part in weights:
+            shape, box = self._tailrace_parts[name]
+            if tuple(part.shape) == shape:
+                yield name, part
+                continue
+            entire = torch.empty(shape, dtype=part.dtype)
+            entire[tuple(slice(start, stop) for start, stop in box)] = part
+            yield name, entire
+
+
+def _pack_tied_head(model: torch.nn.Module) -> None:
+    """Pack an output head anew that shares its weight with the embedding.
+
+    vLLM's reload leaves it as it was. On CPUs the head computes with a packed copy of the weight, which would be old.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):
+            module.quant_method.process_weights_after_loading(module)
