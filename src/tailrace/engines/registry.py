@@ -16,6 +16,7 @@ from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint
 from tailrace.engines.replay import capabilities as replay
 from tailrace.engines.vllm import capabilities as vllm
+from tailrace.engines.vllm import models as vllm_models
 from tailrace.engines.vllm import versions as vllm_versions
 
 
@@ -24,9 +25,9 @@ class EngineKind:
     capabilities: Capabilities
     chosen_by: str
     """The setting that chooses this engine."""
-    check_checkpoint: Callable[[Path, int], None] | None = None
-    """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with sequences of this length;
-    None if the engine runs no model."""
+    check_checkpoint: Callable[[Settings, Path], None] | None = None
+    """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with these settings; None if the
+    engine runs no model."""
     capabilities_on_cpu: Capabilities | None = None
     """Capabilities on a CPU, if they are not the same there."""
 
@@ -41,16 +42,21 @@ def _is_cpu(device: str) -> bool:
     return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
 
 
-def _check_vllm(checkpoint: Path, max_length: int) -> None:
-    """Only the version is checked. Whether vLLM runs the model is known when it starts: importing it takes long."""
+def _check_native(settings: Settings, checkpoint: Path) -> None:
+    check_native_checkpoint(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
+
+
+def _check_vllm(settings: Settings, checkpoint: Path) -> None:
     vllm_versions.check_version(vllm_versions.installed_version())
+    if _is_cpu(settings.model.device):
+        vllm_models.check_on_cpu(checkpoint)
 
 
 ENGINES: dict[str, EngineKind] = {
     "native": EngineKind(
         capabilities=native.CAPABILITIES,
         chosen_by="rollout.engine = 'native'",
-        check_checkpoint=check_native_checkpoint,
+        check_checkpoint=_check_native,
     ),
     "vllm": EngineKind(
         capabilities=vllm.ON_GPU,
@@ -75,18 +81,26 @@ def engine_name(rollout: RolloutSettings) -> str:
     return rollout.engine if rollout.from_run is None else "replay"
 
 
-def choose_engine(settings: Settings, checkpoint: Path) -> Choice:
-    """Choose between native and vLLM if the settings leave it open: native, unless it cannot do what they ask."""
+def choose_engine(
+    settings: Settings,
+    checkpoint: Path,
+    *,
+    find_vllm: Callable[[], str | None] = vllm_versions.installed_version,
+) -> Choice:
+    """Choose between native and vLLM if the settings leave it open: native, unless only vLLM can do what they ask.
+
+    ``find_vllm`` returns the installed version of vLLM.
+    """
     named = engine_name(settings.rollout)
     if named != "auto":
         return Choice(named, None)
-    problem = _problem("native", settings, checkpoint)
-    if problem is None:
-        return Choice("native", "the native engine runs this model and needs nothing else installed")
-    version = vllm_versions.installed_version()
-    if version is None:
-        return Choice("native", "vLLM is not installed")
-    return Choice("vllm", f"{problem}; vLLM {version} is installed")
+    lacking = _lacking("native", settings, checkpoint, _check_native)
+    if lacking is None:
+        return Choice("native", "it can do what these settings ask, and needs no other package")
+    version = find_vllm()
+    if also := _lacking("vllm", settings, checkpoint, lambda *_: vllm_versions.check_version(version)):
+        return Choice("native", f"vllm is no choice: {also}")
+    return Choice("vllm", f"{lacking}; vLLM {version} is installed")
 
 
 def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:
@@ -101,24 +115,23 @@ def check_engine(settings: Settings, checkpoint: Path) -> None:
     name = choose_engine(settings, checkpoint).engine
     for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
         raise Unsupported(sentence)
+    check = ENGINES[name].check_checkpoint
     try:
-        _check_checkpoint(name, settings, checkpoint)
+        if check is not None:
+            check(settings, checkpoint)
     except Unsupported as error:
         others = [other.chosen_by for other in ENGINES.values() if other is not ENGINES[name]]
         raise Unsupported(f"{error}; other engines: {', '.join(others)}") from error
 
 
-def _check_checkpoint(name: str, settings: Settings, checkpoint: Path) -> None:
-    if (check := ENGINES[name].check_checkpoint) is not None:
-        check(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
-
-
-def _problem(name: str, settings: Settings, checkpoint: Path) -> str | None:
+def _lacking(
+    name: str, settings: Settings, checkpoint: Path, check_checkpoint: Callable[[Settings, Path], None]
+) -> str | None:
     """Why this engine cannot serve the run; None if it can."""
     for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
         return sentence
     try:
-        _check_checkpoint(name, settings, checkpoint)
+        check_checkpoint(settings, checkpoint)
     except Unsupported as error:
         return str(error)
     return None
