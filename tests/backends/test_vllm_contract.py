@@ -21,6 +21,7 @@ from tailrace.engines.vllm.options import VllmOptions  # noqa: E402
 
 HEAD_DIM = 32
 """Smallest head size of vLLM's attention on CPUs."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +53,18 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Iterator[
         decode_text: Callable[[Sequence[int]], str] | None = None,
         deterministic: bool = False,
         tensor_parallel_size: int = 1,
+        max_adapters: int = 0,
     ) -> Engine:
         if deterministic:
             raise Unsupported("the vllm engine has no deterministic mode")  # as the registry does
         options = VllmOptions(
             max_running=max_running,
             max_length=max_length,
-            kv_tokens=kv_tokens,
+            kv_tokens=kv_tokens or max_running * max_length // 2,
             tensor_parallel_size=tensor_parallel_size,
+            max_adapters=max_adapters,
         )
-        made.append(VllmEngine(checkpoint, seed=seed, options=options, decode_text=decode_text))
+        made.append(VllmEngine(checkpoint, seed=seed, options=options, device=DEVICE, decode_text=decode_text))
         return made[-1]
 
     yield make

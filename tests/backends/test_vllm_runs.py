@@ -18,10 +18,16 @@ from engines.rollouts import save_random_model, small_llama
 from tailrace.data.models import resolve_model
 
 
+REWARD = """
+def shortness(prompts, completions, completion_ids, **columns):
+    return [1 / len(ids) for ids in completion_ids]
+"""
+
+
 def steps(output: Path) -> list[dict[str, Any]]:
     """Metrics of the optimizer steps. Evaluations have rows of their own."""
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if "mismatch/logprob_abs_diff" in row]
+    return [row for row in rows if "reward/mean" in row]
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +53,18 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_takes_its_steps_with_weights_and_responses_that_fit(
     asked: dict[str, Any], small_model: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "rewards.py").write_text(REWARD)
     run = launch.train_well(
-        tmp_path / "run", model__path=small_model, model__device="cpu", rollout__engine="vllm", **asked
+        tmp_path / "run",
+        model__path=small_model,
+        model__device="cpu",
+        rollout__engine="vllm",
+        reward__functions=f"{tmp_path / 'rewards.py'}:shortness",
+        **asked,
     )
     rows = steps(run.output)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["actor/grad_norm"] > 0 for row in rows)
     if asked["schedule__preset"] == "sync":
         assert max(row["mismatch/logprob_abs_diff_max"] for row in rows) < 1e-3
 

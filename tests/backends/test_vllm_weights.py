@@ -11,10 +11,10 @@ import torch
 
 pytest.importorskip("vllm")
 
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3MoeConfig
 
 from contract.engine_suite import parts
-from engines.rollouts import generate, make_request, random_prompt, save_random_model, small_llama
+from engines.rollouts import VOCAB_SIZE, generate, make_request, random_prompt, save_random_model, small_llama
 from tailrace.core.ids import Version
 from tailrace.engines.contract import Request
 from tailrace.engines.vllm.engine import VllmEngine
@@ -25,14 +25,34 @@ OPTIONS = VllmOptions(max_running=4, max_length=200)
 MakeEngine = Callable[..., VllmEngine]
 
 
-@pytest.fixture(params=[True, False], ids=["tied", "untied"])
-def config(request: pytest.FixtureRequest) -> LlamaConfig:
-    """Embedding and output head are one tensor, or two."""
-    return small_llama(head_dim=32, tie_word_embeddings=request.param)
+CONFIGS = {
+    "tied": small_llama(head_dim=32, tie_word_embeddings=True),  # embedding and output head are one tensor
+    "untied": small_llama(head_dim=32, tie_word_embeddings=False),
+    "experts": Qwen3MoeConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=64,
+        moe_intermediate_size=32,  # an expert's tensors are square, so that rows taken for columns raise no error
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=512,
+        initializer_range=0.25,
+        tie_word_embeddings=False,
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> PretrainedConfig:
+    return CONFIGS[request.param]
 
 
 @pytest.fixture
-def models(tmp_path: Path, config: LlamaConfig) -> tuple[Path, Path]:
+def models(tmp_path: Path, config: PretrainedConfig) -> tuple[Path, Path]:
     """Two checkpoints of one architecture."""
     old, new = tmp_path / "old", tmp_path / "new"
     save_random_model(old, config)
@@ -54,9 +74,8 @@ def make_engine() -> Iterator[MakeEngine]:
 
 
 def tensors(checkpoint: Path) -> Mapping[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(checkpoint / "model.safetensors")
+    """Weights under the names of the Transformers model, as a trainer publishes them."""
+    return dict(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).state_dict())
 
 
 def greedy_request() -> Request:

@@ -17,6 +17,7 @@ ON_CPU = Capabilities(
     releases_memory=False,
     uses_weights=True,
     has_kv_cache=True,
+    serves_adapters=True,
     max_parallel_size=8,
     shares_prompts=True,
 )

@@ -24,7 +24,9 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unsupported
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
+from tailrace.engines.vllm.adapters import Adapters
 from tailrace.engines.vllm.capabilities import ON_CPU, ON_GPU
+from tailrace.engines.vllm.experts import check_experts
 from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
 from tailrace.engines.vllm.live_request import LiveRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
@@ -56,9 +58,11 @@ class VllmEngine:
         self._vocab_size = config.model_config.get_vocab_size()
         # With log_stats vLLM tells of preemptions.
         self._client = InprocClient(config, Executor.get_class(config), log_stats=True)
+        self._adapters = Adapters(self._client, options.max_adapters)
         self._block_tokens = config.cache_config.block_size
         self._num_blocks = config.cache_config.num_gpu_blocks - 1  # vLLM keeps one for padding
         parameters = model_parameters(checkpoint, dtype)
+        check_experts(checkpoint, parameters)
         self._layout = engine_layout(checkpoint, parameters, options.tensor_parallel_size)
         parts = [rank_parts(holding, parameters) for holding in self._layout]
         self._client.collective_rpc("tailrace_prepare", args=(parts,))
@@ -131,6 +135,15 @@ class VllmEngine:
         self._reset_prefix_cache()
         self._version, self._has_weights = version, True
 
+    def load_adapter(self, name: str, directory: Path) -> None:
+        self._refuse_while_live(f"load the adapter '{name}'")
+        self._adapters.load(name, directory)
+        self._reset_prefix_cache()  # vLLM knows cached keys and values by the adapter's name only
+
+    def drop_adapter(self, name: str) -> None:
+        self._refuse_while_live(f"drop the adapter '{name}'")
+        self._adapters.drop(name)
+
     def release(self) -> None:
         self._need_release()
         self._refuse_while_live("release memory")
@@ -174,6 +187,7 @@ class VllmEngine:
         for part in (request.prompt, request.prefix):
             if len(part) and not 0 <= part.min() <= part.max() < self._vocab_size:
                 raise ValueError(f"{name} has a token outside the vocabulary of {self._vocab_size}")
+        self._adapters.find(request.adapter)
         if request.sampling.stop_strings and self._decode_text is None:
             raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
 
@@ -186,7 +200,7 @@ class VllmEngine:
             self._exhausted[request.trajectory] = live
             return
         self._named[live.name] = live
-        self._client.add_request(core_request(live.name, request))
+        self._client.add_request(core_request(live.name, request, self._adapters.find(request.adapter)))
 
     def _absorb(self, output: EngineCoreOutput) -> Output | None:
         """Take a request's new tokens; return its last output if they end it."""

@@ -12,6 +12,7 @@ from vllm.engine.arg_utils import EngineArgs
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probs of the distribution that tokens are sampled from, after temperature and truncation."""
 WORKER_EXTENSION = "tailrace.engines.vllm.worker_extension.WorkerExtension"
+_SMALL_PART = 0.01
 _CPU_BLOCK_TOKENS = 32
 """Smallest block of the KV cache that vLLM's attention on CPUs takes. Small blocks share more of a prompt."""
 
@@ -35,6 +36,10 @@ class VllmOptions:
     """Run without compilation and CUDA graphs: vLLM starts sooner and generates more slowly."""
     is_colocated: bool = False
     """Whether the memory is released while training runs."""
+    max_adapters: int = 0
+    """Most LoRA adapters at the same time. Without any, vLLM leaves out the code for them, which costs time."""
+    max_lora_rank: int = 64
+    """Largest rank of a LoRA adapter."""
 
 
 def vllm_config(
@@ -57,6 +62,10 @@ def vllm_config(
         gpu_memory_utilization=options.gpu_memory_utilization,
         enable_sleep_mode=options.is_colocated and is_gpu,
         worker_extension_cls=WORKER_EXTENSION,
+        enable_lora=options.max_adapters > 0,
+        # On CPUs vLLM computes requests without adapter with the adapter in the last place, so that one stays empty.
+        max_loras=max(options.max_adapters, 1) if is_gpu else options.max_adapters + 1,
+        max_lora_rank=options.max_lora_rank,
         block_size=None if is_gpu else _CPU_BLOCK_TOKENS,
     )
     config = arguments.create_engine_config()
@@ -65,6 +74,8 @@ def vllm_config(
         kv_tokens = max(options.max_length, options.max_running * options.max_length // 2)
     if kv_tokens is not None:
         config.cache_config.kv_cache_memory_bytes = _kv_bytes(config, kv_tokens)
+        # vLLM refuses to start if less than this part of the memory is free, although it takes only what it was given.
+        config.cache_config.gpu_memory_utilization = _SMALL_PART
     return config
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreRequest
 
 from tailrace.engines.contract import Request
 
 
-def core_request(name: str, request: Request) -> EngineCoreRequest:
+def core_request(name: str, request: Request, lora: LoRARequest | None) -> EngineCoreRequest:
     """Build the request that vLLM's core takes. Its prompt is ours followed by the tokens generated earlier."""
     return EngineCoreRequest(
         request_id=name,
@@ -20,7 +21,7 @@ def core_request(name: str, request: Request) -> EngineCoreRequest:
         sampling_params=sampling_params(request),
         pooling_params=None,
         arrival_time=time.time(),
-        lora_request=None,
+        lora_request=lora,
         cache_salt=None,
         data_parallel_rank=None,
     )

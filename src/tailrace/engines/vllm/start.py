@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tailrace.config.settings import ModelSettings, RolloutSettings
-from tailrace.engines.contract import Engine
+from tailrace.engines.contract import Engine, Unsupported
 from tailrace.engines.stop_strings import DecodeText
 from tailrace.engines.vllm.versions import check_version, installed_version, prepare_environment
 
@@ -25,6 +25,11 @@ def start_engine(
 ) -> Engine:
     version, is_gpu = installed_version(), device.type == "cuda"
     check_version(version)
+    if device.index:
+        raise Unsupported(
+            f"the vllm engine uses the first GPU that it sees, but model.device is '{device}': set it to 'cuda' and"
+            " choose the GPU with CUDA_VISIBLE_DEVICES"
+        )
     prepare_environment(is_gpu=is_gpu)
     # vLLM reads its environment when it is imported.
     from tailrace.engines.vllm.engine import VllmEngine

@@ -13,9 +13,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from vllm.config import set_current_vllm_config
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 
+from tailrace.engines.vllm.experts import single_experts
 from tailrace.engines.vllm.layout import Parts
+from tailrace.engines.vllm.packing import pack_again
 from tailrace.engines.vllm.samplers import both_logprobs
 
 
@@ -40,10 +41,10 @@ class WorkerExtension:
             self._tailrace_reload((name, file.get_tensor(name)) for name in self._tailrace_parts)
 
     def _tailrace_reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        # vLLM's own reload also packs the weights anew where a platform's kernels need that (oneDNN on CPUs).
+        # vLLM's own reload also packs the weights again where a platform's kernels need that (oneDNN on CPUs).
         with set_current_vllm_config(self.vllm_config), torch.inference_mode():
             self.model_runner.reload_weights(weights_iterator=self._tailrace_whole(weights))
-            _pack_tied_head(self.model_runner.get_model())
+            pack_again(self.model_runner.get_model())
 
     def _tailrace_whole(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield each part in a tensor of the whole parameter's shape, since vLLM takes its part out of the whole.
@@ -53,18 +54,8 @@ class WorkerExtension:
         for name, part in weights:
             shape, box = self._tailrace_parts[name]
             if tuple(part.shape) == shape:
-                yield name, part
+                yield from single_experts(name, part)
                 continue
             entire = torch.empty(shape, dtype=part.dtype)
             entire[tuple(slice(start, stop) for start, stop in box)] = part
             yield name, entire
-
-
-def _pack_tied_head(model: torch.nn.Module) -> None:
-    """Pack an output head anew that shares its weight with the embedding.
-
-    vLLM's reload leaves it as it was. On CPUs the head computes with a packed copy of the weight, which would be old.
-    """
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):
-            module.quant_method.process_weights_after_loading(module)
