@@ -17,7 +17,6 @@ from end_to_end import launch
 from engines.rollouts import save_random_model, small_llama
 from tailrace.data.models import resolve_model
 
-
 REWARD = """
 def shortness(prompts, completions, completion_ids, **columns):
     return [1 / len(ids) for ids in completion_ids]
