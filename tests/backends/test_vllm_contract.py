@@ -60,7 +60,7 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Iterator[
         options = VllmOptions(
             max_running=max_running,
             max_length=max_length,
-            kv_tokens=kv_tokens or max_running * max_length // 2,
+            kv_tokens=kv_tokens or max(max_length, max_running * max_length // 2),
             tensor_parallel_size=tensor_parallel_size,
             max_adapters=max_adapters,
         )
