@@ -35,7 +35,6 @@ from tailrace.engines.vllm.sampling import core_request, response_end
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
-_FINISHES = {FinishReason.STOP: Finish.STOP, FinishReason.LENGTH: Finish.LENGTH}
 
 
 class VllmEngine:
@@ -87,7 +86,7 @@ class VllmEngine:
             self._accept(request)
 
     def step(self) -> list[Output]:
-        outputs = [self._finish(live, Finish.LENGTH) for live in list(self._exhausted.values())]
+        outputs = [self._finish(live, live.request.finish_at_end) for live in list(self._exhausted.values())]
         if not self._named:
             return outputs
         for output in self._client.get_output().outputs:
@@ -210,9 +209,10 @@ class VllmEngine:
             return None
         live.add(output)
         if output.finish_reason is not None:
-            if output.finish_reason not in _FINISHES:
+            if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
                 raise RuntimeError(f"vLLM ended {live.request.trajectory} with {output.finish_reason}")
-            return self._finish(live, _FINISHES[output.finish_reason])
+            is_stopped = output.finish_reason is FinishReason.STOP
+            return self._finish(live, Finish.STOP if is_stopped else live.request.finish_at_end)
         if self._has_stop_string(live):
             self._leave_vllm([live])
             return self._finish(live, Finish.STOP)
