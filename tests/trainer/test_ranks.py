@@ -85,11 +85,16 @@ def scenarios(make_groups: Any, tmp_path: Path) -> Scenarios:
     return Scenarios(tmp_path, [groups[:4], groups[4:]])
 
 
+LORA = ModelSettings(device="cpu", lora_rank=4)
+
+
 def put_off() -> dict[str, Any]:
     settings = given()
     return settings | {"settings": settings["settings"].model_copy(update={"reduce_gradients": "last"})}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_train_as_one_process_does(
     scenarios: Scenarios, model_path: Path, untied_model_path: Path, tmp_path: Path
 ) -> None:
@@ -99,6 +104,7 @@ def test_two_ranks_train_as_one_process_does(
     scenarios.add("put off", model_path, TWO_STEPS, put_off())
     scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
+    scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
     scenarios.add("overlong", model_path, TWO_STEPS, given(overlong={"filter_truncated": True}))
     for name, found in scenarios.together(num_shards=2).items():
         alone = scenarios.alone(name)
@@ -107,6 +113,8 @@ def test_two_ranks_train_as_one_process_does(
         assert [each.num_rows for each in found] == [16, 16], name
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_response_that_cannot_be_trained_stops_the_step_on_every_rank_and_ranks_score_their_shares(
     scenarios: Scenarios, untied_model_path: Path, make_groups: Any, tmp_path: Path
 ) -> None:
@@ -130,6 +138,8 @@ def test_a_response_that_cannot_be_trained_stops_the_step_on_every_rank_and_rank
         np.testing.assert_allclose(part, logprobs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_replicas_may_train_on_different_batches_until_the_step(scenarios: Scenarios, model_path: Path) -> None:
     divided: Actions = [("accumulate", 0, [0]), ("accumulate", 1, [1]), STEP, ("weights",)]
     only_one: Actions = [("accumulate", 0, [1]), ("accumulate", 1, [1]), STEP, ("weights",)]
@@ -141,6 +151,8 @@ def test_replicas_may_train_on_different_batches_until_the_step(scenarios: Scena
         assert_same(alone, each)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenarios, model_path: Path) -> None:
     saved, saved_alone, critic = (
         scenarios.folder / "saved",

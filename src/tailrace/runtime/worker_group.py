@@ -25,6 +25,8 @@ class WorkerGroup:
         self._workers: list[WorkerHandle] = []
         self._answers: dict[object, dict[int, object]] = {}
         """Answers that some workers have not given yet, by what they answer."""
+        self._held: list[object] | None = []
+        """Messages to the others, who must first hear where to meet; None: they have."""
         self._endings: list[str] = []
         self._has_refused = self._is_stopping = False
 
@@ -46,7 +48,14 @@ class WorkerGroup:
         return not self._endings and all(worker.is_alive for worker in self._workers)
 
     def send(self, message: object) -> None:
-        for worker in self._workers:
+        self._workers[0].send(message)
+        if self._held is not None:
+            self._held.append(message)
+        else:
+            self._tell_others(message)
+
+    def _tell_others(self, message: object) -> None:
+        for worker in self._workers[1:]:
             worker.send(message)
 
     def kill(self) -> None:
@@ -70,8 +79,9 @@ class WorkerGroup:
             return
         match message:
             case Meeting():
-                for worker in self._workers[1:]:
-                    worker.send(message)
+                held, self._held = self._held or [], None
+                for each in (message, *held):
+                    self._tell_others(each)
             case Refused() if not self._has_refused:  # the other ranks may wait for this one for ever
                 self._has_refused = True
                 self._hear(message)
