@@ -11,7 +11,7 @@ as before. On CPU the same inputs on the same number of threads give the same we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,13 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
-from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention, varlen
+from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.device_memory import take_peak
 from tailrace.trainer.dispatch import Judged
-from tailrace.trainer.microbatch import MicroBatch, collate, cut, idle
+from tailrace.trainer.micro_batches import MicroBatches
+from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
@@ -37,9 +38,6 @@ from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.schedule import learning_rate
 from tailrace.trainer.stale import mask_stale
 from tailrace.trainer.totals import Totals
-
-OVERHEAD_TOKENS = {"cpu": 128, "cuda": 16384}
-"""What a micro-batch costs besides its tokens: a small model's forward and backward pass, measured, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +75,7 @@ class Trainer:
         self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
         self._rollout_dtype = getattr(torch, model.dtype)
         self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
-        if ranks.size > 1 and not tree_attention.sees_trees(self.model):
-            # Such a model is called once for each block of rows, and ranks must call it equally often.
-            raise ValueError(f"{model_path} cannot be trained by several ranks: its attention cannot be replaced")
+        self._micro_batches = MicroBatches(self.model, device=device, autocast=autocast, settings=settings, ranks=ranks)
         self.adapter = lora.attach(self.model, model, model_path)
         self._network = Network(self.model, temperature=temperature, autocast=autocast, ranks=ranks)
         self.reference_model = None
@@ -101,10 +97,6 @@ class Trainer:
             )
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
-        self._is_packed = tree_attention.sees_trees(self.model) and varlen.is_available(
-            device, autocast, tree_attention.head_dim(self.model)
-        )
-        self._overhead_tokens = OVERHEAD_TOKENS[device.type]
         self._puts_off = settings.reduce_gradients == "last" and ranks.size > 1
         ranks.put_off(self._puts_off)
         self._last_sample: Sample | None = None
@@ -140,7 +132,7 @@ class Trainer:
         ]
         for learn in (True, False):
             chosen = [index for index in range(len(samples)) if has_gradient[index] == learn]
-            for micro, _ in self._micro_batches(samples, advantage_of, chosen, replicas):
+            for micro, _ in self._micro_batches.of(samples, advantage_of, chosen, self.version, replicas):
                 self._accumulate_one(micro, algorithm, learn=learn)
                 self._last_sample = micro.samples[0] if learn else self._last_sample
 
@@ -169,8 +161,9 @@ class Trainer:
         if not self._puts_off or self._last_sample is None:
             return
         self._ranks.put_off(False)
-        nothing = idle(self._last_sample, self._network.device, is_packed=self._is_packed)
-        self._accumulate_one(nothing, self._step_loss or self._algorithm, learn=True)
+        self._accumulate_one(
+            self._micro_batches.idle(self._last_sample), self._step_loss or self._algorithm, learn=True
+        )
         self._ranks.put_off(True)
 
     def drop_step(self) -> None:
@@ -184,7 +177,7 @@ class Trainer:
     def forward(self, samples: Sequence[Sample]) -> list[Logprobs]:
         """Return the log-probs of the tokens of each response under the current weights."""
         found: list[Logprobs] = [np.empty(0, np.float32) for _ in samples]
-        for micro, members in self._micro_batches(samples, [0.0] * len(samples), range(len(samples))):
+        for micro, members in self._micro_batches.of(samples, [0.0] * len(samples), range(len(samples)), self.version):
             logprobs_BT = micro.spread(self._network.score(micro).logprobs_N).float().cpu().numpy()
             for index, logprobs_T in zip(members, logprobs_BT, strict=True):
                 found[index] = logprobs_T[: len(samples[index].response)]
@@ -235,41 +228,6 @@ class Trainer:
 
     def _bind(self, algorithm: AlgorithmSettings) -> Overlong:
         return Overlong(algorithm.overlong, max_response_length=self._max_response_length)
-
-    def _micro_batches(
-        self,
-        samples: Sequence[Sample],
-        advantage_of: Sequence[float],
-        chosen: Iterable[int],
-        replicas: Sequence[int] | None = None,
-    ) -> Iterator[tuple[MicroBatch, list[int]]]:
-        """This rank's share of the chosen samples that have tokens, and which of them each micro-batch holds. Ranks of
-        a replica compute together, so each has as many micro-batches as the others; some may be idle."""
-        chosen = [index for index in chosen if len(samples[index].response)]
-        costs = [len(samples[index].prompt) + len(samples[index].response) for index in chosen]
-        start, end = self._ranks.share(costs, range(self._ranks.num_replicas) if replicas is None else replicas)
-        mine = chosen[start:end]
-        pieces = cut(
-            [samples[index] for index in mine],
-            sees_trees=tree_attention.sees_trees(self.model),
-            max_tokens=self._settings.token_limit,
-            overhead_tokens=self._overhead_tokens,
-        )
-        num_idle = self._ranks.most(len(pieces)) - len(pieces)
-        for places in pieces:
-            members = [mine[place] for place in places]
-            yield (
-                collate(
-                    [samples[index] for index in members],
-                    [advantage_of[index] for index in members],
-                    self.version,
-                    self._network.device,
-                    is_packed=self._is_packed,
-                ),
-                members,
-            )
-        for _ in range(num_idle):
-            yield idle(samples[chosen[0]], self._network.device, is_packed=self._is_packed), []
 
     def _judge(
         self, groups: Sequence[Sequence[Sample]], algorithm: AlgorithmSettings, overlong: Overlong
