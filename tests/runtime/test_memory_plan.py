@@ -88,6 +88,20 @@ def test_recomputing_activations_takes_a_fraction_of_their_memory() -> None:
     assert recomputed < plain / 4
 
 
+def test_ranks_divide_what_they_share_and_gather_two_layers_at_a_time() -> None:
+    one, eight = (plan(QWEN_7B, settings(trainer={"num_ranks": ranks}), is_cuda=True) for ranks in (1, 8))
+    for name in ("weights", "AdamW"):
+        assert part(eight, "training", name) == pytest.approx(part(one, "training", name) / 8, rel=1e-6)
+    whole = 2 * QWEN_7B.embedding_parameters + 2 * QWEN_7B.layer_parameters
+    assert part(eight, "training", "gathered weights") == pytest.approx(2 * 2 * whole, rel=0.01)
+    assert part(eight, "training", "micro-batch") == part(one, "training", "micro-batch")
+    assert eight.training.num_bytes < 0.6 * one.training.num_bytes
+    on_cpu = [plan(SMOLLM, settings(trainer={"num_ranks": ranks}), is_cuda=False) for ranks in (1, 2)]
+    assert on_cpu[1].training.count == 2
+    replicated = plan(QWEN_7B, settings(trainer={"num_ranks": 8, "num_replicas": 2}), is_cuda=True)
+    assert part(replicated, "training", "weights") == 2 * part(eight, "training", "weights")
+
+
 def test_reference_critic_and_adapter_are_counted() -> None:
     count = SMOLLM.num_parameters
     with_reference = plan(SMOLLM, settings(algorithm={"kl_loss_coef": 0.1}), is_cuda=True)

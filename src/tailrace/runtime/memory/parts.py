@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.runtime.memory.activations import Activations, logits_bytes, micro_batch_bytes
 from tailrace.store.model_shape import ModelShape
@@ -53,6 +53,8 @@ class TrainingLoad:
     has_reference: bool = False
     has_critic: bool = False
     lora_rank: int = 0
+    num_shards: int = 1
+    """Ranks that divide weights, gradients and optimizer state among themselves."""
     is_trained: bool = True
     """False: the process only publishes the weights, for a run that does not train."""
 
@@ -96,10 +98,7 @@ def _pulled_copy(num_bytes: int) -> Part:
 
 def training_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     count = shape.num_parameters
-    parts = [
-        _context(),
-        Part(name="weights", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"),
-    ]
+    parts = [_context(), _divided("weights", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)]
     if load.published_itemsize:
         parts.append(
             Part(
@@ -118,27 +117,28 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     learners = " x 2 models" if load.has_critic else ""
     parts = []
     if load.has_critic:
-        parts.append(Part(name="critic", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"))
+        parts.append(_divided("critic", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load))
     if load.has_reference and not load.lora_rank:
-        parts.append(Part(name="reference", num_bytes=_FP32 * count, how=f"{_count(count)} parameters x 4 bytes"))
+        parts.append(_divided("reference", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load))
     if load.lora_rank:
         parts.append(
-            Part(name="adapter", num_bytes=num_learners * _FP32 * trained, how=f"{_count(trained)} x 4 bytes{learners}")
+            _divided("adapter", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
         )
+    gradients = _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
     parts += [
-        Part(
-            name="AdamW",
-            num_bytes=num_learners * 2 * _FP32 * trained,
-            how=f"{_count(trained)} parameters x 2 x 4 bytes{learners}",
+        _divided(
+            "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
         ),
-        Part(
-            name="gradients",
-            num_bytes=num_learners * _FP32 * trained + _embedding_gradients(shape, load),
-            how=f"{_count(trained)} parameters x 4 bytes{learners}, and the embedding's while they are added up",
+        replace(
+            gradients,
+            num_bytes=gradients.num_bytes + _embedding_gradients(shape, load),
+            how=f"{gradients.how}, and the embedding's while they are added up",
             is_temporary=True,
         ),
     ]
-    if load.is_autocast:
+    if load.num_shards > 1:
+        parts.append(_gathered(shape, load))
+    elif load.is_autocast:
         # Only matrices are cast. Autocast keeps the copies until the pass ends, autograd until the backward pass.
         parts.append(
             Part(
@@ -149,6 +149,25 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
             )
         )
     return [*parts, _activations(shape, load)]
+
+
+def _divided(name: str, num_bytes: int, how: str, load: TrainingLoad) -> Part:
+    """A part that ranks divide among themselves."""
+    if load.num_shards == 1:
+        return Part(name=name, num_bytes=num_bytes, how=how)
+    return Part(name=name, num_bytes=-(-num_bytes // load.num_shards), how=f"{how} / {load.num_shards} ranks")
+
+
+def _gathered(shape: ModelShape, load: TrainingLoad) -> Part:
+    """Weights that a rank has whole: the embeddings, the layer that computes and the next one; and their gradients."""
+    item = 2 if load.is_autocast else _FP32
+    whole = shape.num_parameters - (shape.num_layers - 2) * shape.layer_parameters
+    return Part(
+        name="gathered weights",
+        num_bytes=2 * item * whole,
+        how=f"embeddings and two layers, {_count(whole)} parameters x {item} bytes, with gradients",
+        is_temporary=True,
+    )
 
 
 def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:

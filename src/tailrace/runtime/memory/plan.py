@@ -41,11 +41,11 @@ class MemoryPlan:
     @property
     def num_bytes(self) -> int:
         """Most bytes in use at the same time."""
-        rollout, training = self.rollout.count * self.rollout.num_bytes, self.training.num_bytes
+        rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
         if not self.is_colocated:
             return rollout + training
         contexts = self.rollout.count * _context(self.rollout)
-        return max(rollout + self.training.resting_bytes, contexts + training)
+        return max(rollout + self.training.count * self.training.resting_bytes, contexts + training)
 
 
 def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
@@ -55,7 +55,9 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
             name="rollout", count=settings.rollout.num_instances, parts=tuple(_rollout(shape, settings, is_cuda))
         ),
         training=ProcessMemory(
-            name="training", count=1, parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda)))
+            name="training",
+            count=1 if is_cuda else settings.trainer.num_ranks,  # each rank has a GPU of its own
+            parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda))),
         ),
         is_colocated=settings.schedule.placement == "colocated",
     )
@@ -87,8 +89,9 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
 
 
 def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
-    """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there."""
-    return not is_cuda or settings.trainer.weight_channel != "shared-memory"
+    """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
+    Several ranks gather them in the memory of the host."""
+    return not is_cuda or (settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1)
 
 
 def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
@@ -104,6 +107,7 @@ def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
         has_reference=algorithm.kl_loss_coef > 0,
         has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
         lora_rank=settings.model.lora_rank,
+        num_shards=settings.trainer.num_ranks // settings.trainer.num_replicas,
         is_trained=settings.schedule.preset != ROLLOUT_ONLY,
     )
 
