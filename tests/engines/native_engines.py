@@ -22,9 +22,16 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _maker(model: Path, device: str, decoding: Decoding) -> Callable[..., NativeEngine]:
     def make(
-        *, max_running: int = 8, max_length: int = 160, kv_tokens: int | None = None, **options: Any
+        *,
+        max_running: int = 8,
+        max_length: int = 160,
+        kv_tokens: int | None = None,
+        prefill_chunk: int = 512,
+        **options: Any,
     ) -> NativeEngine:
-        limits = EngineLimits(max_running=max_running, max_length=max_length, kv_tokens=kv_tokens)
+        limits = EngineLimits(
+            max_running=max_running, max_length=max_length, kv_tokens=kv_tokens, prefill_chunk=prefill_chunk
+        )
         options.setdefault("is_colocated", True)  # so that release and restore are tested where they are hardest
         return NativeEngine(model, seed=0, limits=limits, device=device, decoding=decoding, **options)
 

@@ -152,3 +152,20 @@ def test_progress_says_nothing_about_a_request_that_an_interrupt_of_another_foun
     outputs = [output for output in finish_all(engine) if output.segment.trajectory == ending.trajectory]
     assert [output.finish for output in outputs] == [Finish.LENGTH]
     assert tokens_of(outputs) == generate(make_plain(), [ending])[ending.trajectory].tokens.tolist()
+
+
+@pytest.mark.parametrize("chunk", [7, 16, 33])
+def test_prompts_may_be_longer_than_a_chunk_of_prefill(
+    make_paged: MakeNative, make_plain: MakeNative, chunk: int
+) -> None:
+    """Shared prompts among them, and others decode meanwhile."""
+    prompts = [np.arange(1, 1 + length, dtype=np.int32) % 30 + 1 for length in (40, 66, 5)]
+    requests = [
+        replace(make_request(index, member, budget=24), prompt=prompt)
+        for index, prompt in enumerate(prompts)
+        for member in range(3)
+    ]
+    expected = generate(make_plain(max_running=9), requests)
+    outputs = run_all(make_paged(max_running=9, prefill_chunk=chunk), requests)
+    for request in requests:
+        assert tokens_of(outputs[request.trajectory]) == expected[request.trajectory].tokens.tolist()
