@@ -40,6 +40,8 @@ class History:
     slow: frozenset[tuple[JobId, int]] = frozenset()
     """Phases that take ten times as long."""
     failing: frozenset[tuple[JobId, int]] = frozenset()
+    transfer_s: float = 1.0
+    """Seconds of a transfer. A long one is still on its way when its node has been lost and has returned."""
     doubled: frozenset[int] = frozenset()
     """Numbers of reports that arrive twice."""
 
@@ -64,6 +66,8 @@ class World:
         self.jobs = {spec.id: SimulatedJob(spec=spec) for _, spec in history.jobs}
         self.refused: dict[JobId, str] = {}
         self.loaded: dict[NodeGroupId, JobId] = {}
+        self.moving: dict[tuple[NodeGroupId, int], JobId] = {}
+        """Transfers in progress: whose state each of them moves."""
         self.computing: dict[NodeGroupId, JobId] = {}
         self.group_of_node = {node: group.id for group in history.started.groups for node in group.nodes}
         self.waited: list[tuple[JobId, float]] = []
@@ -114,12 +118,12 @@ class World:
                 self._moved(self.jobs[job], source, target)
             case do.Offload(job=job, group=group):
                 assert self.loaded.get(group) == job, f"{self.loaded.get(group)} is on {group}, not {job}"
-                self._transfer(job, group, ev.Direction.OFFLOAD)
+                self._transfer(command, ev.Direction.OFFLOAD)
             case do.Load(job=job, group=group):
                 assert group not in self.loaded, f"{job} is loaded on {group} over {self.loaded.get(group)}"
-                self._transfer(job, group, ev.Direction.LOAD)
-            case do.Prefetch(job=job, group=group):
-                self._transfer(job, group, ev.Direction.PREFETCH)
+                self._transfer(command, ev.Direction.LOAD)
+            case do.Prefetch():
+                self._transfer(command, ev.Direction.PREFETCH)
             case do.GrantLease():
                 self._grant(command)
             case do.Wake(at=at):
@@ -202,8 +206,8 @@ class World:
             return
         job.is_over = True
         self._stop_computing(job)
-        if job.group is not None and self.loaded.get(job.group) == job.spec.id:
-            del self.loaded[job.group]
+        if job.group is not None:
+            self._clear(job.group, job.spec.id)
         self.tell(ev.JobEnded(job=job.spec.id, reason=reason))
 
     def _stop_computing(self, job: SimulatedJob) -> None:
@@ -214,34 +218,47 @@ class World:
     def _moved(self, job: SimulatedJob, source: NodeGroupId, target: NodeGroupId) -> None:
         assert job.group == source
         assert self.computing.get(source) != job.spec.id, f"{job.spec.id} is moved while it computes"
-        if self.loaded.get(source) == job.spec.id:
-            del self.loaded[source]
+        self._clear(source, job.spec.id)
         job.group = target
 
     # Devices
 
-    def _transfer(self, job: JobId, group: NodeGroupId, direction: ev.Direction) -> None:
-        seconds = 1.0 if self.jobs[job].spec.state.total else 0.25
+    def _transfer(self, command: do.Offload | do.Load | do.Prefetch, direction: ev.Direction) -> None:
+        job, group = command.job, command.group
+        num_bytes = self.jobs[job].spec.state.total
+        seconds = self.history.transfer_s * (1.0 if num_bytes else 0.25)
+        assert (group, command.transfer) not in self.moving
+        self.moving[group, command.transfer] = job
+        report = ev.TransferMeasured(
+            job=job, group=group, transfer=command.transfer, direction=direction, num_bytes=num_bytes, seconds=seconds
+        )
 
         def done() -> None:
-            if direction is ev.Direction.OFFLOAD and self.loaded.get(group) == job:
-                del self.loaded[group]
-            is_there = self.is_up(group) and self.jobs[job].group == group and not self.jobs[job].is_over
-            if direction is ev.Direction.LOAD and is_there:
-                self.loaded[group] = job
-            num_bytes = self.jobs[job].spec.state.total
-            self.tell(
-                ev.TransferMeasured(job=job, group=group, direction=direction, num_bytes=num_bytes, seconds=seconds)
-            )
+            if self.moving.pop((group, command.transfer), None) is not None:
+                if direction is ev.Direction.OFFLOAD:
+                    del self.loaded[group]
+                elif direction is ev.Direction.LOAD:
+                    self.loaded[group] = job
+            self.tell(report)  # also of a transfer that was given up: reports can be late
 
         self.at(self.now + seconds, done)
 
-    def is_up(self, group: NodeGroupId) -> bool:
-        return not self.scheduler.state.groups[group].lost
+    def _clear(self, group: NodeGroupId, job: JobId) -> None:
+        """Nothing of the job is left on the group."""
+        if self.loaded.get(group) == job:
+            del self.loaded[group]
+        self._give_up_transfers(group, job)
+
+    def _give_up_transfers(self, group: NodeGroupId, job: JobId | None = None) -> None:
+        """``job``: None: those of all jobs."""
+        gone = [key for key, mover in self.moving.items() if key[0] == group and job in (None, mover)]
+        for key in gone:
+            del self.moving[key]
 
     def _lose(self, node: NodeId) -> None:
         group = self.group_of_node[node]
         self.loaded.pop(group, None)
+        self._give_up_transfers(group)
         if (job := self.computing.pop(group, None)) is not None:
             self.jobs[job].lease = None
         self.tell(ev.NodeLost(node=node))
@@ -312,6 +329,7 @@ def histories(draw: st.DrawFn, *, has_faults: bool = True) -> History:
         crashes=tuple(draw(crashes)) if has_faults else (),
         slow=draw(phases) if has_faults else frozenset(),
         failing=draw(phases) if has_faults else frozenset(),
+        transfer_s=draw(st.sampled_from([1.0, 1.0, 15.0])),
         doubled=draw(st.frozensets(st.integers(0, 100), max_size=8)) if has_faults else frozenset(),
     )
 

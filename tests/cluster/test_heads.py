@@ -138,7 +138,12 @@ def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: f
         while not any(isinstance(command, do.GrantLease) for command in commands):
             load = next(command for command in commands if isinstance(command, do.Load))
             measured = ev.TransferMeasured(
-                job=load.job, group=load.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
+                job=load.job,
+                group=load.group,
+                transfer=load.transfer,
+                direction=ev.Direction.LOAD,
+                num_bytes=0,
+                seconds=0.0,
             )
             commands = scheduler.handle(measured, now=now)
         scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=seconds), now=now + 20)
@@ -173,7 +178,12 @@ def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
     for command in commands:
         if isinstance(command, do.Load):
             measured = ev.TransferMeasured(
-                job=command.job, group=command.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
+                job=command.job,
+                group=command.group,
+                transfer=command.transfer,
+                direction=ev.Direction.LOAD,
+                num_bytes=0,
+                seconds=0.0,
             )
             scheduler.handle(measured, now=now)
     scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)

@@ -171,7 +171,7 @@ class Careless(FirstCome):
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
         if isinstance(event, ev.PhaseAsked):
             group = self._group_of(event.job)
-            load: list[do.Command] = [do.Load(job=event.job, group=group)]
+            load: list[do.Command] = [do.Load(job=event.job, group=group, transfer=1)]
             return [*load, do.GrantLease(job=event.job, group=group, num_operations=1)]
         return super().handle(event, now=now)
 

@@ -52,13 +52,15 @@ class Forecast:
         """The operations that were granted to the request took ``seconds``."""
         self._durations.observe(request, seconds)
 
-    def prefetch_began(self, job: JobId, now: float) -> None:
-        self._prefetched = Prefetched(job=job, since=now)
+    def prefetch_began(self, job: JobId, transfer: int, now: float) -> None:
+        self._prefetched = Prefetched(job=job, transfer=transfer, since=now)
 
-    def prefetch_ended(self, job: JobId, seconds: float) -> bool:
+    def prefetch_ended(self, job: JobId, transfer: int, seconds: float) -> bool:
         """Return whether this prefetch was expected to end."""
         prefetched = self._prefetched
-        if prefetched is None or prefetched.job != job or prefetched.seconds is not None or not seconds >= 0:
+        if prefetched is None or (prefetched.job, prefetched.transfer) != (job, transfer):
+            return False
+        if prefetched.seconds is not None or not seconds >= 0:
             return False
         self._prefetched = replace(prefetched, seconds=seconds)
         return True

@@ -41,6 +41,7 @@ class _Lease:
 class _Transfer:
     job: JobId
     direction: Direction
+    number: int
     start: float | None = None
     shift: Shift = Shift()
 
@@ -108,13 +109,13 @@ class SimGroup:
         current = self._lease = _Lease(job, self._agenda.now)
         self._agenda.after(seconds, lambda: self._end_lease(current, seconds))
 
-    def move_state(self, job: JobId, direction: Direction) -> None:
+    def move_state(self, job: JobId, direction: Direction, number: int) -> None:
         if direction is Direction.OFFLOAD and self._lease is not None and self._lease.job.id == job:
             raise SchedulerError(f"{self.id}: the state of {job} shall be offloaded while it computes")
         if job not in self.meter.jobs:
             raise SchedulerError(f"{self.id}: {direction} of {job}, which does not belong to the group")
         self._settle()
-        self._transfers.append(_Transfer(job, direction))
+        self._transfers.append(_Transfer(job, direction, number))
         if len(self._transfers) == 1:
             self._begin_transfer()
 
@@ -192,6 +193,7 @@ class SimGroup:
         measured = TransferMeasured(
             job=transfer.job,
             group=self.id,
+            transfer=transfer.number,
             direction=transfer.direction,
             num_bytes=transfer.shift.num_bytes,
             seconds=transfer.shift.seconds(self._bandwidths),

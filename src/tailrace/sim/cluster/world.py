@@ -67,8 +67,8 @@ class World:
             case do.Refuse(job=job, reason=reason):
                 self.jobs[job].refuse(reason)
                 self._num_unfinished -= 1
-            case do.Offload(job=job, group=group) | do.Load(job=job, group=group) | do.Prefetch(job=job, group=group):
-                self.groups[group].move_state(job, _DIRECTIONS[type(command)])
+            case do.Offload() | do.Load() | do.Prefetch():
+                self.groups[command.group].move_state(command.job, _DIRECTIONS[type(command)], command.transfer)
             case do.GrantLease(job=job, group=group, num_operations=num_operations, lease=lease):
                 self.groups[group].grant(self.jobs[job], num_operations, lease)
             case do.Hold(job=job, group=group, until=until):
