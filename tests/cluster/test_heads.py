@@ -6,46 +6,13 @@ import math
 
 import pytest
 
+from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
-from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
-from tailrace.cluster.scheduler import Scheduler
-
-
-def trace(period_s: float, busy_s: float) -> DemandTrace:
-    return DemandTrace(period_s=period_s, segments=(Segment(offset_s=0.0, duration_s=busy_s),))
-
-
-def group(name: str, devices: int = 8, **memory: int) -> NodeGroup:
-    return NodeGroup(id=NodeGroupId(name), nodes=(NodeId(f"{name}-node"),), devices=devices, **memory)
-
-
-def cluster(*groups: NodeGroup, rollout_devices: int = 100, **rules: object) -> Scheduler:
-    started = ev.ClusterStarted(
-        rules=ClusterRules(horizon_slots=600, **rules),  # type: ignore[arg-type]
-        groups=groups or (group("g0"),),
-        rollout_devices=rollout_devices,
-    )
-    return Scheduler(started)
-
-
-def submit(scheduler: Scheduler, name: str, *, now: float = 0.0, train_devices: int = 8, **spec: object) -> bool:
-    """Whether the job is admitted at once."""
-    job = JobSpec(id=JobId(name), train_devices=train_devices, **spec)  # type: ignore[arg-type]
-    commands = scheduler.handle(ev.JobSubmitted(job=job), now=now)
-    scheduler.check()
-    return do.Admit(job=JobId(name)) in commands
-
-
-def end(scheduler: Scheduler, name: str, *, now: float) -> list[str]:
-    """The jobs that are admitted because this one ended."""
-    commands = scheduler.handle(ev.JobEnded(job=JobId(name)), now=now)
-    scheduler.check()
-    return [command.job for command in commands if isinstance(command, do.Admit)]
-
+from tailrace.cluster.ids import JobId, NodeId
+from tailrace.cluster.jobs import StateBytes
+from tailrace.cluster.rules import Policy
 
 LONG = 10**6
 
@@ -171,23 +138,6 @@ def test_a_job_that_drifted_and_stays_is_planned_where_its_phases_are() -> None:
     assert after.reservation is not None
     assert before.reservation.placement.start == 0
     assert after.reservation.placement.start % 60 == 25
-
-
-def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
-    commands = scheduler.handle(ev.PhaseAsked(job=JobId(name), operations_s=(10.0,)), now=now)
-    for command in commands:
-        if isinstance(command, do.Load):
-            measured = ev.TransferMeasured(
-                job=command.job,
-                group=command.group,
-                transfer=command.transfer,
-                direction=ev.Direction.LOAD,
-                num_bytes=0,
-                seconds=0.0,
-            )
-            scheduler.handle(measured, now=now)
-    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)
-    scheduler.check()
 
 
 def test_the_head_waits_for_room_not_for_an_empty_group() -> None:
