@@ -32,7 +32,7 @@ from dataclasses import replace
 from tailrace.cluster.arbitration.choice import choose, is_overdue
 from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.forecast import Forecast
-from tailrace.cluster.arbitration.named_waits import request_waits, turn_wait
+from tailrace.cluster.arbitration.named_waits import prefetch_wait, request_waits, turn_wait
 from tailrace.cluster.arbitration.ratios import Candidate
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
@@ -85,12 +85,13 @@ class GroupQueue:
         return self._turn.until if isinstance(self._turn, Held) else None
 
     def waits(self, now: float) -> list[Wait]:
-        """Return what each job that wants the group waits for."""
+        """Return what each job that wants the group waits for, and what the group itself waits for."""
         of_requests = request_waits(
             self._candidates(now), self._turn, self._group, max_wait_s=self._rules.max_wait_s, is_up=self._is_up
         )
         of_turn = turn_wait(self._turn, self._group)
-        return of_requests if of_turn is None else [of_turn, *of_requests]
+        of_prefetch = prefetch_wait(self._forecast.prefetch_in_progress, self._group)
+        return [wait for wait in (of_turn, *of_requests, of_prefetch) if wait is not None]
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -304,9 +305,9 @@ class GroupQueue:
         if chosen is None or self._forecast.prefetched_job == chosen.request.job:
             return []
         self._turn = replace(lease, has_prefetched=True)
-        job, transfer = chosen.request.job, self._next_transfer()
-        self._forecast.prefetch_began(job, transfer, now)
-        return [Prefetch(job=job, group=self._group, transfer=transfer)]
+        transfer = self._next_transfer()
+        self._forecast.prefetch_began(chosen.request.owner, transfer, now)
+        return [Prefetch(job=chosen.request.job, group=self._group, transfer=transfer)]
 
     # The choice
 

@@ -68,6 +68,7 @@ class Prefetched:
     job: JobId
     transfer: int
     since: float
+    expected_s: float
     seconds: float | None = None
     """How long it took; None: still in progress."""
 
