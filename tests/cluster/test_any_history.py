@@ -23,7 +23,7 @@ import os
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, A, computing
@@ -42,8 +42,15 @@ from tailrace.cluster.planning.ranking import best_place, has_room
 from tailrace.cluster.rules import ClusterRules, Grain, Policy, Ratio, Transfers
 
 NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
+SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
+"""Whether somebody wants to see a short history, or only whether there is one that fails."""
 many = settings(
-    max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=NUM_HISTORIES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink] if SHRINKS else [Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
