@@ -67,9 +67,15 @@ STAGES: tuple[Stage, ...] = (
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),
     ("0.1", tuple(f"tests/core/test_{name}.py" for name in HISTORIES)),
 )
+CLUSTER_SLOW = tuple(
+    f"tests/cluster/{name}.py"
+    for name in ("arbitration/test_properties", "arbitration/test_sharing", "planning/test_ranking")
+)
+CLUSTER_HISTORIES = "tests/cluster/test_any_history.py"
 CLUSTER_STAGES: tuple[Stage, ...] = (
-    ("0", ("tests/cluster", "--ignore=tests/cluster/test_any_history.py")),
-    ("0.2", ("tests/cluster/test_any_history.py",)),
+    ("0", ("tests/cluster", *(f"--ignore={file}" for file in (*CLUSTER_SLOW, CLUSTER_HISTORIES)))),
+    ("0", CLUSTER_SLOW),
+    ("0.2", (CLUSTER_HISTORIES,)),
     ("0", ("tests/sim/cluster",)),
 )
 PARTS = {"core": (CORE, STAGES), "cluster": (CLUSTER, CLUSTER_STAGES)}

@@ -136,9 +136,9 @@ def crash(at: float, job: int = 0) -> dict[str, Any]:
     return {"kind": "crash", "at": at, "job": job}
 
 
-@pytest.mark.parametrize("at", [30.0, 61.0, 80.0])
+@pytest.mark.parametrize("at", [30.0, 61.0, 80.0, 103.0])
 def test_a_job_that_crashes_leaves_its_group_to_the_others(at: float) -> None:
-    """While it generates, while its state is loaded, while it computes."""
+    """While it generates, while its state is loaded, while it computes, and when it has just computed."""
     scenario = small(faults=(crash(at),), jobs={"count": 2, "min_steps": 1, "max_steps": 1})
     result, heard = run(scenario, jobs_per_group=2)
     first, second = result.jobs

@@ -160,7 +160,7 @@ class SimGroup:
             raise SchedulerError(f"{self.id}: a lease for {job.id}, whose state is not on the devices")
 
     def _end_lease(self, lease: _Lease, seconds: float) -> None:
-        if self._lease is not lease:  # lost or crashed before
+        if self._lease is not lease or lease.job.is_over:  # lost, or crashed before or in this moment
             return
         self._settle()
         self._close_lease()
