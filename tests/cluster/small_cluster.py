@@ -43,18 +43,19 @@ def end(scheduler: Scheduler, name: str, *, now: float) -> list[str]:
     return [command.job for command in commands if isinstance(command, do.Admit)]
 
 
-def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
+def run_phase(scheduler: Scheduler, name: str, *, now: float, seconds: float = 10.0) -> None:
+    """A phase of 10 s is asked for, waits for nothing, and takes ``seconds``."""
     commands = scheduler.handle(ev.PhaseAsked(job=JobId(name), operations_s=(10.0,)), now=now)
-    for command in commands:
-        if isinstance(command, do.Load):
-            measured = ev.TransferMeasured(
-                job=command.job,
-                group=command.group,
-                transfer=command.transfer,
-                direction=ev.Direction.LOAD,
-                num_bytes=0,
-                seconds=0.0,
-            )
-            scheduler.handle(measured, now=now)
-    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)
+    while transfers := [command for command in commands if isinstance(command, do.Offload | do.Load)]:
+        [command] = transfers
+        measured = ev.TransferMeasured(
+            job=command.job,
+            group=command.group,
+            transfer=command.transfer,
+            direction=ev.Direction.LOAD if isinstance(command, do.Load) else ev.Direction.OFFLOAD,
+            num_bytes=0,
+            seconds=0.0,
+        )
+        commands = scheduler.handle(measured, now=now)
+    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=seconds), now=now + seconds)
     scheduler.check()

@@ -164,3 +164,14 @@ def test_the_next_phase_is_expected_after_the_gap_between_its_segments() -> None
     run_phase(scheduler, "a", now=31.0)
     assert job.latest_start(41.0) == 31.0 + 70.0 + 1.0
     assert job.latest_start(200.0) == 201.0
+
+
+@pytest.mark.parametrize(("host_bytes", "expected_s"), [(None, 200.0), (100, 200.0), (99, 500.0)])
+def test_the_head_waits_until_there_is_room_for_its_state_too(host_bytes: int | None, expected_s: float) -> None:
+    memory = {} if host_bytes is None else {"host_bytes": host_bytes}
+    scheduler = cluster(group("g0", **memory), group("g1", **memory), policy=Policy.PACK)
+    assert submit(scheduler, "c", trace=trace(100, 50), steps=5, state=StateBytes(weights=60))
+    assert submit(scheduler, "b", trace=trace(100, 30), steps=2)
+    assert submit(scheduler, "a", trace=trace(100, 60), steps=10)
+    assert not submit(scheduler, "head", trace=trace(100, 30), steps=10, state=StateBytes(weights=40))
+    assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
