@@ -75,7 +75,7 @@ CLUSTER_HISTORIES = "tests/cluster/test_any_history.py"
 CLUSTER_STAGES: tuple[Stage, ...] = (
     ("0", ("tests/cluster", *(f"--ignore={file}" for file in (*CLUSTER_SLOW, CLUSTER_HISTORIES)))),
     ("0", CLUSTER_SLOW),
-    ("0.2", (CLUSTER_HISTORIES,)),
+    ("0.1", (CLUSTER_HISTORIES,)),
     ("0", ("tests/sim/cluster",)),
 )
 PARTS = {"core": (CORE, STAGES), "cluster": (CLUSTER, CLUSTER_STAGES)}

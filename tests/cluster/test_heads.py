@@ -175,3 +175,13 @@ def test_the_head_waits_until_there_is_room_for_its_state_too(host_bytes: int | 
     assert submit(scheduler, "a", trace=trace(100, 60), steps=10)
     assert not submit(scheduler, "head", trace=trace(100, 30), steps=10, state=StateBytes(weights=40))
     assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
+
+
+@pytest.mark.parametrize(("busy_s", "expected_s"), [(50, 400.0), (75, 600.0), (90, 600.0)])
+def test_the_head_waits_until_as_many_jobs_have_ended_as_are_in_its_way(busy_s: float, expected_s: float) -> None:
+    """Of three jobs with duties 0.3, 0.2 and 0.2; a duty of 0.9 needs a group of its own."""
+    scheduler = cluster(policy=Policy.PACK)
+    for name, busy, steps in (("a", 30, 2), ("b", 20, 4), ("c", 20, 6)):
+        assert submit(scheduler, name, trace=trace(100, busy), steps=steps)
+    assert not submit(scheduler, "head", trace=trace(100, busy_s), steps=10)
+    assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
