@@ -150,6 +150,12 @@ def test_a_job_that_crashes_leaves_its_group_to_the_others(at: float) -> None:
     assert figures.billed_device_hours == pytest.approx(figures.busy_device_hours + figures.reserved_device_hours)
 
 
+def test_a_job_cannot_crash_before_it_is_submitted() -> None:
+    late = {"count": 2, "min_steps": 1, "max_steps": 1, "arrivals": "poisson", "rate_per_hour": 1}
+    result, _ = run(small(faults=(crash(0.0, job=1),), jobs=late))
+    assert [job.reason for job in result.jobs] == ["finished", "finished"]
+
+
 def test_a_phase_can_take_ten_times_as_long() -> None:
     result, _ = run(small(faults=({"kind": "slow", "at": 110.0, "job": 0},)))
     assert result.jobs[0].ended == 303.0 + 9 * 40.0

@@ -126,15 +126,16 @@ class World:
     def _strike(self, fault: Fault) -> None:
         match fault:
             case JobCrashes(job=name):
-                if not self.jobs[name].is_over:
-                    self.jobs[name].end("crashed")
+                job = self.jobs[name]
+                if not job.is_over and job.plan.submitted <= self._agenda.now:
+                    job.end("crashed")
             case PhaseSlows(job=name, factor=factor):
                 self.jobs[name].slow_down(factor)
             case NodeFails(node=node, down_s=down_s):
                 group = next(group for group in self.groups.values() if node in group.facts.nodes)
-                for job in group.lose(node):
-                    group.leave(job)
-                    self._group_of.pop(job)
+                for lost in group.lose(node):
+                    group.leave(lost)
+                    self._group_of.pop(lost)
                 self._deliver(ev.NodeLost(node=node))
                 self._agenda.after(down_s, lambda: self._restore(group, fault))
 
