@@ -41,3 +41,10 @@ def test_the_first_shift_does_not_count() -> None:
     found = forecast([trace(10.0, (1.0, 2.0, 0.0))], [7.0], num_periods=1)
     assert [use.start for use in found.uses] == [8.0]
     assert found.slowdowns == (1.0,)
+
+
+def test_a_switch_costs_nothing_unless_it_is_given_and_nothing_follows_from_no_periods() -> None:
+    jobs = [trace(20.0, (0.0, 4.0, 0.0)), trace(20.0, (4.0, 4.0, 0.0))]
+    assert [use.start for use in forecast(jobs, [0.0, 0.0], num_periods=1).uses] == [0.0, 4.0]
+    nothing = forecast(jobs, [0.0, 0.0], num_periods=0)
+    assert (nothing.uses, nothing.slowdowns, nothing.switches_per_step) == ((), (1.0, 1.0), 0.0)
