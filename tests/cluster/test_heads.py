@@ -185,3 +185,16 @@ def test_the_head_waits_until_as_many_jobs_have_ended_as_are_in_its_way(busy_s: 
         assert submit(scheduler, name, trace=trace(100, busy), steps=steps)
     assert not submit(scheduler, "head", trace=trace(100, busy_s), steps=10)
     assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
+
+
+def test_a_job_that_lost_its_group_takes_over_the_claim_of_the_head_before_it() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD_BACKFILL)
+    assert submit(scheduler, "unknown", steps=5)
+    assert submit(scheduler, "other", trace=trace(100, 20), steps=LONG)
+    assert not submit(scheduler, "head", steps=5)
+    assert scheduler.state.claims == {"head": "g1"}
+    assert not submit(scheduler, "later", trace=trace(100, 20), steps=2 * LONG)
+    commands = scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=5.0)
+    scheduler.check()
+    assert commands == [], "nobody else joins the only group that is left"
+    assert scheduler.state.claims == {"unknown": "g1"}

@@ -62,7 +62,6 @@ def test_with_isolated_jobs_a_profile_moves_nobody() -> None:
     scheduler = cluster(group("g0"), group("g1"), policy=Policy.ISOLATED)
     assert submit(scheduler, "new", steps=10)
     assert profiled(scheduler, "new", trace(60, 10), now=20.0) == []
-    assert scheduler.state.to_refit == set()
     seat = record(scheduler, "new").seat
     assert seat is not None
     assert seat.is_dedicated

@@ -144,11 +144,10 @@ def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
 def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
     """The group that the job claims, and when it will have room."""
     kept = state.claims.get(job.id)
-    taken = {group for name, group in state.claims.items() if name != job.id}
     times = [
         (group.id != kept, _free_at(state, group, job, now), group.id)
         for group in state.groups.values()
-        if group.facts.devices == job.spec.train_devices and group.is_usable and group.id not in taken
+        if group.facts.devices == job.spec.train_devices and group.is_usable
     ]
     _, at, found = min(times, default=(True, math.inf, None))
     return found, at
