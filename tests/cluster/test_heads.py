@@ -117,6 +117,7 @@ def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: f
         scheduler.check()
     job = scheduler.state.jobs[JobId("a")]
     assert (job.num_phases, job.phase) == (4, None)
+    assert job.trace == trace(100, 20)
 
 
 def test_a_trace_with_a_number_that_is_none_is_refused() -> None:

@@ -122,6 +122,14 @@ def test_a_job_whose_phases_have_become_longer_is_planned_with_the_longer_ones()
     assert (found.placement.footprint.period, found.placement.start) == (80, 0)
 
 
+def test_a_job_that_drifts_with_phases_that_took_no_time_keeps_its_trace() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    run_phase(scheduler, "a", now=25.0, seconds=0.0)
+    assert record(scheduler, "a").rest == 1, "it was planned again"
+    assert record(scheduler, "a").trace == trace(60, 10)
+
+
 def test_drift_rests_longer_each_time() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=1000)
