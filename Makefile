@@ -95,7 +95,7 @@ bench-profile: $(STAMP)  ## cost model of the native engine: error on load point
 ledger-check: $(STAMP)  ## hold the ledger to its model over a million operations (about a minute)
 	@$(BIN)/python scripts/ledger_check.py
 
-histories: $(DEV)  ## forty thousand random histories of the schedules (about half an hour)
+histories: $(DEV)  ## twenty times as many random histories of the schedules and of the cluster scheduler (about an hour)
 	@TAILRACE_HISTORIES=$(or $(TAILRACE_HISTORIES),20) $(BIN)/python -m pytest --timeout 3600 tests/core/test_any_schedule.py \
 		tests/core/test_tail_batching.py tests/core/test_active_partial.py tests/core/test_staleness.py tests/cluster/test_any_history.py
 

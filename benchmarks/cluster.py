@@ -1,6 +1,6 @@
 """Many jobs on shared accelerators in virtual time, beside the figures of PlexRL.
 
-    python benchmarks/cluster.py --json benchmarks/results/cluster.json     152 s of CPU time on one core
+    python benchmarks/cluster.py --json benchmarks/results/cluster.json     119 s of CPU time on one core
     python benchmarks/cluster.py --full ...                                 jobs of 100 to 500 steps, 8192 devices too
 
 Scenarios and assumptions are those of `scenarios/cluster_*.toml`; nothing here is tuned. Every figure is the mean over

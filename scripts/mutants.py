@@ -9,7 +9,7 @@ runs the random histories. Seeds are fixed. A mutant is killed when a test fails
 time than the unchanged core (`timeout`). A mutant that survives needs a line with a reason in `docs/mutants.md`.
 Each result is written to FILE at once; a second run with the same FILE, core and tests skips the mutants in it.
 
-The script exits with 1 if fewer than 85 % are killed or a survivor has no reason.
+The script exits with 1 if fewer than 85 % (`cluster/`: 80 %) are killed or a survivor has no reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SOURCE = ROOT / "src"
 CORE = SOURCE / "tailrace" / "core"
 CLUSTER = SOURCE / "tailrace" / "cluster"
 REASONS = ROOT / "docs" / "mutants.md"
-MIN_KILLED = 0.85
+MIN_KILLED = {"core": 0.85, "cluster": 0.80}
 MEMORY_BYTES = 64 << 30
 Stage = tuple[str, tuple[str, ...]]
 """The share of the random histories, and the tests."""
@@ -67,9 +67,15 @@ STAGES: tuple[Stage, ...] = (
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),
     ("0.1", tuple(f"tests/core/test_{name}.py" for name in HISTORIES)),
 )
+CLUSTER_SLOW = tuple(
+    f"tests/cluster/{name}.py"
+    for name in ("arbitration/test_properties", "arbitration/test_sharing", "planning/test_ranking")
+)
+CLUSTER_HISTORIES = "tests/cluster/test_any_history.py"
 CLUSTER_STAGES: tuple[Stage, ...] = (
-    ("0", ("tests/cluster", "--ignore=tests/cluster/test_any_history.py")),
-    ("0.2", ("tests/cluster/test_any_history.py",)),
+    ("0", ("tests/cluster", *(f"--ignore={file}" for file in (*CLUSTER_SLOW, CLUSTER_HISTORIES)))),
+    ("0", CLUSTER_SLOW),
+    ("0.1", (CLUSTER_HISTORIES,)),
     ("0", ("tests/sim/cluster",)),
 )
 PARTS = {"core": (CORE, STAGES), "cluster": (CLUSTER, CLUSTER_STAGES)}
@@ -239,7 +245,9 @@ def all_jobs(folder: Path = CORE) -> tuple[list[Job], Counter[str]]:
 def main() -> None:
     options = parse()
     sys.path.insert(0, str(ROOT / "src"))
-    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
+    # A shorter example of a failure is of no use here, and a busy machine must not kill mutants.
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None, deadline=None, phases=phases)
     hypothesis.settings.load_profile("mutants")
     folder = PARTS[options.part][0]
     jobs, skipped = all_jobs(folder)
@@ -267,7 +275,7 @@ def main() -> None:
             save(options.json, figures, rows)
             print(f"{len(rows)} {found['status']} {name_of(found)} {found['by']}", flush=True)
     chosen_rows = [rows[job.number] for job in chosen if job.number in rows]
-    sys.exit(judge(chosen_rows, len(chosen) - len(chosen_rows)))
+    sys.exit(judge(chosen_rows, len(chosen) - len(chosen_rows), MIN_KILLED[options.part]))
 
 
 def save(file: Path | None, figures: dict[str, Any], rows: dict[int, Row]) -> None:
@@ -307,7 +315,7 @@ def known(file: Path | None, figures: dict[str, Any]) -> dict[int, Row]:
     return {found["number"]: found for found in data["mutants"]} if is_same else {}
 
 
-def judge(rows: Sequence[Row], num_missing: int) -> int:
+def judge(rows: Sequence[Row], num_missing: int, min_killed: float = MIN_KILLED["core"]) -> int:
     survivors = [found for found in rows if found["status"] == "survived"]
     reasons = REASONS.read_text() if REASONS.exists() else ""
     unexplained = [found for found in survivors if name_of(found) not in reasons]
@@ -317,7 +325,7 @@ def judge(rows: Sequence[Row], num_missing: int) -> int:
         print(f"* {name_of(found)} (line {found['line']})")
     if num_missing:
         print(f"{num_missing} mutants of the sample were not tried: run again with the same --json")
-    return int(share < MIN_KILLED or bool(unexplained) or num_missing > 0)
+    return int(share < min_killed or bool(unexplained) or num_missing > 0)
 
 
 def parse() -> argparse.Namespace:

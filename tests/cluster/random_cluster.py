@@ -1,30 +1,35 @@
-"""Random histories of a cluster in virtual time: jobs, node groups, faults and doubled reports.
+"""Random histories of a cluster in virtual time (``random_histories.py`` draws them).
 
 Every job goes on in turns: it generates for a while, asks for a phase, runs what is granted, and reports. The world
 holds the scheduler to what it can see itself: one job computes on a group at a time, its state is loaded when it
 starts, its operations come in order, and a lease is given only to a job that asked.
+
+If something never answers, an operator restarts a node of the group when the limit of its named wait has passed.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from hypothesis import strategies as st
-
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
-from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.jobs import JobSpec, StateBytes
+from tailrace.cluster.events import Direction
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.jobs import JobSpec
 from tailrace.cluster.journal import Entry
-from tailrace.cluster.rules import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
+from tailrace.cluster.rules import Grain
 from tailrace.cluster.scheduler import Scheduler
 
 OPERATIONS = 3
 MAX_EVENTS = 4000
+UNKNOWN = DemandTrace(period_s=8.0, segments=(Segment(offset_s=5.0, duration_s=3.0),))
+"""What a job does whose demand is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,20 @@ class History:
     started: ev.ClusterStarted
     jobs: tuple[tuple[float, JobSpec], ...]
     """When each job is submitted."""
+    jitter: float = 0.0
+    """Share by which pauses and phases are longer or shorter."""
+    seed: int = 0
+    transfer_s: float = 1.0
+    """Seconds of a transfer. A long one is still on its way when its node has been lost and has returned."""
     lost: tuple[tuple[float, NodeId, float], ...] = ()
     """When which node is lost, and for how long."""
     crashes: tuple[tuple[float, JobId], ...] = ()
     slow: frozenset[tuple[JobId, int]] = frozenset()
     """Phases that take ten times as long."""
     failing: frozenset[tuple[JobId, int]] = frozenset()
+    """Phases that fail once."""
+    silent: frozenset[int] = frozenset()
+    """Numbers of leases and transfers, counted together, that never answer."""
     doubled: frozenset[int] = frozenset()
     """Numbers of reports that arrive twice."""
 
@@ -47,13 +60,58 @@ class History:
 @dataclass(slots=True, kw_only=True)
 class SimulatedJob:
     spec: JobSpec
+    trace: DemandTrace
     num_phases: int = 0
     num_operations_done: int = 0
     """Of the present phase."""
+    has_failed: bool = False
+    """Whether the present phase has failed once."""
     lease: int | None = None
+    lease_since: float = 0.0
     group: NodeGroupId | None = None
+    joined_at: float = 0.0
+    """Since when it belongs to its group."""
+    shift_s: float = 0.0
     has_asked: bool = False
+    asked_at: float = 0.0
     is_over: bool = False
+
+    @property
+    def segment(self) -> Segment:
+        return self.trace.segments[self.num_phases % len(self.trace.segments)]
+
+    @property
+    def pause_s(self) -> float:
+        """From the end of the phase before to the present one."""
+        number = self.num_phases % len(self.trace.segments)
+        if number:
+            return self.segment.offset_s - self.trace.segments[number - 1].end_s
+        rest_s = self.trace.period_s - self.trace.segments[-1].end_s if self.num_phases else self.shift_s
+        return rest_s + self.segment.offset_s
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_phases * self.trace.steps >= self.spec.steps * len(self.trace.segments)
+
+    def waits_on(self, group: NodeGroupId) -> bool:
+        return self.group == group and self.has_asked and self.lease is None and not self.is_over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """A transfer in progress."""
+
+    job: JobId
+    direction: Direction
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    job: JobId
+    seconds: float
+    has_moved: bool
+    """Whether the job came to its group while it waited."""
 
 
 class World:
@@ -61,24 +119,27 @@ class World:
         self.history, self.rules = history, history.started.rules
         self.scheduler = Scheduler(history.started)
         self.entries = [Entry(now=0.0, event=history.started)]
-        self.jobs = {spec.id: SimulatedJob(spec=spec) for _, spec in history.jobs}
+        self.jobs = {spec.id: SimulatedJob(spec=spec, trace=spec.trace or UNKNOWN) for _, spec in history.jobs}
         self.refused: dict[JobId, str] = {}
         self.loaded: dict[NodeGroupId, JobId] = {}
+        self.moving: dict[tuple[NodeGroupId, int], Moving] = {}
         self.computing: dict[NodeGroupId, JobId] = {}
         self.group_of_node = {node: group.id for group in history.started.groups for node in group.nodes}
-        self.waited: list[tuple[JobId, float]] = []
-        self.asked_at: dict[JobId, float] = {}
+        self.down: set[NodeId] = set()
+        self.waited: list[Waited] = []
+        self.longest_lease_s = 0.0
         self.now = 0.0
+        self._random = random.Random(history.seed)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers, self._reports = count(), count()
+        self._numbers, self._reports, self._answers = count(), count(), count()
         self._wake: int | None = None
 
     def run(self, look: Callable[[World], None] = lambda world: None) -> None:
+        """``look`` is called after each event."""
         for at, spec in self.history.jobs:
             self.at(at, lambda spec=spec: self._submit(spec))  # type: ignore[misc]
         for at, node, down_s in self.history.lost:
-            self.at(at, lambda node=node: self._lose(node))  # type: ignore[misc]
-            self.at(at + down_s, lambda node=node: self.tell(ev.NodeReturned(node=node)))  # type: ignore[misc]
+            self.at(at, lambda node=node, down_s=down_s: self._lose(node, down_s))  # type: ignore[misc]
         for at, job in self.history.crashes:
             self.at(at, lambda job=job: self._end(self.jobs[job], "crashed"))  # type: ignore[misc]
         for _ in range(MAX_EVENTS):
@@ -101,25 +162,36 @@ class World:
             for command in commands:
                 self._perform(command)
 
+    def under_way(self) -> dict[str, float]:
+        """Since when each lease and each transfer is in progress, named as the waits name them."""
+        leases = {
+            f"job {job}: its operations on group {group}": self.jobs[job].lease_since
+            for group, job in self.computing.items()
+        }
+        transfers = {
+            f": {each.direction} of {each.job} on group {group}": each.since for (group, _), each in self.moving.items()
+        }
+        return leases | transfers
+
     def _perform(self, command: do.Command) -> None:
         match command:
             case do.Refuse(job=job, reason=reason):
                 self.refused[job] = reason
                 self.jobs[job].is_over = True
-            case do.Place(job=job, group=group):
-                self.jobs[job].group = group
+            case do.Place(job=job, group=group, shift_s=shift_s):
+                self.jobs[job].group, self.jobs[job].shift_s, self.jobs[job].joined_at = group, shift_s, self.now
             case do.Admit(job=job):
                 self._generate(self.jobs[job])
             case do.Move(job=job, source=source, target=target):
                 self._moved(self.jobs[job], source, target)
             case do.Offload(job=job, group=group):
                 assert self.loaded.get(group) == job, f"{self.loaded.get(group)} is on {group}, not {job}"
-                self._transfer(job, group, ev.Direction.OFFLOAD)
+                self._transfer(command, Direction.OFFLOAD)
             case do.Load(job=job, group=group):
                 assert group not in self.loaded, f"{job} is loaded on {group} over {self.loaded.get(group)}"
-                self._transfer(job, group, ev.Direction.LOAD)
-            case do.Prefetch(job=job, group=group):
-                self._transfer(job, group, ev.Direction.PREFETCH)
+                self._transfer(command, Direction.LOAD)
+            case do.Prefetch():
+                self._transfer(command, Direction.PREFETCH)
             case do.GrantLease():
                 self._grant(command)
             case do.Wake(at=at):
@@ -132,61 +204,62 @@ class World:
         if not self.jobs[spec.id].is_over:
             self.tell(ev.JobSubmitted(job=spec))
 
+    def _jittered(self, seconds: float) -> float:
+        jitter = self.history.jitter
+        return seconds * self._random.uniform(1 - jitter, 1 + jitter) if jitter else seconds
+
     def _generate(self, job: SimulatedJob) -> None:
-        trace = job.spec.trace
-        pause = 5.0 if trace is None else trace.period_s - trace.busy_s
-        self.at(self.now + pause, lambda: self._ask(job))
+        self.at(self.now + self._jittered(job.pause_s), lambda: self._ask(job))
 
     def _ask(self, job: SimulatedJob) -> None:
         if job.is_over or job.has_asked:
             return
-        job.has_asked = True
-        self.asked_at[job.spec.id] = self.now
-        seconds = self._operation_s(job)
-        self.tell(ev.PhaseAsked(job=job.spec.id, operations_s=(seconds,) * (OPERATIONS - job.num_operations_done)))
-
-    def _operation_s(self, job: SimulatedJob) -> float:
-        return (3.0 if job.spec.trace is None else job.spec.trace.busy_s) / OPERATIONS
+        job.has_asked, job.asked_at = True, self.now
+        operations_s = (job.segment.duration_s / OPERATIONS,) * (OPERATIONS - job.num_operations_done)
+        self.tell(ev.PhaseAsked(job=job.spec.id, operations_s=operations_s, slack_s=job.segment.slack_s))
 
     def _grant(self, command: do.GrantLease) -> None:
-        job = self.jobs[command.job]
+        job, group = self.jobs[command.job], command.group
         assert job.has_asked, f"{command.job} has a lease and did not ask"
         assert not job.is_over
-        assert job.group == command.group
-        assert command.group not in self.computing, f"two jobs compute on {command.group}"
-        assert self.loaded.get(command.group) == command.job, f"{command.job} computes and is not loaded"
+        assert job.group == group
+        assert group not in self.computing, f"two jobs compute on {group}"
+        assert self.loaded.get(group) == command.job, f"{command.job} computes and is not loaded"
         assert 1 <= command.num_operations <= OPERATIONS - job.num_operations_done
         if self.rules.grain is Grain.OPERATION:
             assert command.num_operations == 1
-        self.waited.append((command.job, self.now - self.asked_at[command.job]))
-        self.computing[command.group] = command.job
-        job.lease = command.lease
-        phase = (command.job, job.num_phases)
-        seconds = self._operation_s(job) * command.num_operations * (10 if phase in self.history.slow else 1)
-        self.at(self.now + seconds, lambda: self._ended(job, command, seconds))
+        has_moved = job.joined_at > job.asked_at
+        self.waited.append(Waited(job=command.job, seconds=self.now - job.asked_at, has_moved=has_moved))
+        self.computing[group] = command.job
+        job.lease, job.lease_since = command.lease, self.now
+        factor = 10 if (command.job, job.num_phases) in self.history.slow else 1
+        seconds = self._jittered(job.segment.duration_s / OPERATIONS * command.num_operations) * factor
+        self.longest_lease_s = max(self.longest_lease_s, seconds)
+        self._answer(
+            group,
+            f"job {command.job}: its operations on group {group}",
+            lambda: job.lease == command.lease,
+            seconds,
+            lambda: self._ended(job, command, seconds),
+        )
 
     def _ended(self, job: SimulatedJob, command: do.GrantLease, seconds: float) -> None:
         if job.lease != command.lease:
             return  # the lease was lost with its node
-        failed = (command.job, job.num_phases) in self.history.failing and job.num_operations_done == 0
+        failed = (command.job, job.num_phases) in self.history.failing and not job.has_failed
         self._stop_computing(job)
-        job.has_asked = False
-        job.num_operations_done += command.num_operations
-        is_complete = failed or job.num_operations_done == OPERATIONS
+        job.has_asked, job.has_failed = False, job.has_failed or failed
+        job.num_operations_done = 0 if failed else job.num_operations_done + command.num_operations
+        is_complete = job.num_operations_done == OPERATIONS
         if is_complete:
-            job.num_operations_done, job.num_phases = 0, job.num_phases + 1
+            job.num_operations_done, job.num_phases, job.has_failed = 0, job.num_phases + 1, False
+        next_in_s = None if is_complete or failed else 0.5
         self.tell(
-            ev.PhaseEnded(
-                job=command.job,
-                seconds=seconds,
-                failed=failed,
-                lease=command.lease,
-                next_in_s=None if is_complete else 0.5,
-            )
+            ev.PhaseEnded(job=command.job, seconds=seconds, failed=failed, lease=command.lease, next_in_s=next_in_s)
         )
-        if not is_complete:
+        if not is_complete:  # the rest of the phase, or the whole of it again
             self.at(self.now + 0.5, lambda: self._ask(job))
-        elif job.num_phases >= job.spec.steps:
+        elif job.is_complete:
             self._end(job, "finished")
         else:
             self._profile(job)
@@ -194,16 +267,15 @@ class World:
 
     def _profile(self, job: SimulatedJob) -> None:
         if job.spec.trace is None and job.num_phases == 2:
-            segments = (Segment(offset_s=5.0, duration_s=3.0),)
-            self.tell(ev.JobProfiled(job=job.spec.id, trace=DemandTrace(period_s=8.0, segments=segments)))
+            self.tell(ev.JobProfiled(job=job.spec.id, trace=UNKNOWN))
 
     def _end(self, job: SimulatedJob, reason: str) -> None:
         if job.is_over:
             return
         job.is_over = True
         self._stop_computing(job)
-        if job.group is not None and self.loaded.get(job.group) == job.spec.id:
-            del self.loaded[job.group]
+        if job.group is not None:
+            self._clear(job.group, job.spec.id)
         self.tell(ev.JobEnded(job=job.spec.id, reason=reason))
 
     def _stop_computing(self, job: SimulatedJob) -> None:
@@ -214,121 +286,81 @@ class World:
     def _moved(self, job: SimulatedJob, source: NodeGroupId, target: NodeGroupId) -> None:
         assert job.group == source
         assert self.computing.get(source) != job.spec.id, f"{job.spec.id} is moved while it computes"
-        if self.loaded.get(source) == job.spec.id:
-            del self.loaded[source]
-        job.group = target
+        self._clear(source, job.spec.id)
+        job.group, job.joined_at = target, self.now
 
     # Devices
 
-    def _transfer(self, job: JobId, group: NodeGroupId, direction: ev.Direction) -> None:
-        seconds = 1.0 if self.jobs[job].spec.state.total else 0.25
+    def _transfer(self, command: do.Offload | do.Load | do.Prefetch, direction: Direction) -> None:
+        job, group, key = command.job, command.group, (command.group, command.transfer)
+        num_bytes = self.jobs[job].spec.state.total
+        seconds = self.history.transfer_s * (1.0 if num_bytes else 0.25)
+        assert key not in self.moving
+        assert not any(self.group_of_node[node] == group for node in self.down)
+        self.moving[key] = moving = Moving(job=job, direction=direction, since=self.now)
+        report = ev.TransferMeasured(
+            job=job, group=group, transfer=command.transfer, direction=direction, num_bytes=num_bytes, seconds=seconds
+        )
 
         def done() -> None:
-            if direction is ev.Direction.OFFLOAD and self.loaded.get(group) == job:
-                del self.loaded[group]
-            is_there = self.is_up(group) and self.jobs[job].group == group and not self.jobs[job].is_over
-            if direction is ev.Direction.LOAD and is_there:
-                self.loaded[group] = job
-            num_bytes = self.jobs[job].spec.state.total
-            self.tell(
-                ev.TransferMeasured(job=job, group=group, direction=direction, num_bytes=num_bytes, seconds=seconds)
-            )
+            if self.moving.pop(key, None) is not None:
+                if direction is Direction.OFFLOAD:
+                    del self.loaded[group]
+                elif direction is Direction.LOAD:
+                    self._prefetches_are_over(group)
+                    self.loaded[group] = job
+            self.tell(report)  # also of a transfer that was given up: reports can be late
 
-        self.at(self.now + seconds, done)
+        is_in_progress = lambda: self.moving.get(key) is moving  # noqa: E731
+        self._answer(group, f": {direction} of {job} on group {group}", is_in_progress, seconds, done)
 
-    def is_up(self, group: NodeGroupId) -> bool:
-        return not self.scheduler.state.groups[group].lost
+    def _answer(
+        self,
+        group: NodeGroupId,
+        name: str,
+        is_in_progress: Callable[[], bool],
+        seconds: float,
+        answer: Callable[[], None],
+    ) -> None:
+        """Answer after some seconds; or never: then somebody who watches the waits restarts the group."""
+        if next(self._answers) not in self.history.silent:
+            self.at(self.now + seconds, answer)
+            return
 
-    def _lose(self, node: NodeId) -> None:
+        def watch() -> None:
+            if is_in_progress():
+                [wait] = [wait for wait in self.scheduler.waits(self.now) if name in wait.what]
+                assert wait.until < math.inf
+                self.at(wait.until, restart)
+
+        def restart() -> None:
+            if is_in_progress():
+                self._lose(next(node for node, where in self.group_of_node.items() if where == group), 1.0)
+
+        self.at(self.now, watch)
+
+    def _clear(self, group: NodeGroupId, job: JobId) -> None:
+        """Nothing of the job is left on the group."""
+        if self.loaded.get(group) == job:
+            del self.loaded[group]
+        self._give_up(lambda where, moving: (where, moving.job) == (group, job))
+
+    def _prefetches_are_over(self, group: NodeGroupId) -> None:
+        self._give_up(lambda where, moving: where == group and moving.direction is Direction.PREFETCH)
+
+    def _give_up(self, is_lost: Callable[[NodeGroupId, Moving], bool]) -> None:
+        self.moving = {key: moving for key, moving in self.moving.items() if not is_lost(key[0], moving)}
+
+    def _lose(self, node: NodeId, down_s: float) -> None:
         group = self.group_of_node[node]
+        self.down.add(node)
         self.loaded.pop(group, None)
+        self._give_up(lambda where, moving: where == group)
         if (job := self.computing.pop(group, None)) is not None:
             self.jobs[job].lease = None
         self.tell(ev.NodeLost(node=node))
+        self.at(self.now + down_s, lambda: self._return(node))
 
-
-# Strategies
-
-
-def traces() -> st.SearchStrategy[DemandTrace]:
-    def make(busy: int, pause: int, slack: int) -> DemandTrace:
-        segment = Segment(offset_s=float(pause), duration_s=float(busy), slack_s=float(slack))
-        return DemandTrace(period_s=float(busy + pause), segments=(segment,))
-
-    return st.builds(make, st.integers(1, 6), st.integers(1, 20), st.integers(0, 5))
-
-
-@st.composite
-def rules(draw: st.DrawFn) -> ClusterRules:
-    return ClusterRules(
-        policy=draw(st.sampled_from(Policy)),
-        ratio=draw(st.sampled_from(Ratio)),
-        grain=draw(st.sampled_from(Grain)),
-        order=draw(st.sampled_from(Order)),
-        horizon_slots=draw(st.sampled_from([40, 120])),
-        max_jobs_per_group=draw(st.integers(1, 4)),
-        max_duty=draw(st.sampled_from([0.5, 0.8, 1.0])),
-        max_wait_share=draw(st.sampled_from([0.1, 0.5])),
-        max_wait_s=draw(st.sampled_from([5.0, 60.0])),
-        hold_s=draw(st.sampled_from([0.0, 2.0])),
-        prefetch=draw(st.booleans()),
-        guard_s=1.0,
-        drift_cycles=draw(st.integers(1, 3)),
-        tenants=((TenantId("b"), 2.0),),
-        transfers=Transfers(bytes_per_s=100.0, fixed_s=0.25),
-    )
-
-
-@st.composite
-def histories(draw: st.DrawFn, *, has_faults: bool = True) -> History:
-    num_groups = draw(st.integers(1, 3))
-    groups = tuple(
-        NodeGroup(
-            id=NodeGroupId(f"g{number}"),
-            nodes=(NodeId(f"n{number}a"), NodeId(f"n{number}b")),
-            devices=draw(st.sampled_from([8, 8, 16])),
-            device_bytes=100,
-            host_bytes=draw(st.sampled_from([100, 200, 1000])),
-            disk_bytes=draw(st.sampled_from([0, 100])),
-        )
-        for number in range(num_groups)
-    )
-    names = [JobId(f"j{number}") for number in range(draw(st.integers(1, 6)))]
-    jobs = tuple((draw(st.sampled_from([0.0, 3.0, 17.0, 60.0])), draw(specs(name))) for name in names)
-    phases = st.frozensets(st.tuples(st.sampled_from(names), st.integers(0, 4)), max_size=2)
-    nodes = [node for group in groups for node in group.nodes]
-    some_lost = st.lists(
-        st.tuples(st.floats(1, 80), st.sampled_from(nodes), st.floats(1, 40)),
-        max_size=2,
-        unique_by=lambda each: each[1],
-    )
-    crashes = st.lists(st.tuples(st.floats(1, 80), st.sampled_from(names)), max_size=2)
-    return History(
-        started=ev.ClusterStarted(
-            rules=draw(rules()), groups=groups, rollout_devices=draw(st.sampled_from([4, 8, 100]))
-        ),
-        jobs=jobs,
-        lost=tuple(draw(some_lost)) if has_faults else (),
-        crashes=tuple(draw(crashes)) if has_faults else (),
-        slow=draw(phases) if has_faults else frozenset(),
-        failing=draw(phases) if has_faults else frozenset(),
-        doubled=draw(st.frozensets(st.integers(0, 100), max_size=8)) if has_faults else frozenset(),
-    )
-
-
-STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
-
-
-def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
-    return st.builds(
-        JobSpec,
-        id=st.just(name),
-        train_devices=st.sampled_from([8, 8, 8, 16]),
-        rollout_devices=st.sampled_from([0, 2, 4]),
-        steps=st.integers(1, 6),
-        trace=st.one_of(st.none(), traces(), traces()),
-        state=st.sampled_from(
-            [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
-        ),
-        tenant=st.sampled_from([TenantId("a"), TenantId("b")]),
-    )
+    def _return(self, node: NodeId) -> None:
+        self.down.discard(node)
+        self.tell(ev.NodeReturned(node=node))

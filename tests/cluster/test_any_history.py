@@ -1,40 +1,139 @@
-"""Random histories with faults. Each test is named after the property of the specification that it holds."""
+"""The properties of specification 4.6, over random histories with faults. Each test has the number of its property.
+
+     1  placement: formerly free windows, disjoint, free + reserved = horizon, exact release
+     2  the shift is the least one                           also planning/test_fitting.py, on random rings
+     3  pruning rejects no feasible placement                also planning/test_fitting.py, planning/test_ranking.py
+     4  one operation per group, of the resident job, in the job's order
+     5  no starvation; equal S: first come; equal W: smaller S; same job at ties
+                                                             also arbitration/test_properties.py, test_ratios.py
+     6  bytes of the state: not decided here. That the state of all jobs of a group fits is asserted after each event.
+     7  equal losses alone and shared: needs a real run
+     8  what jobs pay is what the cluster was busy or reserved
+     9  the duty cap is never exceeded by admission
+    10  a failed operation releases the group, the job's queue fails fast, the others proceed
+
+The faults are: lost nodes, crashed jobs, phases that fail or take ten times as long, leases and transfers that never
+answer, and reports that come twice or late. ``scheduler.check()`` runs after each event. ``make histories`` draws more.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from itertools import pairwise
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
-from cluster.random_cluster import History, World, histories
+from cluster.arbitration.group_histories import LOAD, OFFLOAD, A, computing
+from cluster.random_cluster import History, World
+from cluster.random_histories import equal_job_histories, histories
+from cluster.random_simulations import Simulation, occupied_s, simulations
+from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
+from tailrace.cluster import events as ev
 from tailrace.cluster import journal
+from tailrace.cluster.ids import JobId
 from tailrace.cluster.jobs import Stage
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.placement import slot_of
+from tailrace.cluster.planning.fitting import Footprint
+from tailrace.cluster.planning.ranking import best_place, has_room
+from tailrace.cluster.rules import ClusterRules, Grain, Policy, Ratio, Transfers
 
-NUM_HISTORIES = max(1, round(300 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
+NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
+SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
+"""Whether somebody wants to see a short history, or only whether there is one that fails."""
 many = settings(
-    max_examples=NUM_HISTORIES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=NUM_HISTORIES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink] if SHRINKS else [Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
 @many
 @given(histories())
-def test_4_one_job_computes_on_a_group_its_state_is_loaded_and_its_operations_come_in_order(history: History) -> None:
-    World(history).run()  # the world asserts it at every lease and transfer
+def test_1_segments_lie_in_free_windows_windows_stay_disjoint_and_release_restores_them(history: History) -> None:
+    world = World(history)
+    timetable = watched(world)  # compares after each reservation and each release
+    world.run(lambda world: timetable.check())
+    assert all(timetable.num_jobs(group.id) == 0 for group in history.started.groups)
+    assert all(timetable.busy(group.id).num_busy == 0 for group in history.started.groups)
 
 
 @many
 @given(histories())
-def test_1_segments_are_reserved_in_free_slots_and_released_exactly(history: History) -> None:
-    def look(world: World) -> None:
-        world.scheduler.state.timetable.check()
-
+def test_2_the_shift_of_every_placement_is_the_least_feasible_one(history: History) -> None:
     world = World(history)
+    timetable = watched(world)
+    world.run()
+    rules, num_slots = world.rules, world.rules.horizon_slots
+    planned = {
+        (each.at, each.reservation.job, each.reservation.group, each.reservation.placement.start): each
+        for each in reversed(timetable.made)
+    }
+    for entry in world.entries:
+        for command in entry.commands:
+            if isinstance(command, do.Place | do.Move):
+                group = command.group if isinstance(command, do.Place) else command.target
+                first = slot_of(entry.now, rules)
+                shift = round((entry.now + command.shift_s) / rules.slot_s) - first
+                found = planned.get((entry.now, command.job, group, (first + shift) % num_slots))
+                if found is None:
+                    assert command.shift_s == 0.0, "no slots are reserved"
+                else:
+                    footprint = found.reservation.placement.footprint
+                    assert shift == least_shift_by_trying(footprint, first, found.busy_before)
+
+
+@many
+@given(histories())
+def test_3_pruning_never_rejects_a_feasible_placement(history: History) -> None:
+    """Whoever waits or runs: whenever the plan has changed, a place for it is found exactly if there is one."""
+    world = World(history)
+    timetable = watched(world)
+    seen = [-1]
+
+    def look(world: World) -> None:
+        rules, state = world.rules, world.scheduler.state
+        version = len(timetable.made) + len(world.down) * 1000
+        if version == seen[0]:
+            return
+        seen[0] = version
+        first = slot_of(world.now, rules)
+        for trace in {
+            job.trace for job in state.jobs.values() if job.trace is not None and job.stage is not Stage.ENDED
+        }:
+            footprint = Footprint.of(trace, rules.slot_s, rules.horizon_slots)
+            if footprint is None:
+                continue
+            found = best_place(timetable, footprint, list(state.groups), first, rules)
+            feasible = {
+                group: shift
+                for group in state.groups
+                if has_room(timetable, group, footprint, rules)
+                and (shift := least_shift_by_trying(footprint, first, timetable.taken[group].keys())) is not None
+            }
+            assert (found is None) == (not feasible)
+            assert found is None or found.shift == feasible[found.group]
+
     world.run(look)
-    timetable = world.scheduler.state.timetable
-    assert all(timetable.num_jobs(group.id) == 0 for group in history.started.groups)
-    assert all(timetable.busy(group.id).num_busy == 0 for group in history.started.groups)
+
+
+@many
+@given(histories())
+def test_4_one_operation_per_group_the_resident_job_computes_and_its_operations_keep_their_order(
+    history: History,
+) -> None:
+    world = World(history)
+    world.run()  # the world asserts it at every lease and transfer
+    leases = [
+        command.lease for entry in world.entries for command in entry.commands if isinstance(command, do.GrantLease)
+    ]
+    assert leases == list(range(1, len(leases) + 1))
 
 
 @many
@@ -45,6 +144,95 @@ def test_5_no_starvation_every_job_comes_to_its_end(history: History) -> None:
     assert all(job.is_over for job in world.jobs.values()), world.scheduler.waits(world.now)
     assert all(job.stage is Stage.ENDED for job in world.scheduler.state.jobs.values())
     assert world.scheduler.waits(world.now) == []
+
+
+@many
+@given(histories(has_outages=False))
+def test_5_no_starvation_no_phase_waits_longer_than_the_stated_bound(history: History) -> None:
+    """The bound of ``arbitration/group_queue.py``, for jobs that stay on their group while they wait."""
+    world = World(history)
+    world.run()
+    switch_s = 2 * history.transfer_s
+    turn_s = max(switch_s + world.longest_lease_s, world.rules.hold_s)
+    bound_s = world.rules.max_wait_s + (len(history.jobs) - 1) * turn_s + switch_s
+    assert all(waited.has_moved or waited.seconds <= bound_s + 1e-6 for waited in world.waited)
+
+
+@many
+@given(equal_job_histories())
+def test_5_with_equal_service_time_the_first_come_is_first_served(history: History) -> None:
+    """Jobs are alike, so all that need a switch take equally long: none overtakes another."""
+    switch_s = history.transfer_s * 0.25
+
+    def look(world: World) -> None:
+        for command in world.entries[-1].commands:
+            if isinstance(command, do.Load):
+                chosen = world.jobs[command.job]
+                chosen_at = world.now - switch_s  # at the earliest: an offload may have come before
+                for other in world.jobs.values():
+                    if other.waits_on(command.group) and other.joined_at < chosen_at:
+                        assert chosen.asked_at <= other.asked_at, (command, other)
+
+    World(history).run(look)
+
+
+SECONDS = st.integers(1, 60).map(float)
+BY_WAITING = (Ratio.FIRST_COME, Ratio.RESPONSE)
+HOW_A_TURN_ENDS = st.sampled_from(["ended", "failed", "left", "lost"])
+
+
+@many
+@given(st.lists(SECONDS, min_size=2, max_size=5), SECONDS, HOW_A_TURN_ENDS, st.sampled_from(BY_WAITING))
+def test_5_with_equal_waiting_time_the_smaller_service_time_comes_first(
+    executions_s: list[float], switch_s: float, how: str, ratio: Ratio
+) -> None:
+    """Jobs ask at the same moment, while another computes until it ends, fails, leaves or its node is lost.
+
+    It does not hold for (W + E) / S: if nobody has waited for longer than a switch takes, the longest comes first.
+    """
+    history = computing(ClusterRules(ratio=ratio, prefetch=False, transfers=Transfers(fixed_s=switch_s)))
+    sizes = {JobId(f"j{number}"): seconds for number, seconds in enumerate(executions_s)}
+    for job, seconds in sizes.items():
+        history.ask(job, 1.0, (seconds,))
+    if how == "lost":
+        history.lose(5.0)
+        commands = history.restore(6.0)
+    elif how == "left":
+        commands = history.leave(A, 5.0)
+    else:
+        history.ended(A, 5.0, failed=how == "failed")
+        commands = history.moved(A, OFFLOAD, 6.0)
+    expected = min(sizes, key=lambda job: (sizes[job], job))
+    assert commands == [f"load {expected}"]
+    assert history.moved(expected, LOAD, 8.0) == [f"grant {expected} 1"]
+
+
+@many
+@given(st.lists(SECONDS, min_size=1, max_size=4), SECONDS, SECONDS, st.sampled_from(Ratio))
+def test_5_at_a_tie_the_job_that_is_resident_comes_first(
+    others_s: list[float], rest_s: float, switch_s: float, ratio: Ratio
+) -> None:
+    """All ask at the same moment, so nobody has waited."""
+    rules = ClusterRules(ratio=ratio, grain=Grain.OPERATION, prefetch=False, transfers=Transfers(fixed_s=switch_s))
+    history = computing(rules, A, (10.0, rest_s))
+    history.ended(A, 10.0, next_in_s=0.0)
+    for number, seconds in enumerate(others_s):
+        assert history.ask(JobId(f"0{number}"), 10.0, (seconds,)) == []
+    assert history.ask(A, 10.0, (rest_s,)) == ["grant a 1"]
+
+
+@many
+@given(simulations())
+def test_8_what_jobs_pay_is_what_the_cluster_was_busy_or_reserved(simulation: Simulation) -> None:
+    driver, entries = simulation.run()
+    occupied = occupied_s(entries, simulation)
+    for group in driver.world.groups.values():
+        meter = group.meter
+        assert sum(meter.billed_s.values()) == pytest.approx(meter.busy_s + meter.reserved_s, abs=1e-6)
+        assert meter.busy_s + meter.reserved_s == pytest.approx(occupied[group.id], abs=1e-6)
+        spans = sorted((span.start, span.end) for span in group.spans if span.kind != "prefetch")
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(spans))
+        assert meter.busy_s == pytest.approx(sum(end - start for start, end in spans), abs=1e-6)
 
 
 @many
@@ -65,10 +253,20 @@ def test_9_the_duty_cap_is_never_exceeded_by_admission(history: History) -> None
 
 @many
 @given(histories())
-def test_10_after_a_failure_or_a_crash_the_others_proceed(history: History) -> None:
+def test_10_a_failure_releases_the_group_the_jobs_queue_fails_fast_and_the_others_proceed(history: History) -> None:
     world = World(history)
-    world.run()
-    state = world.scheduler.state
+    state, ended = world.scheduler.state, set[JobId]()
+
+    def look(world: World) -> None:
+        entry = world.entries[-1]
+        if isinstance(entry.event, ev.PhaseEnded) and entry.event.failed:
+            assert state.jobs[entry.event.job].phase is None
+            assert all(group.queue.running != entry.event.job for group in state.groups.values())
+        if isinstance(entry.event, ev.JobEnded):
+            ended.add(entry.event.job)
+        assert not any(getattr(command, "job", None) in ended for command in entry.commands)
+
+    world.run(look)
     assert state.free_rollout_devices == state.num_rollout_devices
     assert all(group.queue.is_idle and not group.jobs for group in state.groups.values())
 
@@ -94,5 +292,21 @@ def test_at_any_moment_every_job_that_waits_is_named(history: History) -> None:
             waits_for_phase = job.phase is not None and job.phase.lease is None
             if job.stage is Stage.QUEUED or job.displaced is not None or waits_for_phase:
                 assert job.id in told, (job, told)
+
+    World(history).run(look)
+
+
+@many
+@given(histories())
+def test_every_lease_and_transfer_in_progress_is_named_with_its_start_and_a_limit(history: History) -> None:
+    """So one that never answers can be seen, and from when on it counts as lost."""
+
+    def look(world: World) -> None:
+        waits = world.scheduler.waits(world.now)
+        for name, since in world.under_way().items():
+            [wait] = [wait for wait in waits if name in wait.what]
+            assert wait.since == since
+            assert since < wait.until < math.inf
+        assert all(wait.since <= world.now and wait.limit_s >= 0 for wait in waits)
 
     World(history).run(look)

@@ -6,46 +6,13 @@ import math
 
 import pytest
 
+from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
-from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
-from tailrace.cluster.scheduler import Scheduler
-
-
-def trace(period_s: float, busy_s: float) -> DemandTrace:
-    return DemandTrace(period_s=period_s, segments=(Segment(offset_s=0.0, duration_s=busy_s),))
-
-
-def group(name: str, devices: int = 8, **memory: int) -> NodeGroup:
-    return NodeGroup(id=NodeGroupId(name), nodes=(NodeId(f"{name}-node"),), devices=devices, **memory)
-
-
-def cluster(*groups: NodeGroup, rollout_devices: int = 100, **rules: object) -> Scheduler:
-    started = ev.ClusterStarted(
-        rules=ClusterRules(horizon_slots=600, **rules),  # type: ignore[arg-type]
-        groups=groups or (group("g0"),),
-        rollout_devices=rollout_devices,
-    )
-    return Scheduler(started)
-
-
-def submit(scheduler: Scheduler, name: str, *, now: float = 0.0, train_devices: int = 8, **spec: object) -> bool:
-    """Whether the job is admitted at once."""
-    job = JobSpec(id=JobId(name), train_devices=train_devices, **spec)  # type: ignore[arg-type]
-    commands = scheduler.handle(ev.JobSubmitted(job=job), now=now)
-    scheduler.check()
-    return do.Admit(job=JobId(name)) in commands
-
-
-def end(scheduler: Scheduler, name: str, *, now: float) -> list[str]:
-    """The jobs that are admitted because this one ended."""
-    commands = scheduler.handle(ev.JobEnded(job=JobId(name)), now=now)
-    scheduler.check()
-    return [command.job for command in commands if isinstance(command, do.Admit)]
-
+from tailrace.cluster.ids import JobId, NodeId
+from tailrace.cluster.jobs import StateBytes
+from tailrace.cluster.rules import Policy
 
 LONG = 10**6
 
@@ -138,13 +105,19 @@ def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: f
         while not any(isinstance(command, do.GrantLease) for command in commands):
             load = next(command for command in commands if isinstance(command, do.Load))
             measured = ev.TransferMeasured(
-                job=load.job, group=load.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
+                job=load.job,
+                group=load.group,
+                transfer=load.transfer,
+                direction=ev.Direction.LOAD,
+                num_bytes=0,
+                seconds=0.0,
             )
             commands = scheduler.handle(measured, now=now)
         scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=seconds), now=now + 20)
         scheduler.check()
     job = scheduler.state.jobs[JobId("a")]
     assert (job.num_phases, job.phase) == (4, None)
+    assert job.trace == trace(100, 20)
 
 
 def test_a_trace_with_a_number_that_is_none_is_refused() -> None:
@@ -166,18 +139,6 @@ def test_a_job_that_drifted_and_stays_is_planned_where_its_phases_are() -> None:
     assert after.reservation is not None
     assert before.reservation.placement.start == 0
     assert after.reservation.placement.start % 60 == 25
-
-
-def run_phase(scheduler: Scheduler, name: str, *, now: float) -> None:
-    commands = scheduler.handle(ev.PhaseAsked(job=JobId(name), operations_s=(10.0,)), now=now)
-    for command in commands:
-        if isinstance(command, do.Load):
-            measured = ev.TransferMeasured(
-                job=command.job, group=command.group, direction=ev.Direction.LOAD, num_bytes=0, seconds=0.0
-            )
-            scheduler.handle(measured, now=now)
-    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=10.0), now=now + 10)
-    scheduler.check()
 
 
 def test_the_head_waits_for_room_not_for_an_empty_group() -> None:
@@ -204,3 +165,37 @@ def test_the_next_phase_is_expected_after_the_gap_between_its_segments() -> None
     run_phase(scheduler, "a", now=31.0)
     assert job.latest_start(41.0) == 31.0 + 70.0 + 1.0
     assert job.latest_start(200.0) == 201.0
+
+
+@pytest.mark.parametrize(("host_bytes", "expected_s"), [(None, 200.0), (100, 200.0), (99, 500.0)])
+def test_the_head_waits_until_there_is_room_for_its_state_too(host_bytes: int | None, expected_s: float) -> None:
+    memory = {} if host_bytes is None else {"host_bytes": host_bytes}
+    scheduler = cluster(group("g0", **memory), group("g1", **memory), policy=Policy.PACK)
+    assert submit(scheduler, "c", trace=trace(100, 50), steps=5, state=StateBytes(weights=60))
+    assert submit(scheduler, "b", trace=trace(100, 30), steps=2)
+    assert submit(scheduler, "a", trace=trace(100, 60), steps=10)
+    assert not submit(scheduler, "head", trace=trace(100, 30), steps=10, state=StateBytes(weights=40))
+    assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
+
+
+@pytest.mark.parametrize(("busy_s", "expected_s"), [(50, 400.0), (75, 600.0), (90, 600.0)])
+def test_the_head_waits_until_as_many_jobs_have_ended_as_are_in_its_way(busy_s: float, expected_s: float) -> None:
+    """Of three jobs with duties 0.3, 0.2 and 0.2; a duty of 0.9 needs a group of its own."""
+    scheduler = cluster(policy=Policy.PACK)
+    for name, busy, steps in (("a", 30, 2), ("b", 20, 4), ("c", 20, 6)):
+        assert submit(scheduler, name, trace=trace(100, busy), steps=steps)
+    assert not submit(scheduler, "head", trace=trace(100, busy_s), steps=10)
+    assert [wait.limit_s for wait in scheduler.waits(0.0)] == [expected_s]
+
+
+def test_a_job_that_lost_its_group_takes_over_the_claim_of_the_head_before_it() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD_BACKFILL)
+    assert submit(scheduler, "unknown", steps=5)
+    assert submit(scheduler, "other", trace=trace(100, 20), steps=LONG)
+    assert not submit(scheduler, "head", steps=5)
+    assert scheduler.state.claims == {"head": "g1"}
+    assert not submit(scheduler, "later", trace=trace(100, 20), steps=2 * LONG)
+    commands = scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=5.0)
+    scheduler.check()
+    assert commands == [], "nobody else joins the only group that is left"
+    assert scheduler.state.claims == {"unknown": "g1"}

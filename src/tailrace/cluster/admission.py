@@ -1,4 +1,5 @@
-"""Which jobs get a place now: first those whose node group was lost, then queued ones in order (``rules.Order``).
+"""Which jobs get a place now: first those whose node group was lost, then queued ones in order
+(``admission_order.py``).
 
 A job that finds no place becomes the *head* of all that train on groups of its size. It claims a group: the one that
 will be free for it first. Nobody joins that group while the claim lasts, unless it will have ended when the head
@@ -14,15 +15,15 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tailrace.cluster import admission_order, phases
 from tailrace.cluster import commands as do
-from tailrace.cluster import phases
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import Stage, StateBytes
 from tailrace.cluster.placement import Choice, choose
-from tailrace.cluster.rules import Order, Policy
+from tailrace.cluster.rules import Policy
 from tailrace.cluster.state import ClusterState
 
 Needs = tuple[int, StateBytes, DemandTrace | None]
@@ -46,7 +47,7 @@ def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
     """Give every job its place that can have one."""
     heads: dict[int, Head] = {}
     homeless: set[Needs] = set()
-    for job in [*displaced(state), *in_order(state, now)]:
+    for job in [*displaced(state), *admission_order.in_order(state, now)]:
         size = job.spec.train_devices
         if size in heads and state.rules.policy is not Policy.SPREAD_BACKFILL:
             continue  # it waits behind the head
@@ -62,19 +63,6 @@ def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
 
 def displaced(state: ClusterState) -> list[JobRecord]:
     return sorted((job for job in state.live() if job.displaced is not None), key=lambda job: job.number)
-
-
-def in_order(state: ClusterState, now: float) -> list[JobRecord]:
-    waiting = list(state.queue.values())
-    if state.rules.order is Order.FIRST_COME:
-        return waiting
-    return sorted(waiting, key=lambda job: (-_response_ratio(job, now), job.number))
-
-
-def _response_ratio(job: JobRecord, now: float) -> float:
-    """(W + S) / S with the job's whole duration as S. A job of unknown duration counts as one of an hour."""
-    service = 3600.0 if job.trace is None else job.spec.steps * job.trace.step_s
-    return 1.0 + (now - job.submitted_at) / service
 
 
 def _needs(job: JobRecord) -> Needs:
@@ -128,6 +116,7 @@ def _settle(
     state.free_rollout_devices -= job.spec.rollout_devices
     job.stage = Stage.PROFILING if job.trace is None else Stage.RUNNING
     job.admitted_at = now
+    admission_order.charge(state, job)
     state.running[job.id] = job
     yield do.Place(job=job.id, group=choice.group, shift_s=choice.shift_s, is_dedicated=choice.is_dedicated)
     yield do.Admit(job=job.id)
@@ -155,11 +144,10 @@ def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
 def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
     """The group that the job claims, and when it will have room."""
     kept = state.claims.get(job.id)
-    taken = {group for name, group in state.claims.items() if name != job.id}
     times = [
         (group.id != kept, _free_at(state, group, job, now), group.id)
         for group in state.groups.values()
-        if group.facts.devices == job.spec.train_devices and group.is_usable and group.id not in taken
+        if group.facts.devices == job.spec.train_devices and group.is_usable
     ]
     _, at, found = min(times, default=(True, math.inf, None))
     return found, at

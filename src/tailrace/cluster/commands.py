@@ -45,6 +45,8 @@ class Offload(Command):
 
     job: JobId
     group: NodeGroupId
+    transfer: int
+    """Number of the transfer, counted over all transfers of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Load(Command):
 
     job: JobId
     group: NodeGroupId
+    transfer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Prefetch(Command):
 
     job: JobId
     group: NodeGroupId
+    transfer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,8 @@ class TransferMeasured(Event):
 
     job: JobId
     group: NodeGroupId
+    transfer: int
+    """Number of the transfer, from its command. A report about an earlier transfer is ignored."""
     direction: Direction
     num_bytes: int
     seconds: float

@@ -54,6 +54,8 @@ class JobRecord:
     seat: Seat | None = None
     """None while it is queued, and after its node group was lost."""
     admitted_at: float | None = None
+    charged_device_s: float = 0.0
+    """Device-seconds that its tenant was charged for when it was admitted."""
     displaced: Displaced | None = None
     """Where it was when its node group was lost, until it has another one."""
     phase: PhaseInProgress | None = None

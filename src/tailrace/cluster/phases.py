@@ -94,8 +94,7 @@ def transferred(state: ClusterState, event: ev.TransferMeasured, now: float) -> 
         state.num_ignored += 1
         return
     group.queue.expect(_latest_starts(group, now))
-    found = group.queue.transferred(event.job, event.direction, event.num_bytes, event.seconds, now)
-    yield from noted(state, found, now)
+    yield from noted(state, group.queue.transferred(event, now), now)
 
 
 def tick(state: ClusterState, now: float) -> Iterator[do.Command]:

@@ -65,7 +65,7 @@ def job_profiled(state: ClusterState, event: ev.JobProfiled, now: float) -> Iter
     state.is_changed = True
     if job.stage is Stage.PROFILING:
         job.stage = Stage.RUNNING
-    if job.is_live and state.rules.policy is not Policy.ISOLATED:
+    if job.is_live:
         state.to_refit.add(job.id)
     yield from ()
 

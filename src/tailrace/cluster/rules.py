@@ -45,6 +45,7 @@ class Order(StrEnum):
 
     FIRST_COME = "fcfs"
     RESPONSE = "hrrs"
+    """Fair queueing picks the tenant; inside a tenant the highest (W + S) / S, where S is the job's whole duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tailrace.cluster import admission_order, phases, rearranging
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster import phases, rearranging
 from tailrace.cluster.admission import admit
 from tailrace.cluster.group_record import fits
 from tailrace.cluster.invariants import check
@@ -72,7 +72,7 @@ def _job_submitted(state: ClusterState, event: ev.JobSubmitted, now: float) -> I
         state.end(job, reason)
         yield do.Refuse(job=spec.id, reason=reason)
     else:
-        state.queue[spec.id] = job
+        admission_order.enter(state, job)
         state.is_changed = True
 
 
@@ -95,6 +95,7 @@ def _job_ended(state: ClusterState, event: ev.JobEnded, now: float) -> Iterator[
     if job is None or not (job.is_live or job.id in state.queue):
         state.num_ignored += 1
         return
+    admission_order.settle(state, job, now)
     group = state.unseat(job)
     state.end(job, event.reason)
     if group is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
@@ -23,6 +24,8 @@ class ClusterState:
     free_rollout_devices: int
     num_rollout_devices: int
     group_of_node: dict[NodeId, NodeGroupId]
+    shares: FairShare
+    """Which tenant's job is admitted next (``admission_order.py``)."""
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     running: dict[JobId, JobRecord] = field(default_factory=dict)
     """Admitted jobs that have not ended."""
@@ -51,6 +54,7 @@ class ClusterState:
             free_rollout_devices=rollout_devices,
             num_rollout_devices=rollout_devices,
             group_of_node={node: group.id for group in groups for node in group.nodes},
+            shares=FairShare(dict(rules.tenants)),
         )
 
     def live(self) -> Iterator[JobRecord]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from tailrace.cluster.admission import Head, displaced, head_of, in_order
+from tailrace.cluster.admission import Head, displaced, head_of
+from tailrace.cluster.admission_order import in_order
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.state import ClusterState
 from tailrace.core.run.waits import Wait

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tailrace.cluster import commands as do
 from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.arbitration.requests import Request
-from tailrace.cluster.events import Direction
+from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.rules import ClusterRules
 
@@ -87,35 +87,41 @@ class ClosedLoop:
             match command:
                 case do.GrantLease(job=job, num_operations=num_operations):
                     self._compute(self.jobs[job], num_operations)
-                case do.Offload(job=job):
+                case do.Offload(job=job, transfer=transfer):
                     assert self.on_devices == job
                     assert self.computing is None
-                    self._move(job, Direction.OFFLOAD, self.jobs[job].offload_s)
-                case do.Load(job=job):
+                    self._move(job, transfer, Direction.OFFLOAD, self.jobs[job].offload_s)
+                case do.Load(job=job, transfer=transfer):
                     assert self.on_devices is None
                     assert self.computing is None
                     self.num_switches += 1
                     hidden_s = self.now - self.prefetched.get(job, self.now)
                     self.prefetched = {}
-                    self._move(job, Direction.LOAD, max(0.0, self.jobs[job].load_s - hidden_s))
-                case do.Prefetch(job=job):
+                    self._move(job, transfer, Direction.LOAD, max(0.0, self.jobs[job].load_s - hidden_s))
+                case do.Prefetch(job=job, transfer=transfer):
                     assert self.computing not in (None, job)
-                    self._prefetch(job)
+                    self._prefetch(job, transfer)
 
-    def _move(self, job: JobId, direction: Direction, seconds: float) -> None:
+    def _move(self, job: JobId, transfer: int, direction: Direction, seconds: float) -> None:
         def moved() -> list[do.Command]:
             self.on_devices = job if direction is Direction.LOAD else None
-            return self.queue.transferred(job, direction, 10**9, seconds, self.now)
+            return self._moved(job, transfer, direction, seconds)
 
         self.after(seconds, moved)
 
-    def _prefetch(self, job: JobId) -> None:
+    def _moved(self, job: JobId, transfer: int, direction: Direction, seconds: float) -> list[do.Command]:
+        report = TransferMeasured(
+            job=job, group=G0, transfer=transfer, direction=direction, num_bytes=10**9, seconds=seconds
+        )
+        return self.queue.transferred(report, self.now)
+
+    def _prefetch(self, job: JobId, transfer: int) -> None:
         self.prefetched = {job: self.now}
         seconds = self.jobs[job].load_s
 
         def prefetched() -> list[do.Command]:
             is_still_near = self.prefetched.get(job) == self.now - seconds
-            return self.queue.transferred(job, Direction.PREFETCH, 10**9, seconds, self.now) if is_still_near else []
+            return self._moved(job, transfer, Direction.PREFETCH, seconds) if is_still_near else []
 
         self.after(seconds, prefetched)
 

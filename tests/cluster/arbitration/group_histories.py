@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.cluster import commands as do
 from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.arbitration.requests import Request
-from tailrace.cluster.events import Direction
+from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.rules import ClusterRules, Transfers
 
@@ -20,6 +20,8 @@ class History:
 
     def __init__(self, rules: ClusterRules) -> None:
         self.queue = GroupQueue(G0, rules)
+        self.transfers: dict[tuple[JobId, Direction], int] = {}
+        """Number of the newest transfer of each kind."""
 
     def ask(
         self,
@@ -38,8 +40,13 @@ class History:
     ) -> list[str]:
         return self._told(self.queue.ended(job, seconds, failed, next_in_s, now))
 
-    def moved(self, job: JobId, direction: Direction, now: float, *, seconds: float = 5.0) -> list[str]:
-        return self._told(self.queue.transferred(job, direction, 0, seconds, now))
+    def moved(
+        self, job: JobId, direction: Direction, now: float, *, seconds: float = 5.0, transfer: int | None = None
+    ) -> list[str]:
+        """``transfer``: None: the newest one of this job in this direction."""
+        number = self.transfers.get((job, direction), 0) if transfer is None else transfer
+        report = TransferMeasured(job=job, group=G0, transfer=number, direction=direction, num_bytes=0, seconds=seconds)
+        return self._told(self.queue.transferred(report, now))
 
     def leave(self, job: JobId, now: float) -> list[str]:
         return self._told(self.queue.leave(job, now))
@@ -58,6 +65,9 @@ class History:
 
     def _told(self, commands: list[do.Command]) -> list[str]:
         self.queue.check()
+        for command in commands:
+            if isinstance(command, do.Offload | do.Load | do.Prefetch):
+                self.transfers[command.job, Direction(type(command).__name__.lower())] = command.transfer
         return [_short(command) for command in commands]
 
 

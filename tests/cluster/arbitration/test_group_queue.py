@@ -237,6 +237,14 @@ def test_every_wait_has_a_name_a_start_and_a_limit() -> None:
     assert "job c: its turn on group g0; b is moved in" in history.waits(22.0)
 
 
+def test_a_lease_that_never_ends_is_a_wait_that_passes_its_limit_and_the_job_can_be_ended() -> None:
+    history = computing(PLAIN, A, (20.0,))
+    history.ask(B, 1.0)
+    [wait] = [wait for wait in history.queue.waits(1e6) if "operations" in wait.what]
+    assert (wait.what, wait.since, wait.until) == ("job a: its operations on group g0", 0.0, 200.0)
+    assert history.leave(A, 1e6) == ["load b"]
+
+
 def test_a_lost_transfer_is_a_wait_that_passes_its_limit_and_a_restart_of_the_group_ends_it() -> None:
     history = computing(PLAIN)
     history.ask(B, 1.0)

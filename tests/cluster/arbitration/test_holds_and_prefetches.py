@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, PREFETCH, SETUP, A, B, C, History, computing
 from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import ClusterRules, Grain
+from tailrace.cluster.rules import ClusterRules, Grain, Transfers
 
 HOLD = ClusterRules(transfers=SETUP, prefetch=False, grain=Grain.OPERATION, hold_s=60.0)
 AHEAD = ClusterRules(transfers=SETUP)
@@ -169,3 +169,20 @@ def test_a_prefetch_in_progress_counts_for_the_time_that_it_has_taken() -> None:
     history.moved(A, OFFLOAD, 10.0)
     history.moved(B, LOAD, 11.0, seconds=1.0)
     assert history.queue.costs.load_s(B, StateBytes()) == 5.0, "4 s of the prefetch and 1 s of the load"
+
+
+def test_a_prefetch_that_never_ends_is_a_named_wait_until_its_job_is_loaded() -> None:
+    rules = ClusterRules(transfers=Transfers(fixed_s=7.0))
+    history = computing(rules)
+    history.ask(B, 1.0)
+    name = "job b: prefetch of b on group g0"
+    assert history.waits(100.0)[name] == (1.0, 70.0)
+    history.ended(A, 100.0)
+    history.moved(A, OFFLOAD, 107.0)
+    assert name in history.waits(108.0)
+    history.moved(B, LOAD, 114.0)
+    assert list(history.waits(115.0)) == ["job b: its operations on group g0"]
+    done = computing(rules)
+    done.ask(B, 1.0)
+    done.moved(B, PREFETCH, 3.0)
+    assert name not in done.waits(4.0)

@@ -92,3 +92,10 @@ def test_a_wait_within_the_slack_makes_nothing_slower() -> None:
     without, within = (forecast([trace(10.0, 3.0, slack), trace(10.0, 3.0, slack)], [0.0, 1.0]) for slack in (0.0, 2.5))
     assert max(within.slowdowns) == 1.0
     assert max(without.slowdowns) > 1.0
+
+
+def test_short_periods_are_planned_in_hundredths() -> None:
+    """In slots of a second, phases of 0.3 s would take a whole second each."""
+    plan = plan_sharing([job("a", 2.0, 0.3), job("b", 2.0, 0.3)], rules(Policy.SPREAD, guard_s=0.0, bucket_s=0.0))
+    [group] = plan.groups
+    assert [placed.shift_s for placed in group.jobs] == pytest.approx([0.0, 0.3])

@@ -5,6 +5,8 @@ It follows the same events and commands as the real one, so that the simulated w
 
 from __future__ import annotations
 
+from itertools import count
+
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
@@ -23,6 +25,7 @@ class FirstCome:
         self._asked: dict[JobId, ev.PhaseAsked] = {}
         self._queue: list[JobSpec] = []
         self._displaced: list[tuple[JobId, NodeGroupId]] = []
+        self._transfers = count(1)
 
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
         match event:
@@ -97,8 +100,9 @@ class FirstCome:
             if (resident := self._resident.get(group)) == job:
                 commands.append(self._grant(group, job))
             else:
-                commands += [do.Offload(job=resident, group=group)] if resident is not None else []
-                commands.append(do.Load(job=job, group=group))
+                if resident is not None:
+                    commands.append(do.Offload(job=resident, group=group, transfer=next(self._transfers)))
+                commands.append(do.Load(job=job, group=group, transfer=next(self._transfers)))
         return commands
 
     def _grant(self, group: NodeGroupId, job: JobId) -> do.Command:

@@ -136,9 +136,9 @@ def crash(at: float, job: int = 0) -> dict[str, Any]:
     return {"kind": "crash", "at": at, "job": job}
 
 
-@pytest.mark.parametrize("at", [30.0, 61.0, 80.0])
+@pytest.mark.parametrize("at", [30.0, 61.0, 80.0, 103.0])
 def test_a_job_that_crashes_leaves_its_group_to_the_others(at: float) -> None:
-    """While it generates, while its state is loaded, while it computes."""
+    """While it generates, while its state is loaded, while it computes, and when it has just computed."""
     scenario = small(faults=(crash(at),), jobs={"count": 2, "min_steps": 1, "max_steps": 1})
     result, heard = run(scenario, jobs_per_group=2)
     first, second = result.jobs
@@ -148,6 +148,12 @@ def test_a_job_that_crashes_leaves_its_group_to_the_others(at: float) -> None:
     assert not result.is_complete
     figures = result.figures
     assert figures.billed_device_hours == pytest.approx(figures.busy_device_hours + figures.reserved_device_hours)
+
+
+def test_a_job_cannot_crash_before_it_is_submitted() -> None:
+    late = {"count": 2, "min_steps": 1, "max_steps": 1, "arrivals": "poisson", "rate_per_hour": 1}
+    result, _ = run(small(faults=(crash(0.0, job=1),), jobs=late))
+    assert [job.reason for job in result.jobs] == ["finished", "finished"]
 
 
 def test_a_phase_can_take_ten_times_as_long() -> None:
@@ -171,7 +177,7 @@ class Careless(FirstCome):
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
         if isinstance(event, ev.PhaseAsked):
             group = self._group_of(event.job)
-            load: list[do.Command] = [do.Load(job=event.job, group=group)]
+            load: list[do.Command] = [do.Load(job=event.job, group=group, transfer=1)]
             return [*load, do.GrantLease(job=event.job, group=group, num_operations=1)]
         return super().handle(event, now=now)
 

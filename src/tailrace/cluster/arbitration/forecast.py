@@ -24,6 +24,10 @@ class Forecast:
         """Job whose state has been brought near to the devices, or is on its way."""
         return None if self._prefetched is None else self._prefetched.job
 
+    @property
+    def prefetch_in_progress(self) -> Prefetched | None:
+        return self._prefetched if self._prefetched is not None and self._prefetched.seconds is None else None
+
     def prefetched_s(self, owner: JobState, now: float) -> float:
         """Return the seconds of the job's load that have been done in advance. At most all of them: a prefetch may be
         slower than a load, or lost."""
@@ -52,13 +56,16 @@ class Forecast:
         """The operations that were granted to the request took ``seconds``."""
         self._durations.observe(request, seconds)
 
-    def prefetch_began(self, job: JobId, now: float) -> None:
-        self._prefetched = Prefetched(job=job, since=now)
+    def prefetch_began(self, owner: JobState, transfer: int, now: float) -> None:
+        expected_s = self.costs.load_s(owner.job, owner.state)
+        self._prefetched = Prefetched(job=owner.job, transfer=transfer, since=now, expected_s=expected_s)
 
-    def prefetch_ended(self, job: JobId, seconds: float) -> bool:
+    def prefetch_ended(self, job: JobId, transfer: int, seconds: float) -> bool:
         """Return whether this prefetch was expected to end."""
         prefetched = self._prefetched
-        if prefetched is None or prefetched.job != job or prefetched.seconds is not None or not seconds >= 0:
+        if prefetched is None or (prefetched.job, prefetched.transfer) != (job, transfer):
+            return False
+        if prefetched.seconds is not None or not seconds >= 0:
             return False
         self._prefetched = replace(prefetched, seconds=seconds)
         return True

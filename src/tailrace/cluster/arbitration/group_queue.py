@@ -10,6 +10,7 @@ Promises:
 * At most one job has a lease, and its state is then on the devices.
 * A job has at most one request. Its requests are granted in the order in which it makes them.
 * A failed operation, a job that leaves and a lost node end the turn; the others go on.
+* A transfer has a number. A report about a transfer that was given up does not end a later one.
 * A report that fits nothing is counted in ``num_ignored`` and changes nothing.
 * No request starves. Let k jobs use the group, let no turn and no hold take longer than L, and no switch longer than
   C. As long as no node is lost, a request gets its lease after at most
@@ -31,13 +32,13 @@ from dataclasses import replace
 from tailrace.cluster.arbitration.choice import choose, is_overdue
 from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.forecast import Forecast
-from tailrace.cluster.arbitration.named_waits import request_waits, turn_wait
+from tailrace.cluster.arbitration.named_waits import prefetch_wait, request_waits, turn_wait
 from tailrace.cluster.arbitration.ratios import Candidate
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
 from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
 from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
-from tailrace.cluster.events import Direction
+from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.rules import ClusterRules, Grain
 from tailrace.core.run.waits import Wait
@@ -53,6 +54,7 @@ class GroupQueue:
         self._resident: JobState | None = None
         self._turn: Turn | None = None
         self._is_up = True
+        self._num_transfers = 0
         self.num_ignored = 0
         """Number of reports that were repeated, late or impossible, and therefore ignored."""
 
@@ -83,12 +85,13 @@ class GroupQueue:
         return self._turn.until if isinstance(self._turn, Held) else None
 
     def waits(self, now: float) -> list[Wait]:
-        """Return what each job that wants the group waits for."""
+        """Return what each job that wants the group waits for, and what the group itself waits for."""
         of_requests = request_waits(
             self._candidates(now), self._turn, self._group, max_wait_s=self._rules.max_wait_s, is_up=self._is_up
         )
         of_turn = turn_wait(self._turn, self._group)
-        return of_requests if of_turn is None else [of_turn, *of_requests]
+        of_prefetch = prefetch_wait(self._forecast.prefetch_in_progress, self._group)
+        return [wait for wait in (of_turn, *of_requests, of_prefetch) if wait is not None]
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -130,18 +133,20 @@ class GroupQueue:
             return self._advance(now)
         return [Hold(job=job, group=self._group, until=held.until)]
 
-    def transferred(
-        self, job: JobId, direction: Direction, num_bytes: int, seconds: float, now: float
-    ) -> list[Command]:
+    def transferred(self, report: TransferMeasured, now: float) -> list[Command]:
+        job, direction, seconds = report.job, report.direction, report.seconds
         if direction is Direction.PREFETCH:
-            return [] if self._forecast.prefetch_ended(job, seconds) else self._ignore()
+            is_expected = self._forecast.prefetch_ended(job, report.transfer, seconds)
+            return [] if is_expected else self._ignore()
         switch = self._turn
-        if not isinstance(switch, Switch) or (switch.moving, switch.direction) != (job, direction):
+        if not isinstance(switch, Switch):
             return self._ignore()
-        self.costs.measured(job, direction, num_bytes=num_bytes, seconds=seconds, prefetched_s=switch.prefetched_s)
-        if direction is Direction.OFFLOAD:
-            return self._offloaded(switch, now)
-        return self._loaded(switch, now)
+        if (switch.transfer, switch.moving, switch.direction) != (report.transfer, job, direction):
+            return self._ignore()
+        self.costs.measured(
+            job, direction, num_bytes=report.num_bytes, seconds=seconds, prefetched_s=switch.prefetched_s
+        )
+        return self._offloaded(switch, now) if direction is Direction.OFFLOAD else self._loaded(switch, now)
 
     def leave(self, job: JobId, now: float) -> list[Command]:
         """The job has ended or belongs to another group now; nothing of it is left on the devices."""
@@ -199,30 +204,37 @@ class GroupQueue:
             return self._grant(request, now, began_at=now, expected_s=chosen.total_s)
         if self._resident is None:
             return self._load(request, now, began_at=now, expected_s=chosen.total_s)
-        resident = self._resident
+        resident, transfer = self._resident, self._next_transfer()
         self._turn = Switch(
             request=request,
             began_at=now,
             expected_s=chosen.total_s,
             direction=Direction.OFFLOAD,
             moving=resident.job,
+            transfer=transfer,
             moving_since=now,
             moving_s=self.costs.offload_s(resident.job, resident.state),
         )
-        return [Offload(job=resident.job, group=self._group)]
+        return [Offload(job=resident.job, group=self._group, transfer=transfer)]
 
     def _load(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+        transfer = self._next_transfer()
         self._turn = Switch(
             request=request,
             began_at=began_at,
             expected_s=expected_s,
             direction=Direction.LOAD,
             moving=request.job,
+            transfer=transfer,
             moving_since=now,
             moving_s=self.costs.load_s(request.job, request.state),
             prefetched_s=self._forecast.prefetched_s(request.owner, now),
         )
-        return [Load(job=request.job, group=self._group)]
+        return [Load(job=request.job, group=self._group, transfer=transfer)]
+
+    def _next_transfer(self) -> int:
+        self._num_transfers += 1
+        return self._num_transfers
 
     def _grant(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
         grain = self._rules.grain
@@ -293,8 +305,9 @@ class GroupQueue:
         if chosen is None or self._forecast.prefetched_job == chosen.request.job:
             return []
         self._turn = replace(lease, has_prefetched=True)
-        self._forecast.prefetch_began(chosen.request.job, now)
-        return [Prefetch(job=chosen.request.job, group=self._group)]
+        transfer = self._next_transfer()
+        self._forecast.prefetch_began(chosen.request.owner, transfer, now)
+        return [Prefetch(job=chosen.request.job, group=self._group, transfer=transfer)]
 
     # The choice
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from tailrace.cluster.arbitration.ratios import Candidate
-from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
+from tailrace.cluster.arbitration.turns import Held, Lease, Prefetched, Switch, Turn
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.core.run.waits import Wait
@@ -31,6 +31,14 @@ def turn_wait(turn: Turn | None, group: NodeGroupId) -> Wait | None:
             return None
         case _:
             assert_never(turn)
+
+
+def prefetch_wait(prefetched: Prefetched | None, group: NodeGroupId) -> Wait | None:
+    """Return the wait for a prefetch in progress. Nobody is kept by it, but one that never ends should be seen."""
+    if prefetched is None:
+        return None
+    what = f"job {prefetched.job}: prefetch of {prefetched.job} on group {group}"
+    return Wait(what=what, since=prefetched.since, limit_s=_limit_s(prefetched.expected_s))
 
 
 def request_waits(

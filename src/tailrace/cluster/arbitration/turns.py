@@ -22,6 +22,8 @@ class Switch:
     """The transfer in progress..."""
     moving: JobId
     """...and whose state it moves."""
+    transfer: int
+    """Number of the transfer in progress. Reports about others, which were given up, do not end it."""
     moving_since: float
     moving_s: float
     """Expected seconds of the transfer."""
@@ -64,7 +66,9 @@ class Prefetched:
     """A job's state that has been brought near to the devices, or is on its way."""
 
     job: JobId
+    transfer: int
     since: float
+    expected_s: float
     seconds: float | None = None
     """How long it took; None: still in progress."""
 

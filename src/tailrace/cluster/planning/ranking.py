@@ -48,7 +48,7 @@ class SearchCounts:
     same_as_other: int = 0
     """Empty like another group with a lower id."""
     no_capacity: int = 0
-    """The capacity profile shows that no group has room at a shift that is worth it."""
+    """The capacity profile shows that no group has room at any shift."""
     no_fit: int = 0
     """The search for a shift gave up, because there is none or a better group is known."""
     compared: int = 0
@@ -133,9 +133,6 @@ class _Search:
 
     def try_group(self, group: NodeGroupId, bound: int, counts: SearchCounts) -> None:
         """Look for the group's least shift. Give up where even without interference it would not be the best."""
-        if bound > self._last_worth:
-            counts.no_capacity += 1
-            return
         busy = self._timetable.busy(group)
         shift = least_shift(busy, self._footprint, self._start, at_least=bound, at_most=self._last_worth)
         if shift is None:

@@ -18,7 +18,7 @@ class NodeFails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCrashes:
-    """The job fails for good."""
+    """The job fails for good. Nothing happens if it has not been submitted yet, or is over."""
 
     at: float
     job: JobId

@@ -41,6 +41,7 @@ class _Lease:
 class _Transfer:
     job: JobId
     direction: Direction
+    number: int
     start: float | None = None
     shift: Shift = Shift()
 
@@ -108,13 +109,13 @@ class SimGroup:
         current = self._lease = _Lease(job, self._agenda.now)
         self._agenda.after(seconds, lambda: self._end_lease(current, seconds))
 
-    def move_state(self, job: JobId, direction: Direction) -> None:
+    def move_state(self, job: JobId, direction: Direction, number: int) -> None:
         if direction is Direction.OFFLOAD and self._lease is not None and self._lease.job.id == job:
             raise SchedulerError(f"{self.id}: the state of {job} shall be offloaded while it computes")
         if job not in self.meter.jobs:
             raise SchedulerError(f"{self.id}: {direction} of {job}, which does not belong to the group")
         self._settle()
-        self._transfers.append(_Transfer(job, direction))
+        self._transfers.append(_Transfer(job, direction, number))
         if len(self._transfers) == 1:
             self._begin_transfer()
 
@@ -159,7 +160,7 @@ class SimGroup:
             raise SchedulerError(f"{self.id}: a lease for {job.id}, whose state is not on the devices")
 
     def _end_lease(self, lease: _Lease, seconds: float) -> None:
-        if self._lease is not lease:  # lost or crashed before
+        if self._lease is not lease or lease.job.is_over:  # lost, or crashed before or in this moment
             return
         self._settle()
         self._close_lease()
@@ -192,6 +193,7 @@ class SimGroup:
         measured = TransferMeasured(
             job=transfer.job,
             group=self.id,
+            transfer=transfer.number,
             direction=transfer.direction,
             num_bytes=transfer.shift.num_bytes,
             seconds=transfer.shift.seconds(self._bandwidths),

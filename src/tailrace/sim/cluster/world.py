@@ -67,8 +67,8 @@ class World:
             case do.Refuse(job=job, reason=reason):
                 self.jobs[job].refuse(reason)
                 self._num_unfinished -= 1
-            case do.Offload(job=job, group=group) | do.Load(job=job, group=group) | do.Prefetch(job=job, group=group):
-                self.groups[group].move_state(job, _DIRECTIONS[type(command)])
+            case do.Offload() | do.Load() | do.Prefetch():
+                self.groups[command.group].move_state(command.job, _DIRECTIONS[type(command)], command.transfer)
             case do.GrantLease(job=job, group=group, num_operations=num_operations, lease=lease):
                 self.groups[group].grant(self.jobs[job], num_operations, lease)
             case do.Hold(job=job, group=group, until=until):
@@ -126,15 +126,16 @@ class World:
     def _strike(self, fault: Fault) -> None:
         match fault:
             case JobCrashes(job=name):
-                if not self.jobs[name].is_over:
-                    self.jobs[name].end("crashed")
+                job = self.jobs[name]
+                if not job.is_over and job.plan.submitted <= self._agenda.now:
+                    job.end("crashed")
             case PhaseSlows(job=name, factor=factor):
                 self.jobs[name].slow_down(factor)
             case NodeFails(node=node, down_s=down_s):
                 group = next(group for group in self.groups.values() if node in group.facts.nodes)
-                for job in group.lose(node):
-                    group.leave(job)
-                    self._group_of.pop(job)
+                for lost in group.lose(node):
+                    group.leave(lost)
+                    self._group_of.pop(lost)
                 self._deliver(ev.NodeLost(node=node))
                 self._agenda.after(down_s, lambda: self._restore(group, fault))
 

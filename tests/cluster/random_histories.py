@@ -1,0 +1,135 @@
+"""Strategies that draw histories of a cluster: rules, node groups, jobs alone and in streams, and faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from cluster.random_cluster import History
+from tailrace.cluster import events as ev
+from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
+from tailrace.cluster.jobs import JobSpec, StateBytes
+from tailrace.cluster.rules import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
+
+STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
+TENANTS = [TenantId("a"), TenantId("b")]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> DemandTrace:
+    """A period of one to three segments."""
+    segments, at = [], 0.0
+    for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
+        offset_s = at + draw(st.integers(1, 12))
+        duration_s, slack_s = draw(st.integers(1, 6)), draw(st.integers(0, 5))
+        segments.append(Segment(offset_s=offset_s, duration_s=float(duration_s), slack_s=float(slack_s)))
+        at = segments[-1].end_s
+    period_s = at + draw(st.integers(0, 6))
+    return DemandTrace(period_s=period_s, segments=tuple(segments), steps=draw(st.sampled_from([1, len(segments)])))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> ClusterRules:
+    return ClusterRules(
+        policy=draw(st.sampled_from(Policy)),
+        ratio=draw(st.sampled_from(Ratio)),
+        grain=draw(st.sampled_from(Grain)),
+        order=draw(st.sampled_from(Order)),
+        horizon_slots=draw(st.sampled_from([40, 120])),
+        max_jobs_per_group=draw(st.integers(1, 4)),
+        max_duty=draw(st.sampled_from([0.5, 0.8, 1.0])),
+        max_wait_share=draw(st.sampled_from([0.1, 0.5])),
+        max_wait_s=draw(st.sampled_from([5.0, 60.0])),
+        hold_s=draw(st.sampled_from([0.0, 2.0])),
+        prefetch=draw(st.booleans()),
+        guard_s=1.0,
+        drift_cycles=draw(st.integers(1, 3)),
+        tenants=((TenantId("b"), 2.0),),
+        transfers=Transfers(bytes_per_s=100.0, fixed_s=0.25),
+    )
+
+
+@st.composite
+def node_groups(draw: st.DrawFn) -> tuple[NodeGroup, ...]:
+    return tuple(
+        NodeGroup(
+            id=NodeGroupId(f"g{number}"),
+            nodes=(NodeId(f"n{number}a"), NodeId(f"n{number}b")),
+            devices=draw(st.sampled_from([8, 8, 16])),
+            device_bytes=100,
+            host_bytes=draw(st.sampled_from([100, 200, 1000])),
+            disk_bytes=draw(st.sampled_from([0, 100])),
+        )
+        for number in range(draw(st.integers(1, 3)))
+    )
+
+
+def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
+    return st.builds(
+        JobSpec,
+        id=st.just(name),
+        train_devices=st.sampled_from([8, 8, 8, 16]),
+        rollout_devices=st.sampled_from([0, 2, 4]),
+        steps=st.integers(1, 5),
+        trace=st.one_of(st.none(), traces(), traces()),
+        state=st.sampled_from(STATES),
+        tenant=st.sampled_from(TENANTS),
+    )
+
+
+@st.composite
+def job_lists(draw: st.DrawFn) -> tuple[tuple[float, JobSpec], ...]:
+    """A few different jobs, and perhaps a stream of equal short ones."""
+    names = [JobId(f"j{number}") for number in range(draw(st.integers(1, 5)))]
+    jobs = [(draw(st.sampled_from([0.0, 3.0, 17.0, 60.0])), draw(specs(name))) for name in names]
+    length, every_s = draw(st.sampled_from([0, 0, 3, 6])), draw(st.sampled_from([2.0, 9.0]))
+    if length:
+        one = replace(draw(specs(JobId("s"))), steps=1)
+        jobs += [(number * every_s, replace(one, id=JobId(f"s{number}"))) for number in range(length)]
+    return tuple(jobs)
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, has_outages: bool = True) -> History:
+    """``has_outages``: whether nodes are lost, and leases and transfers never answer."""
+    groups, jobs = draw(node_groups()), draw(job_lists())
+    names = [spec.id for _, spec in jobs]
+    phases = st.frozensets(st.tuples(st.sampled_from(names), st.integers(0, 4)), max_size=2)
+    nodes = [node for group in groups for node in group.nodes]
+    some_lost = st.lists(
+        st.tuples(st.floats(1, 80), st.sampled_from(nodes), st.floats(1, 40)),
+        max_size=2,
+        unique_by=lambda each: each[1],
+    )
+    crashes = st.lists(st.tuples(st.floats(1, 80), st.sampled_from(names)), max_size=2)
+    rollout_devices = draw(st.sampled_from([4, 8, 100]))
+    return History(
+        started=ev.ClusterStarted(rules=draw(rules()), groups=groups, rollout_devices=rollout_devices),
+        jobs=jobs,
+        jitter=draw(st.sampled_from([0.0, 0.0, 0.1, 0.3])),
+        seed=draw(st.integers(0, 100)),
+        transfer_s=draw(st.sampled_from([1.0, 1.0, 15.0])),
+        lost=tuple(draw(some_lost)) if has_outages else (),
+        crashes=tuple(draw(crashes)),
+        slow=draw(phases),
+        failing=draw(phases),
+        silent=draw(st.frozensets(st.integers(0, 40), max_size=2)) if has_outages else frozenset(),
+        doubled=draw(st.frozensets(st.integers(0, 100), max_size=8)),
+    )
+
+
+@st.composite
+def equal_job_histories(draw: st.DrawFn) -> History:
+    """Jobs that are all alike and keep to their times exactly. Their switches cost what is assumed."""
+    history = draw(histories())
+    trace = draw(traces())
+    trace = replace(trace, segments=tuple(replace(each, duration_s=1.0, slack_s=2.0) for each in trace.segments))
+    one = replace(draw(specs(JobId("j"))), trace=trace, state=StateBytes(), tenant=TENANTS[0])
+    started = replace(
+        history.started,
+        rules=replace(history.started.rules, prefetch=False, transfers=Transfers(fixed_s=history.transfer_s * 0.25)),
+    )
+    jobs = tuple((at, replace(one, id=spec.id)) for at, spec in history.jobs)
+    return replace(history, started=started, jobs=jobs, jitter=0.0, slow=frozenset())

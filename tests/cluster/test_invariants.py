@@ -1,0 +1,85 @@
+"""The check between two events can fail: each test breaks one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cluster.small_cluster import cluster, group, submit, trace
+from tailrace.cluster import events as ev
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.job_record import JobRecord, PhaseInProgress
+from tailrace.cluster.jobs import StateBytes
+from tailrace.cluster.rules import Policy
+from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.state import ClusterState
+
+A, B, WAITING = JobId("a"), JobId("b"), JobId("waiting")
+G0 = NodeGroupId("g0")
+
+
+def running() -> Scheduler:
+    """Jobs a and b share g0, a computes, and a third one waits for rollout devices."""
+    scheduler = cluster(group("g0", device_bytes=100, host_bytes=100), rollout_devices=4, policy=Policy.PACK)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=9, rollout_devices=2, state=StateBytes(weights=50))
+    assert submit(scheduler, "b", trace=trace(60, 10), steps=9, state=StateBytes(weights=50))
+    assert not submit(scheduler, "waiting", trace=trace(60, 10), steps=9, rollout_devices=4)
+    scheduler.handle(ev.PhaseAsked(job=A, operations_s=(10.0,)), now=1.0)
+    loaded = ev.TransferMeasured(job=A, group=G0, transfer=1, direction=ev.Direction.LOAD, num_bytes=50, seconds=1.0)
+    scheduler.handle(loaded, now=2.0)
+    scheduler.check()
+    return scheduler
+
+
+def phase(lease: int | None = None) -> PhaseInProgress:
+    return PhaseInProgress(asked_at=0.0, operations_s=(1.0,), slack_s=0.0, lease=lease)
+
+
+def job(state: ClusterState, name: JobId) -> JobRecord:
+    return state.jobs[name]
+
+
+def set_seat(state: ClusterState, name: JobId, **changes: object) -> None:
+    seat = job(state, name).seat
+    assert seat is not None
+    job(state, name).seat = replace(seat, **changes)  # type: ignore[arg-type]
+
+
+def lose_lease(state: ClusterState) -> None:
+    job(state, A).phase = phase()
+
+
+def no_resident(state: ClusterState) -> None:
+    state.groups[G0].queue._resident = None
+
+
+BROKEN: dict[str, Callable[[ClusterState], object]] = {
+    "a rollout device too many": lambda s: setattr(s, "free_rollout_devices", 3),
+    "rollout devices below 0": lambda s: (setattr(s, "free_rollout_devices", -1), setattr(s, "num_rollout_devices", 1)),
+    "a running job in the queue": lambda s: s.queue.update({A: job(s, A)}),
+    "a queued job that is not in the queue": lambda s: s.queue.pop(WAITING),
+    "a running job without a seat": lambda s: setattr(job(s, B), "seat", None),
+    "a queued job with a seat": lambda s: setattr(job(s, WAITING), "seat", job(s, A).seat),
+    "a seat that its group does not know": lambda s: s.groups[G0].jobs.pop(B),
+    "a phase of a queued job": lambda s: setattr(job(s, WAITING), "phase", phase()),
+    "a running job that is not among the running ones": lambda s: s.running.pop(B),
+    "a claim of a job that has a seat": lambda s: s.claims.update({A: G0}),
+    "jobs on a lost group": lambda s: s.groups[G0].lost.add(NodeId("g0-node")),
+    "two leases": lambda s: setattr(job(s, B), "phase", phase(lease=2)),
+    "a lease that the job does not know": lose_lease,
+    "a computing job that is not resident": no_resident,
+    "a dedicated group of two": lambda s: set_seat(s, B, is_dedicated=True),
+    "isolated jobs that share": lambda s: setattr(s, "rules", replace(s.rules, policy=Policy.ISOLATED)),
+    "too many jobs": lambda s: setattr(s, "rules", replace(s.rules, max_jobs_per_group=1)),
+    "too many bytes": lambda s: setattr(s.groups[G0], "facts", replace(s.groups[G0].facts, host_bytes=99)),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_check_finds(what: str) -> None:
+    scheduler = running()
+    BROKEN[what](scheduler.state)
+    with pytest.raises(AssertionError):
+        scheduler.check()

@@ -1,0 +1,179 @@
+"""Jobs that are planned again: after their first clean period, when they drift, and when nodes are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
+from tailrace.cluster import commands as do
+from tailrace.cluster import events as ev
+from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.job_record import JobRecord
+from tailrace.cluster.jobs import Stage
+from tailrace.cluster.planning.timetable import Reservation
+from tailrace.cluster.rules import NodeGroup, Policy
+from tailrace.cluster.scheduler import Scheduler
+
+G0, G1 = NodeGroupId("g0"), NodeGroupId("g1")
+
+
+def record(scheduler: Scheduler, name: str) -> JobRecord:
+    return scheduler.state.jobs[JobId(name)]
+
+
+def reservation(scheduler: Scheduler, name: str) -> Reservation | None:
+    seat = record(scheduler, name).seat
+    assert seat is not None
+    return seat.reservation
+
+
+def profiled(scheduler: Scheduler, name: str, demand: DemandTrace, *, now: float) -> list[do.Command]:
+    commands = scheduler.handle(ev.JobProfiled(job=JobId(name), trace=demand), now=now)
+    scheduler.check()
+    return commands
+
+
+def test_after_its_first_clean_period_a_job_joins_another_and_its_group_is_free() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.PACK)
+    assert submit(scheduler, "new", steps=10)
+    assert submit(scheduler, "known", trace=trace(60, 10), steps=10)
+    assert (record(scheduler, "new").stage, record(scheduler, "known").stage) == (Stage.PROFILING, Stage.RUNNING)
+    [move] = profiled(scheduler, "new", trace(60, 10), now=20.0)
+    assert move == do.Move(job=JobId("new"), source=G0, target=G1, shift_s=0.0)
+    assert record(scheduler, "new").stage is Stage.RUNNING
+    assert scheduler.state.groups[G0].jobs == {}
+
+
+def test_a_profiled_job_stays_if_all_other_groups_are_empty_and_then_others_may_join() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD)
+    assert submit(scheduler, "new", steps=10)
+    assert profiled(scheduler, "new", trace(60, 10), now=20.0) == []
+    seat = record(scheduler, "new").seat
+    assert seat is not None
+    assert (seat.group, seat.is_dedicated) == (G0, False)
+    assert seat.reservation is not None
+    assert seat.reservation.placement.start == 20
+    assert submit(scheduler, "other", now=21.0, trace=trace(60, 10), steps=10)
+    assert len(scheduler.state.groups[G0].jobs) + len(scheduler.state.groups[G1].jobs) == 2
+
+
+def test_with_isolated_jobs_a_profile_moves_nobody() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.ISOLATED)
+    assert submit(scheduler, "new", steps=10)
+    assert profiled(scheduler, "new", trace(60, 10), now=20.0) == []
+    seat = record(scheduler, "new").seat
+    assert seat is not None
+    assert seat.is_dedicated
+
+
+def test_a_profile_that_says_nothing_new_is_ignored() -> None:
+    scheduler = cluster(policy=Policy.SPREAD)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
+    for name, demand in (("unknown", trace(60, 10)), ("a", trace(60, 10))):
+        profiled(scheduler, name, demand, now=1.0)
+    assert scheduler.state.num_ignored == 2
+    end(scheduler, "a", now=2.0)
+    profiled(scheduler, "a", trace(60, 30), now=3.0)
+    assert scheduler.state.num_ignored == 3
+    assert record(scheduler, "a").trace == trace(60, 10)
+
+
+def test_a_job_is_planned_again_only_between_two_phases() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.PACK)
+    assert submit(scheduler, "new", steps=10)
+    assert submit(scheduler, "known", trace=trace(60, 10), steps=10)
+    [load, *_] = scheduler.handle(ev.PhaseAsked(job=JobId("new"), operations_s=(10.0,)), now=0.0)
+    assert isinstance(load, do.Load)
+    report = ev.TransferMeasured(
+        job=load.job, group=G0, transfer=load.transfer, direction=ev.Direction.LOAD, num_bytes=0, seconds=1.0
+    )
+    scheduler.handle(report, now=1.0)
+    assert profiled(scheduler, "new", trace(60, 10), now=5.0) == [], "it computes"
+    commands = scheduler.handle(ev.PhaseEnded(job=JobId("new"), seconds=10.0), now=11.0)
+    assert [(type(command), command.target) for command in commands if isinstance(command, do.Move)] == [(do.Move, G1)]
+
+
+@pytest.mark.parametrize("policy", [Policy.PACK, Policy.ISOLATED])
+def test_a_job_that_drifts_has_no_slots_if_phases_are_not_planned(policy: Policy) -> None:
+    scheduler = cluster(policy=policy, drift=0.1, drift_cycles=1)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    before = record(scheduler, "a").seat
+    run_phase(scheduler, "a", now=25.0, seconds=30.0)
+    after = record(scheduler, "a").seat
+    assert before is not None
+    assert after is not None
+    assert after.reservation is None
+    assert after.is_dedicated == before.is_dedicated
+
+
+def test_a_job_whose_phases_have_become_longer_is_planned_with_the_longer_ones() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=2)
+    segments = (Segment(offset_s=5.0, duration_s=10.0), Segment(offset_s=25.0, duration_s=10.0, slack_s=3.0))
+    demand = DemandTrace(period_s=60.0, segments=segments, steps=2)
+    assert submit(scheduler, "a", trace=demand, steps=100)
+    run_phase(scheduler, "a", now=5.0, seconds=20.0)
+    assert record(scheduler, "a").trace == demand, "one phase may be an accident"
+    run_phase(scheduler, "a", now=35.0, seconds=20.0)
+    longer = (Segment(offset_s=5.0, duration_s=20.0), Segment(offset_s=35.0, duration_s=20.0, slack_s=3.0))
+    assert record(scheduler, "a").trace == DemandTrace(period_s=80.0, segments=longer, steps=2)
+    found = reservation(scheduler, "a")
+    assert found is not None
+    assert (found.placement.footprint.period, found.placement.start) == (80, 0)
+
+
+def test_a_job_that_drifts_with_phases_that_took_no_time_keeps_its_trace() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    run_phase(scheduler, "a", now=25.0, seconds=0.0)
+    assert record(scheduler, "a").rest == 1, "it was planned again"
+    assert record(scheduler, "a").trace == trace(60, 10)
+
+
+def test_drift_rests_longer_each_time() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=1000)
+    rests, now = [], 30.0
+    for _ in range(8):
+        run_phase(scheduler, "a", now=now)
+        rests.append((record(scheduler, "a").rest, record(scheduler, "a").last_rest))
+        now += 60.0 + 17.0
+    assert rests == [(1, 1), (0, 1), (2, 2), (1, 2), (0, 2), (4, 4), (3, 4), (2, 4)]
+
+
+def two_nodes(name: str) -> NodeGroup:
+    nodes = (NodeId(f"{name}-0"), NodeId(f"{name}-1"))
+    return NodeGroup(id=NodeGroupId(name), nodes=nodes, devices=8)
+
+
+def test_a_group_is_usable_when_all_its_nodes_are_back() -> None:
+    scheduler = cluster(two_nodes("g0"), policy=Policy.SPREAD)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
+    first, second = NodeId("g0-0"), NodeId("g0-1")
+    for node in (first, second, first):
+        assert scheduler.handle(ev.NodeLost(node=node), now=1.0) == []
+        scheduler.check()
+    assert scheduler.state.num_ignored == 1
+    displaced = record(scheduler, "a").displaced
+    assert displaced is not None
+    assert (displaced.group, displaced.at) == (G0, 1.0)
+    assert scheduler.handle(ev.NodeReturned(node=first), now=2.0) == []
+    assert scheduler.handle(ev.NodeReturned(node=first), now=2.0) == []
+    assert scheduler.handle(ev.NodeReturned(node=NodeId("elsewhere")), now=2.0) == []
+    assert scheduler.handle(ev.NodeLost(node=NodeId("elsewhere")), now=2.0) == []
+    assert scheduler.state.num_ignored == 4
+    [move] = scheduler.handle(ev.NodeReturned(node=second), now=3.5)
+    assert move == do.Move(job=JobId("a"), source=G0, target=G0, shift_s=0.5)
+    scheduler.check()
+
+
+def test_a_claim_on_a_lost_group_ends() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.ISOLATED)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
+    assert submit(scheduler, "b", trace=trace(60, 10), steps=20)
+    assert not submit(scheduler, "head", trace=trace(60, 10), steps=10)
+    assert scheduler.state.claims == {"head": G0}
+    scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=1.0)
+    scheduler.check()
+    assert G0 not in scheduler.state.claims.values()
+    assert set(scheduler.state.claims) == {"a"}, "the job that lost its group is first now"
