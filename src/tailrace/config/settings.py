@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.ray_settings import RaySettings
 from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.config.section import Section
 
@@ -293,6 +294,9 @@ class Settings(Section):
     trainer: TrainerSettings = TrainerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     limits: LimitSettings = LimitSettings()
+    runtime: Literal["local", "ray"] = "local"
+    """Where workers run: `local`, as processes of this machine; `ray`, as actors of a Ray cluster."""
+    ray: RaySettings = RaySettings()
     eval: tuple[EvalSetSettings, ...] = ()
     """Evaluation sets. Each has its own sampling settings."""
     eval_interval: PositiveInt | None = None
