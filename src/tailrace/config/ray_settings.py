@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tailrace.config.section import Section
 
@@ -17,6 +17,9 @@ class RayResources(Section):
     gpus: NonNegativeFloat | None = None
     """GPUs that Ray reserves for each worker of this kind. Default: 1 for rollout and training if the cluster has GPUs,
     else 0."""
+    custom: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Other resources that Ray reserves for each worker of this kind, by the names of `ray start --resources`. So
+    workers can be kept on nodes that have them."""
 
 
 class RaySettings(Section):

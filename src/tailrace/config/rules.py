@@ -100,6 +100,8 @@ def _halves(settings: Settings) -> Iterator[str]:
 def _weights(settings: Settings) -> Iterator[str]:
     if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
         yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
+    if settings.trainer.weight_channel == "ray" and settings.runtime != "ray":
+        yield "trainer.weight_channel is 'ray', which needs runtime 'ray'"
 
 
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (

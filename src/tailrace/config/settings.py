@@ -235,9 +235,10 @@ class TrainerSettings(Section):
     further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
-    weight_channel: Literal["auto", "shared-memory", "cuda-ipc"] = "auto"
-    """How weights get to the rollout: `shared-memory`, or `cuda-ipc` from device to device, with two copies of the
-    weights in device memory; `auto`: `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
+    """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
+    in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else
+    `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
 

@@ -16,15 +16,24 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import ray
 
 from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
 from tailrace.runtime.ray.output import Output
+from tailrace.weights.address import RAY_OBJECT_STORE
+from tailrace.weights.more_kinds import MORE_KINDS, ChannelMaker
 from tailrace.workers.entry import load_entry
+
+if TYPE_CHECKING:
+    from tailrace.runtime.ray.weights import ObjectStoreSink, ObjectStoreSource, Publication
+    from tailrace.weights.layout import WeightLayout
 
 INBOX = "inbox"
 """Name of the concurrency group that takes messages while the stream is open. One thread: they stay in order."""
+WEIGHTS = "weights"
+"""Name of the concurrency group that answers readers of the weight channel, while the worker is at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +89,9 @@ class WorkerActor:
         self._name = name
         self._outbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._link = ActorLink(self._outbox)
+        self._sink: ObjectStoreSink | None = None
         surroundings.enter()
+        MORE_KINDS[RAY_OBJECT_STORE] = ChannelMaker(create=self._create_sink, open=_open_source)
 
     def __repr__(self) -> str:
         return self._name  # Ray's tools show it
@@ -105,6 +116,23 @@ class WorkerActor:
         self._link.put(None)
         self._outbox.put(Ended(None))
 
+    @ray.method(concurrency_group=WEIGHTS)
+    def weight_layout(self) -> WeightLayout:
+        assert self._sink is not None, "readers get the address from the sink"
+        return self._sink.layout
+
+    @ray.method(concurrency_group=WEIGHTS)
+    def newest_weights(self) -> Publication | None:
+        """References to the newest version that this worker has published."""
+        assert self._sink is not None, "readers get the address from the sink"
+        return self._sink.newest()
+
+    def _create_sink(self, run: str, layout: WeightLayout) -> ObjectStoreSink:
+        from tailrace.runtime.ray.weights import ObjectStoreSink  # imports torch, which a reward worker does not need
+
+        self._sink = ObjectStoreSink(layout)
+        return self._sink
+
     def _next(self) -> list[Heard]:
         """Wait for something to tell, and return all that there is, up to the end."""
         heard = [self._outbox.get()]
@@ -123,3 +151,9 @@ class WorkerActor:
             error = f"{type(raised).__name__}: {raised}"
         output.close()
         self._outbox.put(Ended(error))
+
+
+def _open_source(location: str) -> ObjectStoreSource:
+    from tailrace.runtime.ray.weights import ObjectStoreSource  # imports torch, which a reward worker does not need
+
+    return ObjectStoreSource(location)

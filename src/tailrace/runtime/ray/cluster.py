@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from tailrace.config.ray_settings import RaySettings
 
 LOCAL = "local"
 _MEGABYTE = 1024 * 1024
+_KNOCK_LIMIT_S = 10.0
 
 
 @contextmanager
@@ -24,6 +26,7 @@ def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
     """
     address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
     try:
+        _knock(address)
         if address == LOCAL:
             ray.init(
                 LOCAL,
@@ -35,9 +38,18 @@ def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
             )
         else:
             ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise SettingsError(f"cannot reach a Ray cluster at ray.address '{address}': {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise ``OSError`` if nobody listens at HOST:PORT. Ray itself would try for minutes."""
+    if address.startswith("ray://"):
+        raise ValueError("start the run on a node of the cluster, and give the address of the cluster's head")
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_LIMIT_S).close()

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from pathlib import Path
 
 import ray
 
-from tailrace.runtime.ray.actor import INBOX, Surroundings, WorkerActor
+from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
 from tailrace.runtime.ray.handle import RayWorker
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 
-_ACTOR = ray.remote(concurrency_groups={INBOX: 1})(WorkerActor)
+_ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
 
 
 class RayLauncher:
@@ -32,6 +33,12 @@ class RayLauncher:
         self._logs.mkdir(parents=True, exist_ok=True)
         surroundings = Surroundings(env=spec.env, paths=tuple(filter(None, sys.path)), directory=os.getcwd())
         # Never restarted by Ray: the core decides what a lost worker means.
-        options = _ACTOR.options(max_restarts=0, max_task_retries=0, **self._placement.options(spec.name))
+        options = _ACTOR.options(
+            # The name of a dead actor may not be free yet, so each has its own.
+            name=f"{spec.name}-{uuid.uuid4().hex[:8]}",
+            max_restarts=0,
+            max_task_retries=0,
+            **self._placement.options(spec.name),
+        )
         actor = options.remote(spec.name, surroundings)
         return RayWorker(actor, spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)

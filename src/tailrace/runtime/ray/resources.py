@@ -29,7 +29,11 @@ class Placement:
     def options(self, name: str) -> dict[str, Any]:
         """Ray's options for the actor of the worker with this name."""
         kind, _, number = name.partition("-")
-        options: dict[str, Any] = {"num_cpus": self._cpus(kind), "num_gpus": self._gpus(kind)}
+        options: dict[str, Any] = {
+            "num_cpus": self._cpus(kind),
+            "num_gpus": self._gpus(kind),
+            "resources": self._of(kind).custom,
+        }
         if kind in self._one_node:
             bundle = int(number or 0) % self._one_node[kind]
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
@@ -50,7 +54,7 @@ class Placement:
     def _group(self, kind: str) -> PlacementGroup:
         """The placement group of a kind. If its node dies, Ray moves it as a whole to another one."""
         if kind not in self._groups:
-            bundle = {"CPU": self._cpus(kind), "GPU": self._gpus(kind)}
+            bundle = {"CPU": self._cpus(kind), "GPU": self._gpus(kind), **self._of(kind).custom}
             bundles = [{key: count for key, count in bundle.items() if count}] * self._one_node[kind]
             self._groups[kind] = placement_group(bundles, strategy="STRICT_PACK")
         return self._groups[kind]
