@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytest.register_assert_rewrite("contract.worker_suite")
 
 from contract.worker_suite import *  # noqa: E402, F403
-from tailrace.config.ray_settings import RaySettings  # noqa: E402
-from tailrace.runtime.ray.cluster import connected  # noqa: E402
 from tailrace.runtime.ray.launcher import RayLauncher  # noqa: E402
 from tailrace.runtime.ray.resources import Placement  # noqa: E402
 from tailrace.runtime.worker import Launcher  # noqa: E402
@@ -20,12 +17,6 @@ from tailrace.runtime.worker import Launcher  # noqa: E402
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    with connected(RaySettings(address="local", local_cpus=4, local_object_store_mb=200)):
-        yield
-
-
 @pytest.fixture
-def launch(cluster: None, tmp_path: Path) -> Launcher:
+def launch(ray_on_this_machine: None, tmp_path: Path) -> Launcher:
     return RayLauncher(tmp_path, Placement({}))
