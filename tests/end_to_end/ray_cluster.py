@@ -13,12 +13,16 @@ from pathlib import Path
 import psutil
 
 _HEAD = """
-import sys, ray
-found = ray.init("local", num_cpus=6, object_store_memory=200_000_000, include_dashboard=False, log_to_driver=False)
-print(found.address_info["gcs_address"], flush=True)
+import sys
+from ray.cluster_utils import Cluster
+small = dict(num_cpus=3, object_store_memory=150_000_000)
+cluster = Cluster(initialize_head=True, head_node_args=dict(include_dashboard=False, **small))
+cluster.add_node(resources={"second": 1}, **small)
+print("address:", cluster.address, flush=True)
 sys.stdin.read()
-ray.shutdown()
+cluster.shutdown()
 """
+"""Two nodes with a Ray of their own each, on this machine. The second has a resource of that name."""
 _QUIET = {"RAY_AUTH_MODE": "disabled"}
 """Without it, Ray writes a token into the user's home directory."""
 
@@ -37,7 +41,8 @@ def small_cluster() -> Iterator[str]:
     assert head.stdin is not None
     assert head.stdout is not None
     try:
-        address = head.stdout.readline().strip()
+        lines = (line.partition("address: ") for line in head.stdout)
+        address = next((after.strip() for _, found, after in lines if found), "")
         assert address, "Ray did not start"
         yield address
     finally:
@@ -45,7 +50,7 @@ def small_cluster() -> Iterator[str]:
         try:
             head.wait(timeout=60)
         finally:
-            head.kill()  # Ray's processes share its fate
+            head.kill()
             head.wait()
             head.stdout.close()
 

@@ -117,7 +117,7 @@ def trains(after_version: int) -> Callable[[list[Entry]], bool]:
 
 
 def test_a_run_on_ray_gives_the_metrics_and_weights_of_a_local_one(local: Path, on_ray: launch.Run) -> None:
-    assert "workers run as Ray actors; the cluster has 6 CPUs, 0 GPUs on 1 node(s)" in on_ray.said
+    assert "workers run as Ray actors; the cluster has 6 CPUs, 0 GPUs on 2 node(s)" in on_ray.said
     assert_equal_runs(on_ray.output, local)
 
 
@@ -190,6 +190,23 @@ def test_a_killed_driver_leaves_no_actor_and_the_same_command_goes_on(
     process.wait()
     assert psutil.wait_procs(actors, timeout=LIMIT_S)[1] == []
     launch.train_well(output, **given)
+    assert_equal_runs(output, local)
+
+
+def test_checkpoints_of_another_node_are_gathered_and_given_to_the_next_trainer(
+    local: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    elsewhere = {"ray__checkpoints": "gathered", "ray__training__custom": "{second: 0.1}"}
+    process = launch.start(output, **given | elsewhere)
+    try:
+        kill_at(process, output, "training", trains(after_version=3))
+        assert process.wait(timeout=LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    said = (output / "logs" / "training.log").read_text()
+    assert said.count("was copied to the controller's node") == said.count("checkpoint step_") >= 3
     assert_equal_runs(output, local)
 
 

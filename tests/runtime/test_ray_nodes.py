@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 
 from contract.worker_story import Story
 from tailrace.config.ray_settings import RayResources
+from tailrace.runtime.ray.checkpoints import Courier
 from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.worker import WorkerSpec
@@ -85,3 +86,17 @@ def test_a_worker_without_a_place_starts_when_a_node_joins(cluster: Cluster, tmp
         await worker.stop(grace_s=5.0)
 
     asyncio.run(scenario())
+
+
+def test_folders_are_copied_from_node_to_node_in_pieces(cluster: Cluster, tmp_path: Path) -> None:
+    courier = Courier(ray.get_runtime_context().get_node_id(), piece_bytes=1000)
+    here, there, back = tmp_path / "here", tmp_path / "there", tmp_path / "back"
+    (here / "inner").mkdir(parents=True)
+    contents = {"a": bytes(range(256)) * 10, "empty": b"", "inner/b": b"x" * 1000}
+    for name, data in contents.items():
+        (here / name).write_bytes(data)
+    courier.deliver(here, there)
+    courier.fetch(there, back)
+    assert {name: (back / name).read_bytes() for name in contents} == contents
+    with pytest.raises(OSError, match="on the controller's node"):
+        courier.deliver(here, Path("/proc/nowhere"))

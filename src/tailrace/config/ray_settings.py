@@ -36,6 +36,11 @@ class RaySettings(Section):
     one_node: tuple[WorkerKind, ...] = ("training",)
     """Kinds of workers that must all run on one node. Ray reserves their CPUs and GPUs together."""
 
+    checkpoints: Literal["shared", "gathered"] = "shared"
+    """How checkpoints reach `output_dir`: `shared`, the training worker writes them there, so its node and the
+    controller's must share that folder; `gathered`, it writes to its own disk and copies them to the controller's node.
+    """
+
     @property
     def resources(self) -> dict[str, RayResources]:
         """What each kind of worker needs."""

@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -29,6 +29,7 @@ from tailrace.workers.entry import load_entry
 if TYPE_CHECKING:
     from tailrace.runtime.ray.weights import ObjectStoreSink, ObjectStoreSource, Publication
     from tailrace.weights.layout import WeightLayout
+    from tailrace.workers.link import Link
 
 INBOX = "inbox"
 """Name of the concurrency group that takes messages while the stream is open. One thread: they stay in order."""
@@ -45,6 +46,8 @@ class Surroundings:
     """Folders in which the controller finds modules."""
     directory: str
     """The controller's current directory, for relative paths."""
+    controller_node: str | None = None
+    """Id of the controller's node, if checkpoints must be copied there; None: the worker writes to the same files."""
 
     def enter(self) -> None:
         os.environ.update(self.env)
@@ -90,6 +93,7 @@ class WorkerActor:
         self._outbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._link = ActorLink(self._outbox)
         self._sink: ObjectStoreSink | None = None
+        self._controller_node = surroundings.controller_node
         surroundings.enter()
         MORE_KINDS[RAY_OBJECT_STORE] = ChannelMaker(create=self._create_sink, open=_open_source)
 
@@ -143,7 +147,7 @@ class WorkerActor:
     def _work(self, entry: str, init: Letter) -> None:
         output, error = Output(lambda data: self._outbox.put(Printed(data))), None
         try:
-            load_entry(entry)(self._link, read(init))
+            load_entry(entry)(*self._furnished(read(init)))
         except LinkClosed:
             pass
         except BaseException as raised:  # noqa: BLE001  whatever ends the thread is the end of the worker
@@ -151,6 +155,16 @@ class WorkerActor:
             error = f"{type(raised).__name__}: {raised}"
         output.close()
         self._outbox.put(Ended(error))
+
+    def _furnished(self, init: Any) -> tuple[Link, Any]:
+        """The link and the first message of the worker's function."""
+        node = self._controller_node
+        if node is None or node == ray.get_runtime_context().get_node_id():
+            return self._link, init
+        from tailrace.runtime.ray.checkpoints import Courier, GatheringLink  # only training workers need it
+
+        link = GatheringLink(self._link, Courier(node))
+        return link, link.fetched(init)
 
 
 def _open_source(location: str) -> ObjectStoreSource:

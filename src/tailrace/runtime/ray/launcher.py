@@ -15,7 +15,7 @@ import ray
 
 from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
 from tailrace.runtime.ray.handle import RayWorker
-from tailrace.runtime.ray.resources import Placement
+from tailrace.runtime.ray.resources import Placement, kind_of
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 
 _ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
@@ -26,12 +26,17 @@ class RayLauncher:
 
     shares_files = False
 
-    def __init__(self, logs: Path, placement: Placement) -> None:
-        self._logs, self._placement = logs, placement
+    def __init__(self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False) -> None:
+        self._logs, self._placement, self._gathers_checkpoints = logs, placement, gathers_checkpoints
 
     def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
         self._logs.mkdir(parents=True, exist_ok=True)
-        surroundings = Surroundings(env=spec.env, paths=tuple(filter(None, sys.path)), directory=os.getcwd())
+        surroundings = Surroundings(
+            env=spec.env,
+            paths=tuple(filter(None, sys.path)),
+            directory=os.getcwd(),
+            controller_node=self._controller_node(spec.name),
+        )
         # Never restarted by Ray: the core decides what a lost worker means.
         options = _ACTOR.options(
             # The name of a dead actor may not be free yet, so each has its own.
@@ -42,3 +47,8 @@ class RayLauncher:
         )
         actor = options.remote(spec.name, surroundings)
         return RayWorker(actor, spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
+
+    def _controller_node(self, name: str) -> str | None:
+        if not self._gathers_checkpoints or kind_of(name) != "training":
+            return None
+        return str(ray.get_runtime_context().get_node_id())

@@ -11,6 +11,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tailrace.config.ray_settings import RayResources
 
 
+def kind_of(name: str) -> str:
+    """The kind of the worker with this name."""
+    return name.partition("-")[0]
+
+
 class Placement:
     """Owns the placement groups of a run: one for each kind of worker whose workers must be on one node."""
 
@@ -28,7 +33,7 @@ class Placement:
 
     def options(self, name: str) -> dict[str, Any]:
         """Ray's options for the actor of the worker with this name."""
-        kind, _, number = name.partition("-")
+        kind, number = kind_of(name), name.partition("-")[2]
         options: dict[str, Any] = {
             "num_cpus": self._cpus(kind),
             "num_gpus": self._gpus(kind),
