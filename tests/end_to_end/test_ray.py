@@ -210,6 +210,24 @@ def test_checkpoints_of_another_node_are_gathered_and_given_to_the_next_trainer(
     assert_equal_runs(output, local)
 
 
+def test_a_group_of_two_ranks_trains_as_it_does_locally(given: dict[str, Any], tmp_path: Path) -> None:
+    ranks = {"trainer__num_ranks": 2, "schedule__max_steps": 3, "rollout__num_instances": 2, "ray__reward__cpus": 0.1}
+    here = launch.train_well(tmp_path / "here", **GIVEN | {k: v for k, v in ranks.items() if "ray" not in k})
+    there = tmp_path / "there"
+    gathered = {"ray__checkpoints": "gathered", "ray__training__custom": "{second: 0.1}"}
+    process = launch.start(there, **given | ranks | gathered)
+    try:
+        kill_at(process, there, "training-1", trains(after_version=2))
+        assert process.wait(timeout=LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert len(lost(there, ev.TrainerLost)) == 1
+    assert launch.untimed_metrics(there) == launch.untimed_metrics(here.output)
+    for file in (here.output / "checkpoints" / "latest").glob("*.safetensors"):
+        assert launch.final_weights(there, file.name) == file.read_bytes()
+
+
 def test_a_cluster_that_is_not_there_is_an_error_before_any_work(tmp_path: Path) -> None:
     result = launch.train(tmp_path / "run", runtime="ray", ray__address="127.0.0.1:1")
     assert result.returncode == 2

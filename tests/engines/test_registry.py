@@ -13,7 +13,8 @@ import pytest
 from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.data.models import resolve_model
 from tailrace.engines.contract import Capabilities, Unsupported
-from tailrace.engines.registry import ENGINES, check_engine, engine_name, refusals
+from tailrace.engines.registry import ENGINES, check_engine, choose_engine, engine_name, refusals, with_chosen_engine
+from tailrace.engines.vllm.versions import check_version, installed_version
 
 TINY = resolve_model("tiny-arith")
 NATIVE = ENGINES["native"].capabilities
@@ -33,7 +34,7 @@ def refused(**sections: Any) -> str:
 def test_every_engine_that_a_setting_names_is_known() -> None:
     named = get_args(RolloutSettings.model_fields["engine"].annotation)
     assert [engine_name(RolloutSettings(engine=name)) for name in named] == list(named)
-    assert {*named, "replay"} == set(ENGINES)
+    assert {*named, "replay"} == {*ENGINES, "auto"}
     assert {name: kind.capabilities.name for name, kind in ENGINES.items()} == {name: name for name in ENGINES}
 
 
@@ -81,14 +82,79 @@ def test_an_engine_without_keyed_randomness_is_a_legal_engine() -> None:
     assert list(refusals(settings(), streaming)) == []
 
 
-def test_the_list_of_architectures_binds_only_the_native_engine(tmp_path: Path) -> None:
-    foreign = shutil.copytree(TINY, tmp_path / "model")
+def mamba(folder: Path) -> Path:
+    """A model that the native engine does not run."""
+    foreign = shutil.copytree(TINY, folder / "model")
     config = json.loads((foreign / "config.json").read_text()) | {"architectures": ["MambaForCausalLM"]}
     (foreign / "config.json").write_text(json.dumps(config))
+    return foreign
+
+
+AUTO = {"rollout": {"engine": "auto"}}
+
+
+def test_auto_is_native_wherever_native_can_do_what_is_asked() -> None:
+    assert choose_engine(settings(**AUTO), TINY, find_vllm=lambda: "0.32.0").engine == "native"
+    assert with_chosen_engine(settings(**AUTO), TINY).engine == "native"
+
+
+def test_auto_is_vllm_for_models_and_settings_that_only_vllm_can_serve(tmp_path: Path) -> None:
+    choice = choose_engine(settings(**AUTO), mamba(tmp_path), find_vllm=lambda: "0.32.0")
+    assert choice.engine == "vllm"
+    assert str(choice.reason).startswith("the native engine does not support MambaForCausalLM")
+    assert str(choice.reason).endswith("vLLM 0.32.0 is installed")
+    split = settings(rollout={"engine": "auto", "tensor_parallel_size": 2})
+    assert choose_engine(split, TINY, find_vllm=lambda: "0.26.0").engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(None, "is not installed"), ("0.41.2", "but vLLM 0.41.2 is installed")]
+)
+def test_auto_stays_native_without_a_vllm_that_can_be_used(tmp_path: Path, version: str | None, reason: str) -> None:
+    choice = choose_engine(settings(**AUTO), mamba(tmp_path), find_vllm=lambda: version)
+    assert choice.engine == "native"
+    assert reason in str(choice.reason)
+
+
+def test_a_choice_that_the_settings_make_needs_no_reason() -> None:
+    assert choose_engine(settings(), TINY) == ("native", None)
+    assert choose_engine(settings(**REPLAYED), TINY) == ("replay", None)
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.27.1", "0.32.0", "0.32.1+cpu"])
+def test_versions_of_vllm_that_are_supported(version: str) -> None:
+    check_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.25.1", "0.33.0", "1.0.0"])
+def test_other_versions_of_vllm_are_refused(version: str) -> None:
+    with pytest.raises(Unsupported, match=rf"supports vLLM 0\.26 to 0\.32, but vLLM {version} is installed"):
+        check_version(version)
+
+
+@pytest.mark.skipif(installed_version() is not None, reason="vLLM is installed")
+def test_vllm_without_the_package_is_refused_with_a_way_to_install_it() -> None:
+    assert "pip install 'tailrace[vllm]'" in refused(rollout={"engine": "vllm"})
+
+
+def test_vllm_cannot_release_memory_on_a_cpu() -> None:
+    on = {device: ENGINES["vllm"].capabilities_on(device).releases_memory for device in ("cpu", "cuda:1")}
+    assert on == {"cpu": False, "cuda:1": True}
+
+
+def test_a_model_is_divided_only_by_engines_that_can() -> None:
+    assert "rollout.tensor_parallel_size is 2, but the native engine uses at most 1" in refused(
+        rollout={"tensor_parallel_size": 2}
+    )
+
+
+def test_the_list_of_architectures_binds_only_the_native_engine(tmp_path: Path) -> None:
+    foreign = mamba(tmp_path)
     check_engine(settings(**REPLAYED), foreign)
     with pytest.raises(Unsupported) as refusal:
         check_engine(settings(), foreign)
     assert str(refusal.value) == (
         "the native engine does not support MambaForCausalLM; choose a model of LlamaForCausalLM, Qwen2ForCausalLM,"
-        " Qwen3ForCausalLM; other engines: rollout.from_run, which takes the responses of a saved run"
+        " Qwen3ForCausalLM; other engines: rollout.engine = 'vllm', rollout.from_run, which takes the responses of a"
+        " saved run"
     )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tailrace.engines.native.stops import StopTable, ends_with_stop
+from tailrace.engines.native.stops import StopTable
+from tailrace.engines.stop_strings import ends_with_stop
 
 
 def test_every_request_has_its_own_stop_tokens() -> None:

@@ -192,3 +192,20 @@ def test_an_instance_that_starts_again_counts_what_it_prefills_from_zero() -> No
     for event in (report(50), report(80), InstanceLost(instance=number, reason="killed"), report(20), report(30)):
         observed.feed(Entry(now=1.0, event=event, commands=()))
     assert [work.num_tokens for work in observed.prefill] == [30, 10]
+
+
+@pytest.mark.parametrize(
+    ("decoding", "device", "has_rows"),
+    [("plain", "cuda", True), ("paged", "cpu", False), ("auto", "cpu", True), ("auto", "cuda:0", False)],
+)
+def test_an_engine_with_pages_has_no_length_classes(decoding: str, device: str, has_rows: bool) -> None:
+    config = {
+        "model": {"device": device},
+        "rollout": {
+            "engine": "native", "decoding": decoding, "max_response_length": 64, "kv_tokens": None, "max_running": 4,
+            "prefill_chunk": 64,
+        },
+        "data": {"max_prompt_length": 16},
+        "reward": {"workers": 1},
+    }  # fmt: skip
+    assert bool(Machine.of(config, num_prompts=1).length_classes) == has_rows

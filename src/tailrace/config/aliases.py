@@ -56,6 +56,8 @@ ALIASES: dict[str, str] = {
     "gconfig.temperature": "rollout.temperature",
     "rollout_temperature": "rollout.temperature",
     "actor_rollout_ref.rollout.temperature": "rollout.temperature",
+    "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": "rollout.tensor_parallel_size",
     "reward_funcs": "reward.functions",
     "adv_estimator": "algorithm.advantage_estimator",
     "beta": "algorithm.kl_loss_coef",

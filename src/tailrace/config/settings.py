@@ -145,8 +145,11 @@ class RolloutSettings(SamplingSettings):
     """Most tokens of a response, also if it is interrupted and resumed."""
     num_instances: PositiveInt = 1
     """Number of rollout instances. Each is a process with its own engine."""
-    engine: Literal["native"] = "native"
-    """Engine that generates responses."""
+    engine: Literal["native", "vllm", "auto"] = "native"
+    """Engine that generates responses. `auto`: `native` where it can do what the run needs, else `vllm`; the choice and
+    its reason are printed."""
+    tensor_parallel_size: PositiveInt = 1
+    """Number of devices that hold one instance's model together."""
     from_run: Path | None = None
     """Use the saved responses of this run directory instead of generating new ones. The directory comes from
     `tailrace rollout`, or from a training run with `keep_rollouts`."""
@@ -235,6 +238,14 @@ class TrainerSettings(Section):
     further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    num_ranks: PositiveInt = 1
+    """Processes that train together. Each holds a part of the model, its gradients and its optimizer state (FSDP2)."""
+    num_replicas: PositiveInt = 1
+    """Into how many replicas the ranks are divided; it must divide `num_ranks`. Each replica holds the whole model,
+    divided among its ranks."""
+    reduce_gradients: Literal["each", "last"] = "each"
+    """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
+    less and keeps a whole gradient of the model on every rank."""
     weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
     in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else

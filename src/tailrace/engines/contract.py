@@ -14,6 +14,7 @@
   requests is an error.
 * ``release`` gives the engine's memory back; it is an error with live requests. ``restore`` takes the memory again;
   then weights must be pulled before the next ``submit``.
+* An engine that serves adapters has the methods of ``AdapterEngine``. A request may name an adapter that was loaded.
 * ``submit`` raises ``Unservable``, and accepts none of the requests, if no engine of this kind could ever serve one.
 
 Engines differ in what else they can do, and each declares it (``Capabilities``). The suite tests what is declared. A
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.core.costs import PrefillWork
@@ -107,6 +109,8 @@ class Request:
     sampling: Sampling
     forced_length: int | None = None
     """For benchmarks: ignore stop tokens and strings, and end at exactly this many response tokens."""
+    adapter: str | None = None
+    """Name of the LoRA adapter to generate with; None: the model itself."""
 
     @property
     def finish_at_end(self) -> Finish:
@@ -132,6 +136,14 @@ class Stats:
     version: Version
     prefill: PrefillWork | None = None
     """Tokens prefilled so far and the time it took; None if the engine does not measure it."""
+
+
+class AdapterEngine(Protocol):
+    """What an engine that serves adapters has besides the methods of ``Engine``. An adapter is a directory in PEFT's
+    format. Loading and dropping with live requests is an error."""
+
+    def load_adapter(self, name: str, directory: Path) -> None: ...
+    def drop_adapter(self, name: str) -> None: ...
 
 
 class Engine(Protocol):

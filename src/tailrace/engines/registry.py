@@ -1,6 +1,6 @@
 """The engines that settings can choose, and the check that the chosen one can do what the settings ask.
 
-Importing this file imports no torch: the controller checks the settings before any worker starts.
+Importing this file imports neither torch nor vllm: the controller checks the settings before any worker starts.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint
 from tailrace.engines.replay import capabilities as replay
+from tailrace.engines.vllm import capabilities as vllm
+from tailrace.engines.vllm import models as vllm_models
+from tailrace.engines.vllm import versions as vllm_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +25,44 @@ class EngineKind:
     capabilities: Capabilities
     chosen_by: str
     """The setting that chooses this engine."""
-    check_checkpoint: Callable[[Path, int], None] | None = None
-    """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with sequences of this length;
-    None if the engine runs no model."""
+    check_checkpoint: Callable[[Settings, Path], None] | None = None
+    """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with these settings; None if the
+    engine runs no model."""
+    capabilities_on_cpu: Capabilities | None = None
+    """Capabilities on a CPU, if they are not the same there."""
+
+    def capabilities_on(self, device: str) -> Capabilities:
+        """``device``: as ``model.device`` names it."""
+        if self.capabilities_on_cpu is None or not _is_cpu(device):
+            return self.capabilities
+        return self.capabilities_on_cpu
+
+
+def _is_cpu(device: str) -> bool:
+    return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
+
+
+def _check_native(settings: Settings, checkpoint: Path) -> None:
+    check_native_checkpoint(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
+
+
+def _check_vllm(settings: Settings, checkpoint: Path) -> None:
+    vllm_versions.check_version(vllm_versions.installed_version())
+    if _is_cpu(settings.model.device):
+        vllm_models.check_on_cpu(checkpoint)
 
 
 ENGINES: dict[str, EngineKind] = {
     "native": EngineKind(
         capabilities=native.CAPABILITIES,
         chosen_by="rollout.engine = 'native'",
-        check_checkpoint=check_native_checkpoint,
+        check_checkpoint=_check_native,
+    ),
+    "vllm": EngineKind(
+        capabilities=vllm.ON_GPU,
+        capabilities_on_cpu=vllm.ON_CPU,
+        chosen_by="rollout.engine = 'vllm'",
+        check_checkpoint=_check_vllm,
     ),
     "replay": EngineKind(
         capabilities=replay.CAPABILITIES, chosen_by="rollout.from_run, which takes the responses of a saved run"
@@ -38,23 +70,71 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 
+class Choice(NamedTuple):
+    engine: str
+    reason: str | None
+    """Why, if the settings leave the choice open; else None."""
+
+
 def engine_name(rollout: RolloutSettings) -> str:
-    """Name of the engine that the settings choose."""
+    """Name of the engine that the settings choose; ``auto`` if they leave it open."""
     return rollout.engine if rollout.from_run is None else "replay"
+
+
+def choose_engine(
+    settings: Settings,
+    checkpoint: Path,
+    *,
+    find_vllm: Callable[[], str | None] = vllm_versions.installed_version,
+) -> Choice:
+    """Choose between native and vLLM if the settings leave it open: native, unless only vLLM can do what they ask.
+
+    ``find_vllm`` returns the installed version of vLLM.
+    """
+    named = engine_name(settings.rollout)
+    if named != "auto":
+        return Choice(named, None)
+    lacking = _lacking("native", settings, checkpoint, _check_native)
+    if lacking is None:
+        return Choice("native", "it can do what these settings ask, and needs no other package")
+    version = find_vllm()
+    if also := _lacking("vllm", settings, checkpoint, lambda *_: vllm_versions.check_version(version)):
+        return Choice("native", f"vllm is no choice: {also}")
+    return Choice("vllm", f"{lacking}; vLLM {version} is installed")
+
+
+def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:
+    """Rollout settings that name the engine."""
+    if engine_name(settings.rollout) != "auto":
+        return settings.rollout
+    return settings.rollout.model_copy(update={"engine": choose_engine(settings, checkpoint).engine})
 
 
 def check_engine(settings: Settings, checkpoint: Path) -> None:
     """``ValueError`` if the chosen engine cannot do what the settings ask, or cannot run the model."""
-    kind = ENGINES[engine_name(settings.rollout)]
-    for sentence in refusals(settings, kind.capabilities):
+    name = choose_engine(settings, checkpoint).engine
+    for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
         raise Unsupported(sentence)
-    if kind.check_checkpoint is None:
-        return
+    check = ENGINES[name].check_checkpoint
     try:
-        kind.check_checkpoint(checkpoint, settings.data.max_prompt_length + settings.rollout.max_response_length)
+        if check is not None:
+            check(settings, checkpoint)
     except Unsupported as error:
-        others = [other.chosen_by for other in ENGINES.values() if other is not kind]
+        others = [other.chosen_by for other in ENGINES.values() if other is not ENGINES[name]]
         raise Unsupported(f"{error}; other engines: {', '.join(others)}") from error
+
+
+def _lacking(
+    name: str, settings: Settings, checkpoint: Path, check_checkpoint: Callable[[Settings, Path], None]
+) -> str | None:
+    """Why this engine cannot serve the run; None if it can."""
+    for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
+        return sentence
+    try:
+        check_checkpoint(settings, checkpoint)
+    except Unsupported as error:
+        return str(error)
+    return None
 
 
 def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
@@ -62,6 +142,11 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     name = capabilities.name
     if settings.rollout.deterministic and not capabilities.has_deterministic_mode:
         yield f"rollout.deterministic: the {name} engine has no deterministic mode; set it to false"
+    if settings.rollout.tensor_parallel_size > capabilities.max_parallel_size:
+        yield (
+            f"rollout.tensor_parallel_size is {settings.rollout.tensor_parallel_size}, but the {name} engine uses at"
+            f" most {capabilities.max_parallel_size}"
+        )
     if settings.schedule.placement == "colocated" and not capabilities.releases_memory:
         yield (
             f"schedule.placement is 'colocated', but the {name} engine cannot release its memory while training runs;"

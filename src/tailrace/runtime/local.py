@@ -26,6 +26,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
+from tailrace.engines.registry import with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
@@ -111,7 +112,7 @@ class LocalRun:
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=settings.model,
-            rollout=settings.rollout,
+            rollout=with_chosen_engine(settings, self._sources.model),
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
             is_colocated=settings.schedule.placement == "colocated",
@@ -212,7 +213,10 @@ class LocalRun:
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
             is_colocated=settings.schedule.placement == "colocated",
         )
-        return TrainingInit(models=(policy,))
+        num_replicas = settings.trainer.num_replicas
+        return TrainingInit(
+            models=(policy,), num_shards=settings.trainer.num_ranks // num_replicas, num_replicas=num_replicas
+        )
 
     def _post(self, event: ev.Event) -> None:
         is_faulty = self._sharing.is_faulty

@@ -10,7 +10,7 @@ from typing import Any
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
-from tailrace.engines.registry import ENGINES, engine_name
+from tailrace.engines.registry import ENGINES, choose_engine, with_chosen_engine
 from tailrace.observe.costs.engine_profile import EngineProfile, between, fit, grid
 from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.sampling import sampling
@@ -34,18 +34,18 @@ class Profiled:
 def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
     """Measure and fit; ``SettingsError`` if the engine cannot be made or has room for too few load points."""
     os.environ.update(OPENMP_PASSIVE_WAIT)  # as in a worker; must be set before torch is loaded
-    engine = ENGINES[engine_name(settings.rollout)].capabilities
-    if not (engine.has_kv_cache and engine.streams_progress):
-        raise SettingsError(f"the {engine.name} engine has no decode steps to measure; choose another engine")
     try:
         check_device(settings.model.device)
         model = resolve_model(settings.model.path)
+        engine = ENGINES[choose_engine(settings, model).engine].capabilities
+        if not (engine.has_kv_cache and engine.streams_progress):
+            raise SettingsError(f"the {engine.name} engine has no decode steps to measure; choose another engine")
         check_model(settings, model)
         settings, _ = card_defaults.resolve(settings)
         init = RolloutInit(
             checkpoint=model,
             model=settings.model,
-            rollout=settings.rollout,
+            rollout=with_chosen_engine(settings, model),
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
         )

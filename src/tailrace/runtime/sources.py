@@ -21,7 +21,7 @@ from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.data.training import TrainingPrompts
-from tailrace.engines.registry import check_engine
+from tailrace.engines.registry import check_engine, choose_engine
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.observe.prompts import length_trace
 from tailrace.observe.prompts.length_trace import LengthTrace
@@ -73,7 +73,11 @@ class Sources:
             detokenizer=detokenizer(tokenizer),
             rewards=rewards,
             schedule=_schedule(settings, sources),
-            notes=(*(line for name, source in sources.items() for line in _notes(name, source.prompts)), rewards.note),
+            notes=(
+                *_engine_notes(settings, model),
+                *(line for name, source in sources.items() for line in _notes(name, source.prompts)),
+                rewards.note,
+            ),
             fingerprints=fingerprints,
         )
 
@@ -152,6 +156,11 @@ def check_model(settings: Settings, model: Path) -> None:
         from tailrace.trainer import lora  # needs torch, which other controllers do without
 
         lora.check(settings.model, model)
+
+
+def _engine_notes(settings: Settings, model: Path) -> tuple[str, ...]:
+    choice = choose_engine(settings, model)
+    return () if choice.reason is None else (f"rollout engine: {choice.engine} ({choice.reason})",)
 
 
 def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:

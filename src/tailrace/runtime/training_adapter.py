@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.core import commands as do
@@ -15,6 +16,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
+from tailrace.runtime.worker_group import WorkerGroup
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel_files import remove_channel
 from tailrace.workers.messages import (
@@ -63,8 +65,19 @@ class TrainingAdapter:
 
     def start(self, init: TrainingInit, to_redo: Sequence[Step]) -> None:
         self._to_redo, self._is_catching_up = deque(to_redo), True
-        spec = WorkerSpec(name="training", entry="tailrace.workers.training_worker:serve", init=init, env=self._env)
-        self._worker = self._launch(spec, hear=self._hear, lose=self._lose)
+        specs = [self._spec(init, rank) for rank in range(init.num_shards * init.num_replicas)]
+        if len(specs) == 1:
+            self._worker = self._launch(specs[0], hear=self._hear, lose=self._lose)
+        else:
+            self._worker = WorkerGroup.start(specs, self._launch, hear=self._hear, lose=self._lose)
+
+    def _spec(self, init: TrainingInit, rank: int) -> WorkerSpec:
+        return WorkerSpec(
+            name=f"training-{rank}" if rank else "training",
+            entry="tailrace.workers.training_worker:serve",
+            init=replace(init, rank=rank),
+            env=self._env,
+        )
 
     def perform(self, command: do.Accumulate | do.FinishStep | do.PublishWeights) -> None:
         match command:

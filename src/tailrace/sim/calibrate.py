@@ -92,8 +92,9 @@ class Machine:
 
 def _has_rows(config: Mapping[str, Any]) -> bool:
     """Whether its engines keep the KV cache in rows, one for each response, and not in pages."""
-    rollout, is_on_gpu = config["rollout"], str(config["model"]["device"]).startswith("cuda")
-    decoding = rollout.get("decoding", "plain")  # runs that do not say it are older than the other way
+    rollout, device = config["rollout"], config.get("model", {}).get("device", "cpu")
+    decoding = rollout.get("decoding", "plain")  # a run that does not say it is older than pages
+    is_on_gpu = str(device).startswith("cuda")
     return rollout["engine"] == "native" and (decoding == "plain" or (decoding == "auto" and not is_on_gpu))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import collate
 from tailrace.trainer.network import Network
@@ -23,8 +23,11 @@ def names(network: Network, suspects: Sequence[Sample]) -> str:
     """The guilty ones; all suspects where none is broken by itself."""
     guilty = (sample for sample in suspects if not _is_finite_alone(network, sample))
     found = list(itertools.islice(guilty, MOST_NAMED + 1)) or suspects
-    listed = ", ".join(str(sample.trajectory) for sample in found[:MOST_NAMED])
-    return listed + (", ..." if len(found) > MOST_NAMED else "")
+    return listed([sample.trajectory for sample in found])
+
+
+def listed(found: Sequence[TrajectoryId]) -> str:
+    return ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
 
 
 @torch.no_grad()

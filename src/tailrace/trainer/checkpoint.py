@@ -7,8 +7,12 @@
     trainer_state.json                                                format, version, the settings it was made with
     checksums.json                                                    of every file above
 
-Nothing is pickled. Every file is flushed to disk; the caller renames the directory into place. Loading with other
-settings than those it was made with is an error that names them: the continuation would not be the same run.
+Ranks that train together write ``__RANK_0.distcp`` and ``.metadata`` instead of all tensors above, and ``config.json``
+beside them (``sharded_checkpoint.py``). Each kind can be read by any number of ranks.
+
+Nothing is pickled but in ``.metadata``. Every file is flushed to disk; the caller renames the directory into place.
+Loading with other settings than those it was made with is an error that names them: the continuation would not be the
+same run.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +28,17 @@ import torch
 from pydantic import JsonValue
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
+from tailrace.trainer import sharded_checkpoint
 from tailrace.trainer.critic import Critic
+from tailrace.trainer.ranks import Ranks
+from tailrace.trainer.sharded_checkpoint import Learners
 
 if TYPE_CHECKING:
     from tailrace.trainer.lora_adapter import Adapter
@@ -47,6 +56,10 @@ COMPANION_PATTERNS = (
 
 Identity = dict[str, JsonValue]
 
+POLICY = "policy"
+_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients"}
+"""Settings of the trainer that say where it computes, and not what."""
+
 
 def identity(
     *,
@@ -60,7 +73,7 @@ def identity(
     """What must be equal for a continuation to be the same run. Where it runs (device, threads) may differ."""
     return {
         **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path", "device"}).items()},
-        **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json", exclude={"threads"}).items()},
+        **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json", exclude=_WHERE).items()},
         **{f"algorithm.{key}": value for key, value in algorithm.model_dump(mode="json").items()},
         "rollout.temperature": temperature,
         "schedule.max_steps": max_steps,
@@ -73,27 +86,52 @@ def save(
     *,
     model: PreTrainedModel,
     adapter: Adapter | None,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.AdamW,
     critic: Critic | None,
     version: Version,
     identity: Identity,
     source: Path,
+    ranks: Ranks,
 ) -> None:
+    """All ranks call it together."""
     directory.mkdir(parents=True, exist_ok=True)
+    if ranks.size > 1:
+        sharded_checkpoint.save(directory, _learners(model, optimizer, critic))
+        ranks.gather(None)  # all files are there
+    else:
+        _save_alone(directory, model, adapter, optimizer, critic)
+    if ranks.index == 0:
+        if ranks.size > 1:
+            model.config.save_pretrained(directory)
+        copy_companions(source, directory)
+        state = {"format": FORMAT, "version": version, "settings": identity}
+        (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_checksums(directory)
+        _flush(directory)
+    ranks.gather(None)  # the checkpoint is whole
+
+
+def _save_alone(
+    directory: Path,
+    model: PreTrainedModel,
+    adapter: Adapter | None,
+    optimizer: torch.optim.AdamW,
+    critic: Critic | None,
+) -> None:
     if adapter is None:
         model.save_pretrained(directory)
     else:
         adapter.save(directory)
-    copy_companions(source, directory)
     save_file(_moments(model, optimizer), directory / MOMENTS_FILE)
     if critic is not None:
         weights = {name: value.detach().cpu().contiguous() for name, value in _learning(critic.model)}
         save_file(weights, directory / CRITIC_FILE)
         save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
-    state = {"format": FORMAT, "version": version, "settings": identity}
-    (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    write_checksums(directory)
-    _flush(directory)
+
+
+def _learners(model: PreTrainedModel, optimizer: torch.optim.AdamW, critic: Critic | None) -> Learners:
+    found: dict[str, tuple[torch.nn.Module, torch.optim.AdamW]] = {POLICY: (model, optimizer)}
+    return found if critic is None else found | {"critic": (critic.model, critic.optimizer)}
 
 
 def load(
@@ -101,7 +139,7 @@ def load(
     *,
     model: PreTrainedModel,
     adapter: Adapter | None,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.AdamW,
     critic: Critic | None,
     identity: Identity,
 ) -> Version:
@@ -110,9 +148,12 @@ def load(
     if state["format"] != FORMAT:
         raise ValueError(f"{directory} has checkpoint format {state['format']}, this program reads {FORMAT}")
     _check_identity(directory, state["settings"], identity)
+    if sharded_checkpoint.is_sharded(directory):
+        sharded_checkpoint.load(directory, _learners(model, optimizer, critic))
+        return Version(state["version"])
     if adapter is None:
         stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-        model.load_state_dict(stored.state_dict())
+        _copy_weights(model, dict(stored.named_parameters()))
     else:
         adapter.load(directory)
     _restore_moments(model, optimizer, load_file(directory / MOMENTS_FILE))
@@ -152,9 +193,14 @@ def _learning(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
 
 
 def _restore_weights(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in _learning(model):
-            parameter.copy_(weights[name])
+    _copy_weights(model, {name: weights[name] for name, _ in _learning(model)})
+
+
+@torch.no_grad()
+def _copy_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for name, whole in weights.items():
+        parameters[name].copy_(like(whole, parameters[name]))
 
 
 def _restore_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
@@ -163,9 +209,18 @@ def _restore_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer, m
     restored: dict[str, dict[str, Any]] = {}
     for entry, value in moments.items():
         name, _, key = entry.rpartition("/")
-        restored.setdefault(name, {})[key] = value.to(parameters[name].device)
+        value = value.to(parameters[name].device)
+        restored.setdefault(name, {})[key] = like(value, parameters[name]) if value.dim() else value
     for name, state in restored.items():
         optimizer.state[parameters[name]] = state
+
+
+def like(whole: Tensor, parameter: Tensor) -> Tensor:
+    """A whole tensor as this rank holds it: divided as the parameter is."""
+    if not isinstance(parameter, DTensor):
+        return whole
+    whole = whole.to(parameter.device)
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def _flush(directory: Path) -> None:

@@ -23,6 +23,7 @@ from tailrace.trainer import lora, optimizer, tree_attention
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import load_model
 from tailrace.trainer.objective import total
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.tree_attention import TreeInput, take
 
 
@@ -64,16 +65,18 @@ class Critic:
         settings: TrainerSettings,
         algorithm: AlgorithmSettings,
         autocast: torch.dtype | None,
+        ranks: Ranks = ALONE,
     ) -> None:
         body = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
         lora.attach(body, model, model_path)  # where the policy learns by an adapter, so does the critic
         self.model = ValueModel(body)
+        self._run = ranks.shard(self.model, autocast)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
         self._algorithm, self._device, self._autocast = algorithm, device, autocast
 
     def values(self, micro: MicroBatch) -> Tensor:
         with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            return micro.spread(self.model(micro.tree, micro.source_N))
+            return micro.spread(self._run(self.model, micro.tree, micro.source_N))
 
     def criticize(self, micro: MicroBatch) -> Criticism:
         """Advantages of a micro-batch and the loss of the values they came from."""

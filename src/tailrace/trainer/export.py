@@ -9,8 +9,10 @@ import shutil
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tailrace.trainer import checkpoint as files
+from tailrace.trainer import sharded_checkpoint
 from tailrace.trainer.network import load_model
 
 
@@ -30,13 +32,26 @@ def export(checkpoint: Path, directory: Path, *, base: Path | None) -> None:
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    if base is None:
+    if sharded_checkpoint.is_sharded(checkpoint):
+        _join(checkpoint, base, partial)
+    elif base is None:
         for file in (checkpoint / "config.json", *checkpoint.glob("model*")):
             shutil.copyfile(file, partial / file.name)
     else:
         _merge(checkpoint, base, partial)
     files.copy_companions(checkpoint, partial)
     partial.replace(directory)
+
+
+def _join(checkpoint: Path, base: Path | None, directory: Path) -> None:
+    """Put the parts that several ranks wrote together."""
+    if base is not None:
+        raise ValueError(
+            f"{checkpoint} holds an adapter that several ranks wrote; continue the run with one rank first"
+        )
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint), dtype=torch.float32)
+    sharded_checkpoint.load_weights(checkpoint, files.POLICY, model)
+    model.save_pretrained(directory)
 
 
 def _merge(checkpoint: Path, base: Path, directory: Path) -> None:

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from peft import LoraConfig, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
@@ -54,12 +53,17 @@ class Adapter:
         finally:
             self._peft.base_model.enable_adapter_layers()
 
-    def merged(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The model's own tensors as those of the adapted model, under the names of the starting model."""
+    def merged(
+        self, weights: Iterable[tuple[str, Tensor]], whole: Callable[[Tensor], Tensor] | None = lambda tensor: tensor
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The model's own tensors as those of the adapted model, under the names of the starting model.
+
+        ``whole`` makes a whole tensor of one that is divided among ranks. None: only names and shapes are right."""
         for name, tensor in weights:
             layer, is_adapted, kind = name.rpartition(".base_layer.")
             if is_adapted:
-                yield f"{layer}.{kind}", self._merge(layer, tensor) if kind == "weight" else tensor
+                is_changed = kind == "weight" and whole is not None
+                yield f"{layer}.{kind}", self._merge(layer, tensor, whole) if is_changed and whole else tensor
             elif ".lora_" not in name:
                 yield name, tensor
 
@@ -75,6 +79,7 @@ class Adapter:
             raise ValueError(f"{directory} holds an adapter for other layers")
         set_peft_model_state_dict(self._peft, stored, adapter_name=_NAME)
 
-    def _merge(self, layer: str, weight: Tensor) -> Tensor:
-        with torch.no_grad():
-            return weight + self._layers[layer].get_delta_weight(_NAME)
+    def _merge(self, layer: str, weight: Tensor, whole: Callable[[Tensor], Tensor]) -> Tensor:
+        lora = self._layers[layer]
+        up, down = (whole(part[_NAME].weight.detach()) for part in (lora.lora_B, lora.lora_A))
+        return whole(weight.detach()) + (up @ down) * lora.scaling[_NAME]

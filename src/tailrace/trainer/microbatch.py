@@ -8,7 +8,7 @@ B sequences, U nodes of the tree, T response positions, N response tokens of all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -100,6 +100,21 @@ def collate(
         behaviour_BT=tensor(behaviour_BT),
         advantages_B=tensor(np.array(advantages, np.float64)),
     )
+
+
+def idle(sample: Sample, device: torch.device, *, is_packed: bool) -> MicroBatch:
+    """One token that takes no part in the loss, for a rank that has nothing left to do while others compute."""
+    first = sample.response
+    nothing = replace(
+        first,
+        tokens=first.tokens[:1],
+        logprobs=first.logprobs[:1],
+        full_logprobs=np.zeros(1, np.float32),
+        mask=np.zeros(1, np.uint8),
+        versions=((Version(-1), 1),),
+    )
+    short = replace(sample, prompt=sample.prompt[-1:], response=nothing)
+    return collate([short], [0.0], Version(0), device, is_packed=is_packed)
 
 
 def _generated_by(response: Response, version: Version) -> NDArray[np.bool_]:

@@ -23,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from tailrace.trainer import tree_attention
 from tailrace.trainer.microbatch import MicroBatch
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.tree_attention import take
 
 LOGITS_PER_CHUNK = 2**28
@@ -73,6 +74,7 @@ class Network:
         temperature: float,
         autocast: torch.dtype | None = None,
         logits_per_chunk: int = LOGITS_PER_CHUNK,
+        ranks: Ranks = ALONE,
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0 to train, got {temperature}")
@@ -83,8 +85,13 @@ class Network:
         self._logits_per_chunk = logits_per_chunk
         self._has_plain_head = _has_plain_head(model)
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
+        self._run = ranks.shard(model, autocast)
 
     def score(self, micro: MicroBatch) -> TokenScores:
+        logprobs_N, entropy_N = self._run(self._score, micro)
+        return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+
+    def _score(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             if self._has_plain_head:
                 hidden_UD = tree_attention.run(self.model.base_model, micro.tree, "last_hidden_state")
@@ -92,34 +99,29 @@ class Network:
             logits_UV = tree_attention.run(self.model, micro.tree, "logits")
             return self._score_logits(take(logits_UV, micro.source_N), micro.targets_N)
 
-    def _score_hidden(self, hidden_ND: Tensor, targets_N: Tensor) -> TokenScores:
+    def _score_hidden(self, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         head = self.model.get_output_embeddings()
         chunk = max(1, self._logits_per_chunk // head.weight.shape[0])
         if len(targets_N) <= chunk:
             return self._score_logits(head(hidden_ND), targets_N)
 
         def score_chunk(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self._score_logits(head(hidden_CD), targets_C)
-            return scores.logprobs_N, scores.entropy_N
+            return self._score_logits(head(hidden_CD), targets_C)
 
         pairs = zip(hidden_ND.split(chunk), targets_N.split(chunk), strict=True)
         parts = [checkpoint(score_chunk, *pair, use_reentrant=False) for pair in pairs]
-        return TokenScores(
-            logprobs_N=torch.cat([logprobs for logprobs, _ in parts]),
-            entropy_N=torch.cat([entropy for _, entropy in parts]),
-        )
+        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
-    def _score_logits(self, logits_NV: Tensor, targets_N: Tensor) -> TokenScores:
+    def _score_logits(self, logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         if self._is_fused:
             from tailrace.trainer import fused_scores  # only GPUs need Triton
 
-            logprobs_N, entropy_N = fused_scores.score(logits_NV, targets_N, self._temperature)
-            return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
+            return fused_scores.score(logits_NV, targets_N, self._temperature)
         logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / self._temperature
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         with torch.no_grad():
             entropy_N = torch.special.entr(logprobs_NV.exp()).sum(dim=-1)
-        return TokenScores(logprobs_N=logprobs_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N=entropy_N)
+        return logprobs_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
 
 
 def _has_plain_head(model: PreTrainedModel) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from tailrace.config.settings import TrainerSettings
@@ -21,11 +22,11 @@ def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: f
         fused=True,
     )
     if any(parameter.is_cuda for parameter in trainable):
-        _allocate_moments(optimizer)
+        allocate_moments(optimizer)
     return optimizer
 
 
-def _allocate_moments(optimizer: torch.optim.AdamW) -> None:
+def allocate_moments(optimizer: torch.optim.AdamW) -> None:
     """Now, not in the first step as torch does: there they would lie among freed activations, and a block of device
     memory that holds one of them can never be given back to rollout."""
     for group in optimizer.param_groups:
@@ -43,7 +44,8 @@ def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_nor
     if not parameters or not denominator:
         return 0.0
     torch._foreach_mul_([parameter.grad for parameter in parameters], 1.0 / denominator)
-    return float(clip_grad_norm_(parameters, max_grad_norm))
+    norm = clip_grad_norm_(parameters, max_grad_norm)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def step(optimizer: torch.optim.Optimizer, settings: TrainerSettings, *, learning_rate: float) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tailrace.core.ids import GroupId
+from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.trainer import critic
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.objective import Objective
+from tailrace.trainer.ranks import Ranks
 
 
 class Totals:
@@ -25,6 +26,8 @@ class Totals:
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
         self._finite: list[tuple[Sequence[Sample], Tensor]] = []
+        self.broken: list[TrajectoryId] = []
+        """Of merged totals: responses whose log-probs are not finite."""
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
         """Add groups to the step: all of them or, if one of them was added before, none."""
@@ -44,6 +47,25 @@ class Totals:
         for name, value in sums.items():
             value = value.to(torch.float64)
             self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def merged(self, ranks: Ranks) -> Totals:
+        """What all ranks have accumulated together."""
+        if ranks.size == 1:
+            return self
+        parts = ranks.gather(self._in_numbers())
+        whole = Totals()
+        for groups, sums, largest, broken in parts:
+            whole.groups |= groups
+            whole.add_sums({name: torch.tensor(value, dtype=torch.float64) for name, value in sums.items()})
+            for name, value in largest.items():
+                whole._largest[name] = torch.tensor(max(value, float(whole._largest.get(name, value))))
+            whole.broken += broken
+        return whole
+
+    def _in_numbers(self) -> tuple[set[GroupId], dict[str, float], dict[str, float], list[TrajectoryId]]:
+        sums = {name: float(value) for name, value in self._sums.items()}
+        largest = {name: float(value) for name, value in self._largest.items()}
+        return self.groups, sums, largest, [sample.trajectory for sample in self.not_finite()]
 
     def denominator(self) -> float:
         return self._sum("denominator")

@@ -11,7 +11,7 @@ as before. On CPU the same inputs on the same number of threads give the same we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,21 +24,20 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
-from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer, tree_attention, varlen
+from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.critic import Critic
 from tailrace.trainer.device_memory import take_peak
 from tailrace.trainer.dispatch import Judged
-from tailrace.trainer.microbatch import MicroBatch, collate, cut
+from tailrace.trainer.micro_batches import MicroBatches
+from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.network import Network, load_model, resolve_device
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.schedule import learning_rate
 from tailrace.trainer.stale import mask_stale
 from tailrace.trainer.totals import Totals
-
-OVERHEAD_TOKENS = {"cpu": 128, "cuda": 16384}
-"""What a micro-batch costs besides its tokens: a small model's forward and backward pass, measured, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,9 @@ class Trainer:
         max_steps: int,
         seed: int,
         max_response_length: int | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        """``ranks``: this process and the others that train the model with it."""
         loss_rules.refuse_contradictions(algorithm)
         torch.manual_seed(seed)
         if settings.threads is not None:
@@ -69,29 +70,37 @@ class Trainer:
         device = resolve_device(model.device)
         autocast = torch.bfloat16 if device.type == "cuda" and model.dtype == "bfloat16" else None
         self.version = Version(0)
+        self._ranks = ranks
         self._source = model_path
         self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
         self._rollout_dtype = getattr(torch, model.dtype)
         self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        self._micro_batches = MicroBatches(self.model, device=device, autocast=autocast, settings=settings, ranks=ranks)
         self.adapter = lora.attach(self.model, model, model_path)
-        self._network = Network(self.model, temperature=temperature, autocast=autocast)
+        self._network = Network(self.model, temperature=temperature, autocast=autocast, ranks=ranks)
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
-            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast)
+            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast, ranks=ranks)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
             self.critic = Critic(
-                model_path, device=device, model=model, settings=settings, algorithm=algorithm, autocast=autocast
+                model_path,
+                device=device,
+                model=model,
+                settings=settings,
+                algorithm=algorithm,
+                autocast=autocast,
+                ranks=ranks,
             )
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
-        self._is_packed = tree_attention.sees_trees(self.model) and varlen.is_available(
-            device, autocast, tree_attention.head_dim(self.model)
-        )
-        self._overhead_tokens = OVERHEAD_TOKENS[device.type]
+        self._puts_off = settings.reduce_gradients == "last" and ranks.size > 1
+        ranks.put_off(self._puts_off)
+        self._last_sample: Sample | None = None
+        """One that ranks of this replica have computed a gradient for in this step."""
         self._totals = Totals()
         self._step_loss: AlgorithmSettings | None = None
         """Loss settings of the step's first groups; None: the step has not begun."""
@@ -103,8 +112,15 @@ class Trainer:
         self.accumulate(groups)
         return self.finish_step()
 
-    def accumulate(self, groups: Sequence[Sequence[Sample]], loss: AlgorithmSettings | None = None) -> None:
-        """Add whole groups to the current step. ``loss``: other settings than those the trainer was made with."""
+    def accumulate(
+        self,
+        groups: Sequence[Sequence[Sample]],
+        loss: AlgorithmSettings | None = None,
+        *,
+        replicas: Sequence[int] | None = None,
+    ) -> None:
+        """Add whole groups to the current step. ``loss``: other settings than those the trainer was made with.
+        ``replicas``: those that compute; default: all. The others do nothing."""
         algorithm = self._algorithm if loss is None else loss
         if algorithm != self._algorithm:
             loss_rules.refuse_unfit(algorithm, self._algorithm)
@@ -116,8 +132,9 @@ class Trainer:
         ]
         for learn in (True, False):
             chosen = [index for index in range(len(samples)) if has_gradient[index] == learn]
-            for micro, _ in self._micro_batches(samples, advantage_of, chosen):
+            for micro, _ in self._micro_batches.of(samples, advantage_of, chosen, self.version, replicas):
                 self._accumulate_one(micro, algorithm, learn=learn)
+                self._last_sample = micro.samples[0] if learn else self._last_sample
 
     def finish_step(self, settings: TrainerSettings | None = None) -> StepResult:
         """Divide, clip, step. A batch without a single loss token leaves the weights unchanged but still makes a
@@ -126,7 +143,8 @@ class Trainer:
         ``settings``: for this step, other settings of the optimizer than those the trainer was made with.
         """
         settings = settings or self._settings
-        totals = self._totals
+        totals = self._totals.merged(self._ranks)
+        self._add_up_gradients()
         if not totals.groups:
             raise ValueError(f"step {self.version} has no groups to train on")
         rate = learning_rate(self.version, settings, max_steps=self._max_steps)
@@ -138,9 +156,19 @@ class Trainer:
         peak = take_peak(self._network.device)
         return StepResult(version=self.version, metrics=totals.metrics() | applied | peak)
 
+    def _add_up_gradients(self) -> None:
+        """If that was put off: ranks add up their gradients in a backward pass, so they make one of nothing."""
+        if not self._puts_off or self._last_sample is None:
+            return
+        self._ranks.put_off(False)
+        self._accumulate_one(
+            self._micro_batches.idle(self._last_sample), self._step_loss or self._algorithm, learn=True
+        )
+        self._ranks.put_off(True)
+
     def drop_step(self) -> None:
         """Drop the accumulated gradients."""
-        self._totals, self._step_loss = Totals(), None
+        self._totals, self._step_loss, self._last_sample = Totals(), None, None
         self._optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic.optimizer.zero_grad(set_to_none=True)
@@ -149,23 +177,29 @@ class Trainer:
     def forward(self, samples: Sequence[Sample]) -> list[Logprobs]:
         """Return the log-probs of the tokens of each response under the current weights."""
         found: list[Logprobs] = [np.empty(0, np.float32) for _ in samples]
-        for micro, members in self._micro_batches(samples, [0.0] * len(samples), range(len(samples))):
+        for micro, members in self._micro_batches.of(samples, [0.0] * len(samples), range(len(samples)), self.version):
             logprobs_BT = micro.spread(self._network.score(micro).logprobs_N).float().cpu().numpy()
             for index, logprobs_T in zip(members, logprobs_BT, strict=True):
                 found[index] = logprobs_T[: len(samples[index].response)]
         return found
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+    @torch.no_grad()
+    def named_weights(self, *, is_whole: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order.
 
-        With an adapter, those of the adapted model.
+        With an adapter, those of the adapted model. All ranks of a replica go through them together. ``is_whole``: if
+        not, only names, shapes and types are right, and a rank can ask for them by itself.
         """
-        weights = _untied(self.model.state_dict())
-        for name, tensor in weights if self.adapter is None else self.adapter.merged(weights):
-            yield name, tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor
+        weights = _untied(self.model.state_dict(keep_vars=True))
+        whole = self._ranks.whole if is_whole else _unchanged
+        if self.adapter is not None:
+            weights = self.adapter.merged(weights, whole if is_whole else None)
+        for name, tensor in weights:
+            found = tensor.detach()
+            yield name, whole(found.to(self._rollout_dtype) if found.is_floating_point() else found)
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint between two steps; the caller makes the directory appear atomically."""
+        """Write a checkpoint between two steps, all ranks together. The caller renames the directory into place."""
         if self._totals.groups:
             raise ValueError(f"step {self.version} has begun; a checkpoint is written between steps")
         checkpoint.save(
@@ -177,6 +211,7 @@ class Trainer:
             version=self.version,
             identity=self._identity,
             source=self._source,
+            ranks=self._ranks,
         )
 
     def load(self, directory: Path) -> None:
@@ -194,29 +229,6 @@ class Trainer:
     def _bind(self, algorithm: AlgorithmSettings) -> Overlong:
         return Overlong(algorithm.overlong, max_response_length=self._max_response_length)
 
-    def _micro_batches(
-        self, samples: Sequence[Sample], advantage_of: Sequence[float], chosen: Iterable[int]
-    ) -> Iterator[tuple[MicroBatch, list[int]]]:
-        """The chosen samples that have tokens, and which of them each micro-batch holds."""
-        chosen = [index for index in chosen if len(samples[index].response)]
-        for places in cut(
-            [samples[index] for index in chosen],
-            sees_trees=tree_attention.sees_trees(self.model),
-            max_tokens=self._settings.token_limit,
-            overhead_tokens=self._overhead_tokens,
-        ):
-            members = [chosen[place] for place in places]
-            yield (
-                collate(
-                    [samples[index] for index in members],
-                    [advantage_of[index] for index in members],
-                    self.version,
-                    self._network.device,
-                    is_packed=self._is_packed,
-                ),
-                members,
-            )
-
     def _judge(
         self, groups: Sequence[Sequence[Sample]], algorithm: AlgorithmSettings, overlong: Overlong
     ) -> tuple[list[Sample], list[float]]:
@@ -228,7 +240,8 @@ class Trainer:
         if self._step_loss is not None:
             loss_rules.refuse_mixture(algorithm, self._step_loss, self.version)
         self._totals.add_groups(ordered)
-        self._totals.add_sums(overlong.sums(given))
+        if self._ranks.index == 0:  # the others have the same
+            self._totals.add_sums(overlong.sums(given))
         self._step_loss = self._step_loss or algorithm
         samples = overlong.apply(given)
         judged = Judged(
@@ -272,10 +285,16 @@ class Trainer:
         self._totals.add_sums(found.sums)
         return found.advantages_BT
 
+    def _broken(self, totals: Totals) -> str:
+        """Names of the responses that cannot be trained; empty: none."""
+        if self._ranks.size > 1:  # to score each by itself, all ranks would have to take part
+            return blame.listed(sorted(totals.broken))
+        suspects = totals.not_finite()
+        return blame.names(self._network, suspects) if suspects else ""
+
     def _apply(self, totals: Totals, settings: TrainerSettings, rate: float) -> dict[str, float]:
         """Take the optimizer step of policy and critic, or of neither. Return gradient norms and learning rates."""
-        if suspects := totals.not_finite():
-            names = blame.names(self._network, suspects)
+        if names := self._broken(totals):
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
         learners = {"actor": (self.model, self._optimizer, rate)}
         if self.critic is not None:
@@ -283,6 +302,7 @@ class Trainer:
             learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
         found: dict[str, float] = {}
         for name, (model, _, its_rate) in learners.items():
+            self._ranks.add_replicas(model)
             grad_norm = optimizer.average_and_clip(
                 model, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm
             )
@@ -295,11 +315,14 @@ class Trainer:
         return found
 
 
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def _untied(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Return each tensor once, under its first name."""
-    seen: set[tuple[int, torch.Size]] = set()
+    seen: set[int] = set()
     for name, tensor in weights.items():
-        key = (tensor.data_ptr(), tensor.shape)
-        if key not in seen:
-            seen.add(key)
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
             yield name, tensor

@@ -16,7 +16,9 @@ from safetensors import SafetensorError
 from tailrace.core.ids import Version
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.trainer import Trainer
+from tailrace.weights.channel import WeightSink
 from tailrace.weights.sinks import create_sink
 from tailrace.weights.two_slots import layout_of
 from tailrace.workers.link import Link
@@ -41,7 +43,8 @@ _CANNOT = (FloatingPointError, torch.OutOfMemoryError, ValueError, DamagedStore,
 
 
 class HeldModel:
-    def __init__(self, link: Link, init: ModelInit) -> None:
+    def __init__(self, link: Link, init: ModelInit, ranks: Ranks = ALONE) -> None:
+        """``ranks``: the workers that train this model together."""
         self.name = init.name
         self._link = link
         self._trainer = Trainer(
@@ -53,22 +56,17 @@ class HeldModel:
             max_response_length=init.max_response_length,
             max_steps=init.max_steps,
             seed=init.seed,
+            ranks=ranks,
         )
         self._gives_cache_back = init.is_colocated and self._trainer.model.device.type == "cuda"
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
-        sink = create_sink(
-            init.channel_name,
-            layout_of(self._trainer.named_weights()),
-            choice=init.trainer.weight_channel,
-            device=self._trainer.model.device,
-            say=lambda line: print(line, flush=True),
-        )
-        self.channel = sink.address
+        sink = self._open_sink(init) if ranks.index == 0 else None
+        self.channel = None if sink is None else sink.address
         self.publishing = Publishing(
             link,
             sink,
-            self._trainer.named_weights,
+            self._trainer.named_weights if ranks.publishes else lambda: (),
             model=init.name,
             device=self._trainer.model.device,
             on_written=self._give_cache_back,
@@ -77,6 +75,15 @@ class HeldModel:
         """Seconds that the step in progress took so far."""
         self._refusal: str | None = None
         """Why the step in progress cannot be finished; None: it can."""
+
+    def _open_sink(self, init: ModelInit) -> WeightSink:
+        return create_sink(
+            init.channel_name,
+            layout_of(self._trainer.named_weights(is_whole=False)),
+            choice=init.trainer.weight_channel,
+            device=self._trainer.model.device,
+            say=lambda line: print(line, flush=True),
+        )
 
     def ready(self) -> ModelReady:
         return ModelReady(name=self.name, version=self._trainer.version, channel=self.channel)
@@ -87,7 +94,7 @@ class HeldModel:
             return
         try:
             samples = message.batch.read()
-            self._trainer.accumulate(in_groups(samples), message.loss)
+            self._trainer.accumulate(in_groups(samples), message.loss, replicas=message.replicas)
         except _CANNOT as error:
             self._refuse(error)
             return

@@ -166,14 +166,26 @@ class TrainingInit:
     """
 
     models: tuple[ModelInit, ...]
+    rank: int = 0
+    """Which of the workers of a group this is. They train the same models together and get the same messages."""
+    num_shards: int = 1
+    num_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the workers of a group meet. The first one says it, and the controller tells the others."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReady:
     name: str
     version: Version
-    channel: ChannelAddress
-    """Where published weights can be pulled from."""
+    channel: ChannelAddress | None
+    """Where published weights can be pulled from; None for a worker that does not publish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +202,8 @@ class Accumulate:
     batch: Batch
     loss: AlgorithmSettings | None = None
     """None: those of ``ModelInit``."""
+    replicas: tuple[int, ...] | None = None
+    """Replicas of a group that compute; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ each optimizer step.
 
 from __future__ import annotations
 
+import collections
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -27,14 +28,15 @@ class Publishing:
     def __init__(
         self,
         link: Link,
-        sink: WeightSink,
+        sink: WeightSink | None,
         weights: Callable[[], Iterable[tuple[str, Tensor]]],
         *,
         model: str,
         device: torch.device,
         on_written: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_written`` is called in the thread when a version is written, before anybody is told."""
+        """``sink``: None if another rank writes the channel; this one then gives its part of the weights.
+        ``on_written`` is called in the thread when a version is written, before anybody is told."""
         self._on_written = on_written
         self._link, self._sink, self._weights, self._model = link, sink, weights, model
         # On the trainer's own stream, copies would wait for the kernels of the next step.
@@ -58,7 +60,10 @@ class Publishing:
         start = time.monotonic()
         try:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-                self._sink.publish(version, self._weights())
+                if self._sink is None:
+                    collections.deque(self._weights(), maxlen=0)
+                else:
+                    self._sink.publish(version, self._weights())
             self._on_written()
         except Exception as error:  # noqa: BLE001  an error that is not reported would leave the run waiting
             traceback.print_exc()

@@ -23,6 +23,7 @@ from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.registry import engine_name
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedRollouts
+from tailrace.engines.vllm.start import start_engine as start_vllm
 from tailrace.weights.channel import VersionNotPublished, WriterLost
 from tailrace.weights.puller import Puller
 from tailrace.weights.sources import open_source
@@ -221,7 +222,20 @@ def replay_engine(init: RolloutInit) -> Engine:
     return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.running_limit)
 
 
-_ENGINES = {"native": native_engine, "replay": replay_engine}
+def vllm_engine(init: RolloutInit) -> Engine:
+    return start_vllm(
+        init.checkpoint,
+        model=init.model,
+        rollout=init.rollout,
+        device=device_of(init.model),
+        max_length=init.max_length,
+        seed=init.seed,
+        is_colocated=init.is_colocated,
+        decode_text=_text_decoder(init.checkpoint),
+    )
+
+
+_ENGINES = {"native": native_engine, "vllm": vllm_engine, "replay": replay_engine}
 
 
 def make_engine(init: RolloutInit) -> Engine:

@@ -8,8 +8,10 @@ A step is some ``Accumulate`` and one ``FinishStep``. The worker holds models by
 
 from __future__ import annotations
 
+from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.workers.held_model import HeldModel
 from tailrace.workers.link import Link
+from tailrace.workers.meeting import meet
 from tailrace.workers.messages import (
     Accumulate,
     FinishStep,
@@ -26,9 +28,9 @@ from tailrace.workers.messages import (
 class TrainingWorker:
     """Owns the models."""
 
-    def __init__(self, link: Link, init: TrainingInit) -> None:
+    def __init__(self, link: Link, init: TrainingInit, ranks: Ranks = ALONE) -> None:
         self._link = link
-        self.models = {model.name: HeldModel(link, model) for model in init.models}
+        self.models = {model.name: HeldModel(link, model, ranks) for model in init.models}
 
     def ready(self) -> TrainingReady:
         return TrainingReady(models=tuple(model.ready() for model in self.models.values()))
@@ -57,7 +59,7 @@ class TrainingWorker:
 
 
 def serve(link: Link, init: TrainingInit) -> None:
-    worker = TrainingWorker(link, init)
+    worker = TrainingWorker(link, init, meet(link, init))
     link.send(worker.ready())
     while True:
         worker.handle(link.receive(None))

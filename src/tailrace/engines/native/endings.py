@@ -15,7 +15,8 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
-from tailrace.engines.native.stops import DecodeText, StopTable, ends_with_stop
+from tailrace.engines.native.stops import StopTable
+from tailrace.engines.stop_strings import DecodeText, ends_with_stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch
 
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
-from tailrace.engines.contract import Output, Request, Stats
+from tailrace.engines.contract import Output, Request, Stats, Unsupported
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.capabilities import CAPABILITIES
 from tailrace.engines.native.checkpoint import CheckpointTensors
@@ -28,7 +28,8 @@ from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.runner_choice import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
-from tailrace.engines.native.stops import DecodeText, StopTable
+from tailrace.engines.native.stops import StopTable
+from tailrace.engines.stop_strings import DecodeText
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
@@ -191,6 +192,8 @@ class NativeEngine:
         for part in (request.prompt, request.prefix):
             if len(part) and not 0 <= part.min() <= part.max() < self.architecture.vocab_size:
                 raise ValueError(f"{name} has a token outside the vocabulary of {self.architecture.vocab_size}")
+        if request.adapter is not None:
+            raise Unsupported(f"{name} names the adapter '{request.adapter}', but the native engine serves no adapters")
         if sampling.stop_strings and self._decode_text is None:
             raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
 

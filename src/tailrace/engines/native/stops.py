@@ -1,17 +1,13 @@
-"""Detects the end of a response: by stop tokens (a table, looked up for a whole batch) and by stop strings."""
+"""Stop tokens, in a table that is looked up for a whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.store.segment import Tokens
-
-DecodeText = Callable[[Sequence[int]], str]
-
-_MARGIN_TOKENS = 8
 
 
 class StopTable:
@@ -33,14 +29,3 @@ class StopTable:
 
     def is_stop(self, stop_sets: NDArray[np.int64], tokens: Tokens) -> NDArray[np.bool_]:
         return self._table[stop_sets, tokens]
-
-
-def ends_with_stop(response: Tokens, stop_strings: Sequence[str], decode_text: DecodeText) -> bool:
-    """Whether the newest token completes a stop string. Only the last tokens that can matter are decoded."""
-    longest = max(map(len, stop_strings))
-    num_tokens = longest + _MARGIN_TOKENS
-    while True:
-        text = decode_text(response[-num_tokens:].tolist())
-        if len(text) >= longest + _MARGIN_TOKENS or num_tokens >= len(response):
-            return any(stop in text for stop in stop_strings)
-        num_tokens *= 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
-from tailrace.engines.contract import Output, Request, Stats, Unservable
+from tailrace.engines.contract import Output, Request, Stats, Unservable, Unsupported
 from tailrace.engines.replay.capabilities import CAPABILITIES
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.store.segment import Response, Segment
@@ -56,6 +56,8 @@ class ReplayEngine:
         for request in requests:
             if request.trajectory in self._waiting or request.trajectory in self._running:
                 raise ValueError(f"{request.trajectory} is live already")
+            if request.adapter is not None:
+                raise Unsupported(f"{request.trajectory} names an adapter, but the replay engine serves no adapters")
         self._waiting |= {request.trajectory: _play(request, self._find(request.trajectory)) for request in requests}
 
     def step(self) -> list[Output]:

@@ -84,6 +84,7 @@ async def _measure(
     channel = None
     try:
         channel = (await trainer.hear(TrainingReady, _START_S)).models[0].channel
+        assert channel is not None
         await engine.hear(RolloutReady, _START_S)
         found = []
         for number in range(rounds + 1):

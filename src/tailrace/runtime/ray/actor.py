@@ -163,7 +163,7 @@ class WorkerActor:
             return self._link, init
         from tailrace.runtime.ray.checkpoints import Courier, GatheringLink  # only training workers need it
 
-        link = GatheringLink(self._link, Courier(node))
+        link = GatheringLink(self._link, Courier(node), init.rank)
         return link, link.fetched(init)
 
 

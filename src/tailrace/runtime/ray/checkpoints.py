@@ -1,12 +1,14 @@
 """Checkpoints of a training worker that does not see the controller's files (`ray.checkpoints = "gathered"`).
 
-The worker writes a checkpoint to its own disk. The files are then copied to the controller's node, and only after that
-does the controller hear that the checkpoint is saved. A worker that begins from a checkpoint gets its files in the
+The worker writes a checkpoint to its own disk; ranks of one training are on one node and write into one folder. The
+first rank then copies the files to the controller's node, and only after that does the controller hear that the
+checkpoint is saved. A worker that begins from a checkpoint gets its files in the
 other direction. Copies go through small Ray tasks on the controller's node, one piece of a file at a time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -57,9 +59,9 @@ class Courier:
 class GatheringLink:
     """The link of a training worker, whose checkpoints go to the controller's node."""
 
-    def __init__(self, link: Link, courier: Courier) -> None:
-        self._link, self._courier = link, courier
-        self._own = Path(tempfile.mkdtemp(prefix="tailrace-checkpoints-"))
+    def __init__(self, link: Link, courier: Courier, rank: int) -> None:
+        self._link, self._courier, self._rank = link, courier, rank
+        self._start = Path(tempfile.mkdtemp(prefix="tailrace-start-"))
         self._asked: Save | None = None
 
     def receive(self, timeout: float | None = None) -> object | None:
@@ -67,13 +69,13 @@ class GatheringLink:
         if not isinstance(message, Save):
             return message
         self._asked = message
-        return replace(message, directory=self._own / message.directory.name)
+        return replace(message, directory=_own(message.directory))
 
     def send(self, message: object) -> None:
-        if isinstance(message, Saved) and self._asked is not None:
+        if isinstance(message, Saved) and self._asked is not None and self._rank == 0:
             message = self._deliver(message, self._asked)
         if isinstance(message, TrainingReady):
-            shutil.rmtree(self._own / "start", ignore_errors=True)
+            shutil.rmtree(self._start, ignore_errors=True)
         self._link.send(message)
 
     def fetched(self, init: TrainingInit) -> TrainingInit:
@@ -81,14 +83,14 @@ class GatheringLink:
         models = []
         for model in init.models:
             if model.checkpoint is not None:
-                own = self._own / "start" / model.name
+                own = self._start / model.name
                 self._courier.fetch(model.checkpoint, own)
                 model = replace(model, checkpoint=own)
             models.append(model)
         return replace(init, models=tuple(models))
 
     def _deliver(self, saved: Saved, asked: Save) -> Saved | SaveFailed:
-        own = self._own / asked.directory.name
+        own = _own(asked.directory)
         try:
             self._courier.deliver(own, asked.directory)
         except (OSError, ray.exceptions.RayError) as error:
@@ -97,6 +99,12 @@ class GatheringLink:
             shutil.rmtree(own, ignore_errors=True)
         print(f"checkpoint {asked.directory.name} was copied to the controller's node", flush=True)
         return saved
+
+
+def _own(directory: Path) -> Path:
+    """Where this node writes a checkpoint; the same folder for all ranks."""
+    name = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tailrace-checkpoint-{name}"
 
 
 def _list_files(folder: Path) -> list[tuple[str, int]]:

@@ -38,7 +38,7 @@ def _worker_counts(settings: Settings, *, trains: bool) -> dict[str, int]:
     """How many workers of each kind a run has."""
     return {
         "rollout": settings.rollout.num_instances,
-        "training": int(trains),
+        "training": settings.trainer.num_ranks if trains else 0,
         "reward": settings.reward.workers,
     }
 

@@ -1,0 +1,24 @@
+"""What the vLLM engine can do. Importing this file imports neither torch nor vllm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tailrace.engines.contract import Capabilities
+
+ON_CPU = Capabilities(
+    name="vllm",
+    # vLLM draws random numbers for the whole batch, so other requests change what is sampled.
+    has_keyed_randomness=False,
+    has_exact_interrupt=True,
+    streams_progress=True,
+    has_deterministic_mode=False,
+    # vLLM's sleep mode needs an allocator that only GPUs have.
+    releases_memory=False,
+    uses_weights=True,
+    has_kv_cache=True,
+    serves_adapters=True,
+    max_parallel_size=8,
+    shares_prompts=True,
+)
+ON_GPU = replace(ON_CPU, releases_memory=True)

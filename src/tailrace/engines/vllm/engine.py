@@ -1,0 +1,255 @@
+"""A rollout engine that generates with vLLM, in the caller's process.
+
+The engine drives vLLM's core directly (``InprocClient``): requests go in as token ids, and each step returns the new
+tokens with their log-probs. vLLM's own front end (tokenizer, text, one object per token) is not used. With several
+devices vLLM starts a process for each (``worker_extension.py`` says what runs there).
+
+No KV of an old version survives a pull: ``pull`` resets vLLM's prefix cache, and fails if that is not possible.
+``engines/contract.py`` says what the engine promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, FinishReason
+from vllm.v1.engine.core_client import InprocClient
+from vllm.v1.executor import Executor
+
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.responses.trajectory import Finish
+from tailrace.engines.contract import Output, Request, Stats, Unsupported
+from tailrace.engines.stop_strings import DecodeText, ends_with_stop
+from tailrace.engines.vllm.adapters import Adapters
+from tailrace.engines.vllm.capabilities import ON_CPU, ON_GPU
+from tailrace.engines.vllm.experts import check_experts
+from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
+from tailrace.engines.vllm.live_request import LiveRequest
+from tailrace.engines.vllm.options import VllmOptions, vllm_config
+from tailrace.engines.vllm.rank_files import rank_files
+from tailrace.engines.vllm.sampling import core_request, response_end
+from tailrace.weights.sharding import Holding
+
+INITIAL_VERSION = Version(0)
+
+
+class VllmEngine:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        seed: int,
+        options: VllmOptions,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        decode_text: DecodeText | None = None,
+        version: Version = INITIAL_VERSION,
+    ) -> None:
+        device = torch.device(device)
+        self.capabilities = ON_GPU if device.type == "cuda" and options.is_colocated else ON_CPU
+        self.options = options
+        self._decode_text, self._version = decode_text, version
+        config = vllm_config(checkpoint, options, device=device, dtype=dtype, seed=seed)
+        self._vocab_size = config.model_config.get_vocab_size()
+        # With log_stats vLLM tells of preemptions.
+        self._client = InprocClient(config, Executor.get_class(config), log_stats=True)
+        self._adapters = Adapters(self._client, options.max_adapters)
+        self._block_tokens = config.cache_config.block_size
+        self._num_blocks = config.cache_config.num_gpu_blocks - 1  # vLLM keeps one for padding
+        parameters = model_parameters(checkpoint, dtype)
+        check_experts(checkpoint, parameters)
+        self._layout = engine_layout(checkpoint, parameters, options.tensor_parallel_size)
+        parts = [rank_parts(holding, parameters) for holding in self._layout]
+        self._client.collective_rpc("tailrace_prepare", args=(parts,))
+        self._live: dict[TrajectoryId, LiveRequest] = {}
+        self._named: dict[str, LiveRequest] = {}
+        """Requests that are in vLLM, by their name there."""
+        self._exhausted: dict[TrajectoryId, LiveRequest] = {}
+        """Requests whose prefix already uses up their budget. They finish in the next step."""
+        self._numbers = count()
+        self._num_preemptions = 0
+        self._is_released, self._has_weights = False, True
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if not self._has_weights:
+            raise RuntimeError("the engine has no weights: pull a version first")
+        names = {request.trajectory for request in requests}
+        if len(names) < len(requests):
+            raise ValueError("a trajectory was submitted twice in one call")
+        for request in requests:
+            self._check(request)
+        for request in requests:
+            self._accept(request)
+
+    def step(self) -> list[Output]:
+        outputs = [self._finish(live, live.request.finish_at_end) for live in list(self._exhausted.values())]
+        if not self._named:
+            return outputs
+        for output in self._client.get_output().outputs:
+            if (finished := self._absorb(output)) is not None:
+                outputs.append(finished)
+        return outputs
+
+    def progress(self) -> list[Output]:
+        return [live.take_output(self._version, None) for live in self._live.values() if live.tokens]
+
+    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
+        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
+        self._leave_vllm(live)
+        return [self._finish(request, Finish.INTERRUPTED) for request in live]
+
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
+        self._leave_vllm(live)
+        for request in live:
+            self._forget(request)
+
+    def stats(self) -> Stats:
+        scheduler = self._client.engine_core.scheduler
+        num_running, num_waiting = scheduler.get_request_counts()
+        return Stats(
+            num_running=num_running,
+            num_waiting=num_waiting + len(self._exhausted),
+            kv_tokens_used=round(scheduler.kv_cache_manager.usage * self._num_blocks) * self._block_tokens,
+            kv_tokens_budget=self._num_blocks * self._block_tokens,
+            num_preemptions=self._num_preemptions,
+            version=self._version,
+        )
+
+    def layout(self) -> tuple[Holding, ...]:
+        return self._layout
+
+    def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
+        if len(weights) != len(self._layout):
+            raise ValueError(f"the engine has {len(self._layout)} ranks, got the weights of {len(weights)}")
+        self._refuse_while_live(f"pull version {version}")
+        if self._is_released:
+            raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
+        self._drain()
+        self._load(weights)
+        self._reset_prefix_cache()
+        self._version, self._has_weights = version, True
+
+    def load_adapter(self, name: str, directory: Path) -> None:
+        self._refuse_while_live(f"load the adapter '{name}'")
+        self._adapters.load(name, directory)
+        self._reset_prefix_cache()  # vLLM knows cached keys and values by the adapter's name only
+
+    def drop_adapter(self, name: str) -> None:
+        self._refuse_while_live(f"drop the adapter '{name}'")
+        self._adapters.drop(name)
+
+    def release(self) -> None:
+        self._need_release()
+        self._refuse_while_live("release memory")
+        if self._is_released:
+            return
+        self._drain()
+        self._client.sleep(level=2)
+        self._is_released, self._has_weights = True, False
+
+    def restore(self) -> None:
+        self._need_release()
+        if self._is_released:
+            self._client.wake_up()
+            self._is_released = False
+
+    def close(self) -> None:
+        """End vLLM and its processes. A worker need not call it: its process ends."""
+        self._client.shutdown()
+
+    def _need_release(self) -> None:
+        if not self.capabilities.releases_memory:
+            raise Unsupported("the vllm engine cannot release its memory: it was not started for colocated placement")
+
+    def _refuse_while_live(self, action: str) -> None:
+        if self._live:
+            raise RuntimeError(
+                f"cannot {action}: {len(self._live)} requests are live, the first {next(iter(self._live))}"
+            )
+
+    def _check(self, request: Request) -> None:
+        name = request.trajectory
+        if name in self._live:
+            raise ValueError(f"{name} is already live")
+        if not len(request.prompt):
+            raise ValueError(f"{name} has an empty prompt")
+        if request.forced_length is not None and request.forced_length > request.budget:
+            raise ValueError(f"{name}: forced_length {request.forced_length} exceeds the budget {request.budget}")
+        total = len(request.prompt) + max(request.budget, len(request.prefix))
+        if total > self.options.max_length:
+            raise ValueError(f"{name}: prompt and budget are {total} tokens, max_length is {self.options.max_length}")
+        for part in (request.prompt, request.prefix):
+            if len(part) and not 0 <= part.min() <= part.max() < self._vocab_size:
+                raise ValueError(f"{name} has a token outside the vocabulary of {self._vocab_size}")
+        self._adapters.find(request.adapter)
+        if request.sampling.stop_strings and self._decode_text is None:
+            raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
+
+    def _accept(self, request: Request) -> None:
+        live = LiveRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))
+        if request.sampling.stop_strings:
+            live.response = request.prefix.tolist()
+        self._live[request.trajectory] = live
+        if len(request.prefix) >= response_end(request):
+            self._exhausted[request.trajectory] = live
+            return
+        self._named[live.name] = live
+        self._client.add_request(core_request(live.name, request, self._adapters.find(request.adapter)))
+
+    def _absorb(self, output: EngineCoreOutput) -> Output | None:
+        """Take a request's new tokens; return its last output if they end it."""
+        events = output.events or ()
+        self._num_preemptions += sum(event.type is EngineCoreEventType.PREEMPTED for event in events)
+        if (live := self._named.get(output.request_id)) is None:
+            return None
+        live.add(output)
+        if output.finish_reason is not None:
+            if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+                raise RuntimeError(f"vLLM ended {live.request.trajectory} with {output.finish_reason}")
+            is_stopped = output.finish_reason is FinishReason.STOP
+            return self._finish(live, Finish.STOP if is_stopped else live.request.finish_at_end)
+        if self._has_stop_string(live):
+            self._leave_vllm([live])
+            return self._finish(live, Finish.STOP)
+        return None
+
+    def _has_stop_string(self, live: LiveRequest) -> bool:
+        strings = live.request.sampling.stop_strings
+        if not strings or not live.response or live.request.forced_length is not None:
+            return False
+        assert self._decode_text is not None, "a request with stop strings is refused without decode_text"
+        return ends_with_stop(live.response, strings, self._decode_text)
+
+    def _leave_vllm(self, live: Iterable[LiveRequest]) -> None:
+        self._client.abort_requests([request.name for request in live if request.name in self._named])
+
+    def _finish(self, live: LiveRequest, finish: Finish) -> Output:
+        self._forget(live)
+        return live.take_output(self._version, finish)
+
+    def _forget(self, live: LiveRequest) -> None:
+        del self._live[live.request.trajectory]
+        self._named.pop(live.name, None)
+        self._exhausted.pop(live.request.trajectory, None)
+
+    def _load(self, weights: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        if len(weights) == 1:  # vLLM's worker is in this process
+            self._client.collective_rpc("tailrace_load", args=(weights[0],))
+            return
+        with rank_files(weights) as files:
+            self._client.collective_rpc("tailrace_load_files", args=(files,))
+
+    def _drain(self) -> None:
+        """Finish steps that vLLM has begun ahead of time, whose requests have been aborted."""
+        core: Any = self._client.engine_core
+        while core.batch_queue:
+            self._client.get_output()
+
+    def _reset_prefix_cache(self) -> None:
+        if not self._client.reset_prefix_cache():
+            raise RuntimeError("vLLM could not reset its prefix cache, which holds keys and values of the old weights")

@@ -1,0 +1,57 @@
+"""A request that vLLM works on, and what it has generated so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from vllm.v1.engine import EngineCoreOutput
+
+from tailrace.core.ids import Version
+from tailrace.core.responses.trajectory import Finish
+from tailrace.engines.contract import Output, Request
+from tailrace.store.segment import Segment
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveRequest:
+    name: str
+    """The request's name in vLLM. A trajectory that is submitted again gets a new one."""
+    request: Request
+    num_reported: int
+    """Number of response tokens already returned, the prefix included."""
+    tokens: list[int] = field(default_factory=list)
+    """Generated tokens that were not returned yet."""
+    logprobs: list[float] = field(default_factory=list)
+    full_logprobs: list[float] = field(default_factory=list)
+    """Log-probs before truncation; empty if the request's sampling is not truncated."""
+    response: list[int] = field(default_factory=list)
+    """The whole response, kept only to search it for stop strings."""
+
+    def add(self, output: EngineCoreOutput) -> None:
+        if not output.new_token_ids:
+            return
+        assert output.new_logprobs is not None, "vLLM gave no log-probs"
+        found = output.new_logprobs.logprobs
+        self.tokens += output.new_token_ids
+        self.logprobs += found[:, 0].tolist()
+        if self.request.sampling.is_truncated:
+            self.full_logprobs += found[:, 1].tolist()
+        if self.request.sampling.stop_strings:
+            self.response += output.new_token_ids
+
+    def take_output(self, version: Version, finish: Finish | None) -> Output:
+        """Return what was not returned before."""
+        is_truncated = self.request.sampling.is_truncated
+        segment = Segment(
+            trajectory=self.request.trajectory,
+            start=self.num_reported,
+            version=version,
+            tokens=np.array(self.tokens, np.int32),
+            logprobs=np.array(self.logprobs, np.float32),
+            full_logprobs=np.array(self.full_logprobs, np.float32) if is_truncated else None,
+            mask=np.ones(len(self.tokens), np.uint8),
+        )
+        self.num_reported += len(self.tokens)
+        self.tokens, self.logprobs, self.full_logprobs = [], [], []
+        return Output(segment=segment, finish=finish)

@@ -1,0 +1,51 @@
+"""Requests in vLLM's own terms."""
+
+from __future__ import annotations
+
+import time
+
+from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreRequest
+
+from tailrace.engines.contract import Request
+
+
+def core_request(name: str, request: Request, lora: LoRARequest | None) -> EngineCoreRequest:
+    """Build the request that vLLM's core takes. Its prompt is ours followed by the tokens generated earlier."""
+    return EngineCoreRequest(
+        request_id=name,
+        prompt_token_ids=[*request.prompt.tolist(), *request.prefix.tolist()],
+        mm_features=None,
+        sampling_params=sampling_params(request),
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=lora,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def response_end(request: Request) -> int:
+    """Number of response tokens at which the request ends."""
+    return request.budget if request.forced_length is None else request.forced_length
+
+
+def sampling_params(request: Request) -> SamplingParams:
+    sampling = request.sampling
+    is_forced = request.forced_length is not None
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=0 if sampling.top_k is None else sampling.top_k,
+        min_p=sampling.min_p,
+        max_tokens=response_end(request) - len(request.prefix),
+        # The model's own end tokens are among stop_token_ids where they shall count.
+        ignore_eos=True,
+        stop_token_ids=[] if is_forced else list(sampling.stop_token_ids),
+        # 0: the sampled token only. 1: one column more, in which our sampler writes the untruncated log-prob.
+        logprobs=1 if sampling.is_truncated else 0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )

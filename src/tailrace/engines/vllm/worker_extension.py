@@ -1,0 +1,61 @@
+"""What the engine adds to vLLM's worker, one per device. With several devices it runs in processes of vLLM.
+
+vLLM mixes this class into its worker class (``worker_extension_cls``), and the engine calls the methods by name
+(``collective_rpc``). The names must not be those of vLLM's own methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from vllm.config import set_current_vllm_config
+
+from tailrace.engines.vllm.experts import single_experts
+from tailrace.engines.vllm.layout import Parts
+from tailrace.engines.vllm.packing import pack_again
+from tailrace.engines.vllm.samplers import both_logprobs
+
+
+class WorkerExtension:
+    model_runner: Any
+    vllm_config: Any
+    rank: int
+    _tailrace_parts: Parts
+
+    def tailrace_prepare(self, parts: Sequence[Parts]) -> None:
+        """``parts``: for each rank, what ``tailrace_load`` will bring."""
+        self._tailrace_parts = parts[self.rank]
+        self.model_runner.sampler = both_logprobs(self.model_runner.sampler)
+
+    def tailrace_load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace all weights in place with tensors of this process."""
+        self._tailrace_reload(weights.items())
+
+    def tailrace_load_files(self, files: Sequence[str]) -> None:
+        """Replace all weights in place. ``files``: for each rank, the safetensors file of its parts."""
+        with safe_open(files[self.rank], framework="pt") as file:
+            self._tailrace_reload((name, file.get_tensor(name)) for name in self._tailrace_parts)
+
+    def _tailrace_reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        # vLLM's own reload also packs the weights again where a platform's kernels need that (oneDNN on CPUs).
+        with set_current_vllm_config(self.vllm_config), torch.inference_mode():
+            self.model_runner.reload_weights(weights_iterator=self._tailrace_whole(weights))
+            pack_again(self.model_runner.get_model())
+
+    def _tailrace_whole(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each part in a tensor of the whole parameter's shape, since vLLM takes its part out of the whole.
+
+        The rest of that tensor is never written nor read, so on a CPU it takes no memory.
+        """
+        for name, part in weights:
+            shape, box = self._tailrace_parts[name]
+            if tuple(part.shape) == shape:
+                yield from single_experts(name, part)
+                continue
+            entire = torch.empty(shape, dtype=part.dtype)
+            entire[tuple(slice(start, stop) for start, stop in box)] = part
+            yield name, entire

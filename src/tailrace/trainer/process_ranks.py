@@ -1,0 +1,133 @@
+"""Ranks that are processes: FSDP2 shards the model inside a replica, torch.distributed carries the rest.
+
+Three kinds of groups, because a group may be used by one thread at a time and in the same order on every rank:
+
+    sharding     FSDP2's own messages, inside a replica
+    control      small Python objects, and gradients between replicas
+    publishing   whole parameters, gathered by the thread that publishes weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from tailrace.trainer.ranks import Run, Thing, divide
+
+TIMEOUT = timedelta(hours=2)
+"""A rank that ends is noticed by the controller. This is for ranks that lose each other and all live."""
+
+
+class Root(nn.Module):
+    """The whole model as one module. FSDP2 gathers parameters in the ``forward`` of modules, and the functions that are
+    called here use parts of the model in several ways."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Run, *given: object) -> object:
+        # FSDP2 hooks onto what is returned, and loses its hook on a view of something else.
+        return tree_map(lambda tensor: tensor.clone(), function(*given))
+
+
+class ProcessRanks:
+    """Owns the process groups."""
+
+    def __init__(self, store: dist.Store, *, index: int, num_shards: int, num_replicas: int, device: torch.device):
+        self.index, self.size = index, num_shards * num_replicas
+        self._num_shards, self._replica = num_shards, index // num_shards
+        self.num_replicas, self.publishes = num_replicas, self._replica == 0
+        self._roots: list[FSDPModule] = []
+        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, store=store, rank=index, world_size=self.size, timeout=TIMEOUT)
+        replicas = [list(range(first, first + num_shards)) for first in range(0, self.size, num_shards)]
+        peers = [list(range(shard, self.size, num_shards)) for shard in range(num_shards)]
+        self._sharding = _my_group(replicas, backend)
+        self._publishing = _my_group(replicas, "gloo")
+        self._replica_control = _my_group(replicas, "gloo")
+        self._control = dist.new_group(backend="gloo")
+        self._peers = _my_group(peers, "gloo")
+        """Ranks of all replicas that hold the same part of the model."""
+        self._mesh = DeviceMesh.from_group(self._sharding, device.type)
+        self._publishing_mesh = DeviceMesh.from_group(self._publishing, "cpu")
+
+    def shard(self, model: nn.Module, dtype: torch.dtype | None) -> Run:
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+        for module in model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                fully_shard(module, mesh=self._mesh, reshard_after_forward=True, mp_policy=precision)
+        root = Root(model)
+        # Also the root gives its parameters back after a pass without gradients; else the next step would miss the
+        # optimizer's changes to them.
+        fully_shard(root, mesh=self._mesh, reshard_after_forward=True, mp_policy=precision)
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                # FSDP2 averages unless told otherwise, and gloo cannot divide: gradients here are sums.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        self._roots.append(root)
+        return root
+
+    def share(self, costs: Sequence[int], replicas: Sequence[int]) -> tuple[int, int]:
+        if self._replica not in replicas:
+            return 0, 0
+        place = list(replicas).index(self._replica) * self._num_shards + self.index % self._num_shards
+        return divide(costs, len(replicas) * self._num_shards)[place]
+
+    def most(self, count: int) -> int:
+        found = torch.tensor(count)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._replica_control)
+        return int(found)
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        found: list[Thing] = [thing] * self.size
+        dist.all_gather_object(found, thing, group=self._control)
+        return found
+
+    def add_replicas(self, model: nn.Module) -> None:
+        if self.size == self._num_shards:
+            return
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:  # this replica had nothing to do
+                    parameter.grad = torch.zeros_like(parameter)
+                local = _local(parameter.grad)
+                on_host = local.cpu()
+                dist.all_reduce(on_host, group=self._peers)
+                local.copy_(on_host)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, DTensor):
+            return tensor
+        local = tensor.to_local().detach().cpu()
+        parts = DTensor.from_local(
+            local, self._publishing_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
+        )
+        return parts.full_tensor()
+
+    def put_off(self, is_put_off: bool) -> None:
+        for root in self._roots:
+            root.set_requires_gradient_sync(not is_put_off)
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+def _my_group(groups: Sequence[list[int]], backend: str) -> dist.ProcessGroup:
+    """The one of these groups that this rank is in. Every rank takes part in making all of them."""
+    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups], backend=backend)
+    return group
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,109 @@
+"""The processes that train one model together, as the trainer sees them.
+
+A *rank* is one of them. Ranks form a table of replicas and shards:
+
+                shard 0   shard 1
+    replica 0   rank 0    rank 1      a replica holds the whole model, each of its ranks one part
+    replica 1   rank 2    rank 3
+
+* Every rank is given the same samples and computes the gradient of its share of them. Gradients and sums are added,
+  never averaged, so the shares may be as uneven as they like.
+* Until the optimizer step nothing passes between replicas: one can train while another does something else.
+
+``Alone`` is the one rank of a trainer that has no others. ``process_ranks.py`` has ranks that are processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Thing = TypeVar("Thing")
+Run = Callable[..., Any]
+"""Calls a function of a model, with the function and its arguments given. All ranks of a replica call it together."""
+
+
+class Ranks(Protocol):
+    index: int
+    size: int
+    """Number of ranks in all replicas."""
+    num_replicas: int
+    publishes: bool
+    """Whether this rank is in the replica whose weights are published."""
+
+    def shard(self, model: torch.nn.Module, dtype: torch.dtype | None) -> Run:
+        """Divide the model's parameters, in place, among the ranks of each replica. ``dtype``: precision to compute
+        in; None: that of the parameters."""
+        ...
+
+    def share(self, costs: Sequence[int], replicas: Sequence[int]) -> tuple[int, int]:
+        """The range of these items that this rank works on, if some replicas divide them among themselves."""
+        ...
+
+    def most(self, count: int) -> int:
+        """Return the largest count that a rank of this replica has."""
+        ...
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        """Return what every rank gives, in their order."""
+        ...
+
+    def add_replicas(self, model: torch.nn.Module) -> None:
+        """Add up the gradients of all replicas."""
+        ...
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """Return a parameter's whole value. All ranks of a replica call it together, in any thread, but in one only."""
+        ...
+
+    def put_off(self, is_put_off: bool) -> None:
+        """Whether backward passes keep whole gradients to themselves. The next pass after that adds up all of them."""
+        ...
+
+
+class Alone:
+    index, size, num_replicas, publishes = 0, 1, 1, True
+
+    def shard(self, model: torch.nn.Module, dtype: torch.dtype | None) -> Run:
+        return call
+
+    def share(self, costs: Sequence[int], replicas: Sequence[int]) -> tuple[int, int]:
+        return 0, len(costs)
+
+    def most(self, count: int) -> int:
+        return count
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        return [thing]
+
+    def add_replicas(self, model: torch.nn.Module) -> None:
+        pass
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def put_off(self, is_put_off: bool) -> None:
+        pass
+
+
+ALONE = Alone()
+
+
+def call(function: Callable[..., Thing], *given: Any) -> Thing:
+    return function(*given)
+
+
+def divide(costs: Sequence[int], num_parts: int) -> list[tuple[int, int]]:
+    """Cut items in a row into as many ranges [start, end) of nearly the same cost. Neighbours stay together, because
+    the responses of one prompt are neighbours and share it."""
+    ends = np.cumsum(np.asarray(costs, np.float64))
+    total = float(ends[-1]) if len(ends) else 0.0
+    middles = ends - np.asarray(costs, np.float64) / 2
+    borders = [int(np.searchsorted(middles, total * part / num_parts)) for part in range(num_parts + 1)]
+    borders[0], borders[-1] = 0, len(costs)
+    return list(itertools.pairwise(borders))

@@ -1,0 +1,93 @@
+"""Several workers behind one handle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from contract.rank_workers import Ask
+from contract.worker_story import Story
+from contract.worker_suite import moments
+from tailrace.core.ids import Version
+from tailrace.runtime.thread_worker import ThreadLauncher
+from tailrace.runtime.worker import WorkerSpec
+from tailrace.runtime.worker_group import WorkerGroup
+from tailrace.workers.messages import Accumulated, FinishStep, Forward, Published, Refused, Scored, StepFinished
+from tailrace.workers.sample_transfer import SentSamples
+
+FINISH = FinishStep(model="m", version=Version(4))
+
+
+def play(scenario: Callable[[WorkerGroup, Story], Awaitable[None]], size: int = 3) -> Story:
+    async def run() -> Story:
+        story = Story()
+        specs = [WorkerSpec(name=f"rank-{n}", entry="contract.rank_workers:answer", init=n) for n in range(size)]
+        group = WorkerGroup.start(specs, ThreadLauncher(), hear=story.hear, lose=story.lose)
+        await scenario(group, story)
+        await group.stop(grace_s=20.0)
+        return story
+
+    return asyncio.run(run())
+
+
+def test_answers_of_all_ranks_become_one_that_took_as_long_as_the_slowest() -> None:
+    async def scenario(group: WorkerGroup, story: Story) -> None:
+        group.send(FINISH)
+        group.send(Forward(model="m", batch=SentSamples(samples=())))
+        await story.message(1)
+        assert group.is_alive
+
+    assert play(scenario).messages == [
+        StepFinished(model="m", version=Version(4), seconds=3.0, metrics=(("loss", 0.5),)),
+        Scored(model="m", version=Version(0), logprobs=((0, None), (1, None), (2, None))),  # type: ignore[arg-type]
+    ]
+
+
+def test_ranks_may_answer_in_different_orders() -> None:
+    async def scenario(group: WorkerGroup, story: Story) -> None:
+        group.send(Ask("cross"))
+        await story.message(1)
+
+    assert {type(message) for message in play(scenario).messages} == {Accumulated, Published}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_ends_ends_the_group_once_with_its_own_reason(rank: int) -> None:
+    async def scenario(group: WorkerGroup, story: Story) -> None:
+        group.send(FINISH)
+        await story.message(0)
+        group.send(Ask("fail", rank))
+        reason = await story.ending()
+        assert f"'rank-{rank}'" in reason
+        assert "out of paper" in reason
+        assert not group.is_alive
+        await moments()
+
+    assert len(play(scenario).endings) == 1
+
+
+def test_a_refusal_of_one_rank_is_passed_on_though_the_others_wait() -> None:
+    async def scenario(group: WorkerGroup, story: Story) -> None:
+        group.send(Ask("refuse", 1))
+        group.send(Ask("refuse", 2))
+        assert await story.message(0) in [Refused(reason=f"rank {rank} cannot") for rank in (1, 2)]
+        await moments()
+
+    assert len(play(scenario).messages) == 1
+
+
+def test_a_group_that_is_killed_is_lost_and_one_that_is_stopped_is_not() -> None:
+    async def killed(group: WorkerGroup, story: Story) -> None:
+        group.send(FINISH)
+        await story.message(0)
+        group.kill()
+        await story.ending()
+
+    async def stopped(group: WorkerGroup, story: Story) -> None:
+        group.send(FINISH)
+        await story.message(0)
+
+    assert len(play(killed).endings) == 1
+    assert play(stopped).endings == []

@@ -1,0 +1,68 @@
+"""A run whose trainer is a group of processes: it trains as one process does, also when a rank is killed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end import launch
+from end_to_end.test_lost_trainer import GIVEN, entries_of, step_in_progress, trainers
+from tailrace.core import events as ev
+from tailrace.observe.prompts.conservation import conservation
+from tailrace.trainer.export import export, find_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+ONE: dict[str, Any] = GIVEN | {"schedule__max_steps": 4}
+TWO: dict[str, Any] = ONE | {"trainer__num_ranks": 2}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch.train_well(tmp_path_factory.mktemp("two") / "run", **TWO).output
+
+
+def exported(run: Path, folder: Path) -> bytes:
+    export(find_checkpoint(run), folder / "exported", base=None)
+    return (folder / "exported" / "model.safetensors").read_bytes()
+
+
+def test_two_ranks_have_the_metrics_of_one_process(undisturbed: Path, tmp_path: Path) -> None:
+    alone = launch.train_well(tmp_path / "run", **ONE).output
+    rows = zip(launch.untimed_metrics(undisturbed), launch.untimed_metrics(alone), strict=True)
+    first, second = [(mine, theirs) for mine, theirs in rows][:2]
+    # Sums of floats in another order. What follows from them drifts apart, since tokens are drawn from them.
+    for mine, theirs in (first, second):
+        assert mine == pytest.approx(theirs, rel=2e-2, abs=1e-3)
+    assert first[0]["reward/mean"] == first[1]["reward/mean"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_in_the_middle_of_a_step_changes_no_weight(
+    undisturbed: Path, tmp_path: Path, rank: int
+) -> None:
+    output = tmp_path / "run"
+    process = launch.start(output, **TWO)
+    try:
+        launch.wait_until(process, lambda: len(trainers(process)) == 2)
+        victim = sorted(trainers(process), key=lambda child: child.pid)[rank]
+        while True:
+            launch.wait_until(process, lambda: step_in_progress(entries_of(output)) >= 1)
+            victim.suspend()
+            time.sleep(0.1)  # what it had said arrives
+            if step_in_progress(entries_of(output)) >= 1:
+                break
+            victim.resume()
+        victim.kill()
+        assert process.wait(timeout=250) == 0
+    finally:
+        process.kill()
+        process.wait()
+    [lost] = [entry.event for entry in entries_of(output) if isinstance(entry.event, ev.TrainerLost)]
+    assert f"worker 'training{'-1' if rank else ''}' was killed by SIGKILL" in lost.reason
+    assert conservation(entries_of(output))["adds_up"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").mkdir()
+    assert exported(output, tmp_path / "mine") == exported(undisturbed, tmp_path / "theirs")

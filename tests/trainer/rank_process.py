@@ -1,0 +1,110 @@
+"""One rank of a trainer, in a process of its own: ``python rank_process.py PLANS INDEX SHARDS REPLICAS``.
+
+Does what the plans say, one after the other, and writes what it found to ``PLANS.INDEX``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from tailrace.trainer.process_ranks import ProcessRanks
+from tailrace.trainer.trainer import Trainer
+
+
+@dataclass(kw_only=True)
+class Plan:
+    model_path: Path
+    given: dict[str, Any]
+    """Settings of the trainer."""
+    actions: list[tuple[Any, ...]]
+    """Names of the trainer's methods with their arguments; ``look`` notes gradients or weights."""
+
+
+@dataclass(kw_only=True)
+class Found:
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    scores: list[Any] = field(default_factory=list)
+    num_rows: int = 0
+    """Rows of the embedding that this rank holds."""
+    error: str | None = None
+
+
+def run(plans: dict[str, Plan], folder: Path, *, num_shards: int, num_replicas: int) -> dict[str, list[Found]]:
+    """Carry the plans out on as many processes as there are ranks; what each rank found."""
+    path = folder / "plans"
+    path.write_bytes(pickle.dumps(plans))
+    size = num_shards * num_replicas
+    command = [sys.executable, str(Path(__file__).resolve()), str(path)]
+    processes = [
+        subprocess.Popen([*command, str(index), str(num_shards), str(num_replicas)], stderr=subprocess.PIPE, text=True)
+        for index in range(size)
+    ]
+    said = [process.communicate(timeout=280)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * size, "\n".join(said)
+    found = [pickle.loads(Path(f"{path}.{index}").read_bytes()) for index in range(size)]
+    return {name: [each[name] for each in found] for name in plans}
+
+
+def carry_out(plan: Plan, trainer: Trainer) -> Found:
+    found = Found()
+    for name, *given in plan.actions:
+        match name:
+            case "accumulate":
+                groups, replicas = given
+                trainer.accumulate(groups, replicas=replicas)
+            case "finish_step":
+                try:
+                    found.metrics.append(trainer.finish_step().metrics)
+                except FloatingPointError as error:
+                    found.error = str(error)
+            case "forward":
+                found.scores.append(trainer.forward(*given))
+            case "gradient":
+                gradients = [_whole(parameter.grad).flatten() for parameter in trainer.model.parameters()]
+                found.gradients.append(torch.cat(gradients))
+            case "weights":
+                found.weights.append({name: tensor.clone() for name, tensor in trainer.named_weights()})
+            case "save" | "load":
+                getattr(trainer, name)(*given)
+    embedding = next(trainer.model.parameters())
+    found.num_rows = len(embedding.to_local() if isinstance(embedding, DTensor) else embedding)
+    return found
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
+def main(path: Path, index: int, num_shards: int, num_replicas: int) -> None:
+    torch.set_num_threads(1)
+    plans: dict[str, Plan] = pickle.loads(path.read_bytes())
+    found = {}
+    ranks = ProcessRanks(
+        dist.FileStore(str(path.parent / "store"), num_shards * num_replicas),
+        index=index,
+        num_shards=num_shards,
+        num_replicas=num_replicas,
+        device=torch.device("cpu"),
+    )
+    for name, plan in plans.items():
+        found[name] = carry_out(plan, Trainer(plan.model_path, ranks=ranks, **plan.given))
+    Path(f"{path}.{index}").write_bytes(pickle.dumps(found))
+    ranks.close()
+
+
+if __name__ == "__main__":
+    # As a module with a name, so that what it pickles can be read by the tests.
+    from trainer import rank_process
+
+    rank_process.main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

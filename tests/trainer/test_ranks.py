@@ -1,0 +1,205 @@
+"""Several processes train as one: the same gradients, steps, metrics and log-probs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PhiForCausalLM
+
+from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.store.checksums import changed_files
+from tailrace.trainer.export import export
+from tailrace.trainer.ranks import Alone, divide
+from tailrace.trainer.trainer import Trainer
+from trainer.rank_process import Found, Plan, carry_out, run
+
+
+def given(**algorithm: Any) -> dict[str, Any]:
+    return {
+        "model": ModelSettings(device="cpu"),
+        "settings": TrainerSettings(learning_rate=1e-2, max_tokens_per_gpu=40),
+        "algorithm": AlgorithmSettings.model_validate(algorithm),
+        "temperature": 1.0,
+        "max_steps": 10,
+        "seed": 0,
+    }
+
+
+def assert_same(alone: Found, together: Found) -> None:
+    assert len(alone.metrics) == len(together.metrics)
+    for expected, found in zip(alone.metrics, together.metrics, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    for expected, found in zip(alone.gradients, together.gradients, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    for expected, found in zip(alone.weights, together.weights, strict=True):
+        assert list(found) == list(expected)
+        for name, tensor in expected.items():
+            # After an optimizer step: AdamW divides by the size of the gradient, however small that is.
+            assert torch.allclose(found[name], tensor, rtol=1e-3, atol=1e-4), name
+
+
+STEP = ("finish_step",)
+ACCUMULATED = [("accumulate", 0, None), ("accumulate", 1, None)]
+TWO_STEPS = [*ACCUMULATED, STEP, ("weights",)] * 2
+Actions = list[tuple[Any, ...]]
+
+
+class Scenarios:
+    """Plans by name. They are carried out by one start of the processes, because starting takes longest."""
+
+    def __init__(self, folder: Path, batches: list[Any]) -> None:
+        self.folder, self._batches = folder, batches
+        self.plans: dict[str, Plan] = {}
+
+    def add(self, name: str, model_path: Path, actions: Actions, settings: dict[str, Any] | None = None) -> None:
+        """``accumulate`` names the batch by its number."""
+        filled = [
+            ("accumulate", self._batches[each[1]], each[2]) if each[0] == "accumulate" else each for each in actions
+        ]
+        self.plans[name] = Plan(model_path=model_path, given=settings or given(), actions=filled)
+
+    def alone(self, name: str) -> Found:
+        return carry_out(self.plans[name], Trainer(self.plans[name].model_path, **self.plans[name].given))
+
+    def together(self, *, num_shards: int, num_replicas: int = 1) -> dict[str, list[Found]]:
+        return run(self.plans, _new(self.folder), num_shards=num_shards, num_replicas=num_replicas)
+
+
+def _new(folder: Path) -> Path:
+    found = folder / f"run-{len(list(folder.glob('run-*')))}"
+    found.mkdir()
+    return found
+
+
+@pytest.fixture
+def scenarios(make_groups: Any, tmp_path: Path) -> Scenarios:
+    """Two batches of one step, of unequal size."""
+    groups = make_groups(3, num_groups=6)
+    return Scenarios(tmp_path, [groups[:4], groups[4:]])
+
+
+LORA = ModelSettings(device="cpu", lora_rank=4)
+
+
+def put_off() -> dict[str, Any]:
+    settings = given()
+    return settings | {"settings": settings["settings"].model_copy(update={"reduce_gradients": "last"})}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_two_ranks_train_as_one_process_does(
+    scenarios: Scenarios, model_path: Path, untied_model_path: Path, tmp_path: Path
+) -> None:
+    gradient: Actions = [*ACCUMULATED, ("gradient",), STEP, ("weights",)]
+    scenarios.add("gradient", model_path, gradient)
+    scenarios.add("untied", untied_model_path, gradient)
+    scenarios.add("put off", model_path, TWO_STEPS, put_off())
+    scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
+    scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
+    scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
+    scenarios.add("overlong", model_path, TWO_STEPS, given(overlong={"filter_truncated": True}))
+    for name, found in scenarios.together(num_shards=2).items():
+        alone = scenarios.alone(name)
+        for each in found:
+            assert_same(alone, each)
+        assert [each.num_rows for each in found] == [16, 16], name
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_response_that_cannot_be_trained_stops_the_step_on_every_rank_and_ranks_score_their_shares(
+    scenarios: Scenarios, untied_model_path: Path, make_groups: Any, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(untied_model_path, broken)
+    model = LlamaForCausalLM.from_pretrained(broken)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = math.nan
+    model.generation_config = GenerationConfig()
+    model.save_pretrained(broken)
+    samples = [sample for group in make_groups(1) for sample in group]
+    scenarios.add("broken", broken, [*ACCUMULATED, STEP])
+    scenarios.add("scored", untied_model_path, [("forward", samples)])
+    together = scenarios.together(num_shards=2)
+    errors = {each.error for each in together["broken"]}
+    assert len(errors) == 1
+    assert "log-probs are not finite for train:0:" in str(errors.pop())
+    [expected] = scenarios.alone("scored").scores
+    for number, logprobs in enumerate(expected):
+        [part] = [each.scores[0][number] for each in together["scored"] if len(each.scores[0][number])]
+        np.testing.assert_allclose(part, logprobs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_replicas_may_train_on_different_batches_until_the_step(scenarios: Scenarios, model_path: Path) -> None:
+    divided: Actions = [("accumulate", 0, [0]), ("accumulate", 1, [1]), STEP, ("weights",)]
+    only_one: Actions = [("accumulate", 0, [1]), ("accumulate", 1, [1]), STEP, ("weights",)]
+    scenarios.add("divided", model_path, [*divided, *only_one])
+    scenarios.add("both", model_path, TWO_STEPS)
+    alone = scenarios.alone("both")
+    together = scenarios.together(num_shards=2, num_replicas=2)
+    for each in (*together["divided"], *together["both"]):
+        assert_same(alone, each)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenarios, model_path: Path) -> None:
+    saved, saved_alone, critic = (
+        scenarios.folder / "saved",
+        scenarios.folder / "alone",
+        given(advantage_estimator="gae"),
+    )
+    second: Actions = [*ACCUMULATED, STEP, ("weights",)]
+    scenarios.add("whole", model_path, [*ACCUMULATED, STEP, *second], critic)
+    whole = scenarios.alone("whole")
+    expected = Found(metrics=whole.metrics[1:], weights=whole.weights)
+    scenarios.plans.clear()
+    scenarios.add("first", model_path, [*ACCUMULATED, STEP, ("save", saved), ("weights",)], critic)
+    written = scenarios.together(num_shards=2)["first"][0]
+    assert not set(changed_files(saved))
+    scenarios.plans.clear()
+    scenarios.add("alone", model_path, [*ACCUMULATED, STEP, ("save", saved_alone)], critic)
+    scenarios.alone("alone")
+    scenarios.plans.clear()
+    scenarios.add("second", model_path, [("load", saved), *second], critic)
+    assert_same(expected, scenarios.alone("second"))
+    scenarios.add("from one", model_path, [("load", saved_alone), *second], critic)
+    for found in scenarios.together(num_shards=4).values():
+        for each in found:
+            assert_same(expected, each)
+    export(saved, scenarios.folder / "exported", base=None)
+    model = LlamaForCausalLM.from_pretrained(scenarios.folder / "exported")
+    for name, tensor in written.weights[0].items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+    assert (scenarios.folder / "exported" / "tokenizer_config.json").is_file()
+
+
+def test_a_model_that_sees_no_trees_is_refused(exact_model_path: Path, tmp_path: Path) -> None:
+    class Two(Alone):
+        size = 2
+
+    model = PhiForCausalLM.from_pretrained(exact_model_path)
+    model.config.layer_types = ["sliding_attention"] * 2
+    model.generation_config = GenerationConfig()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="cannot be trained by several ranks"):
+        Trainer(tmp_path, ranks=Two(), **given())
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
+def test_shares_are_whole_and_even(num_parts: int) -> None:
+    costs = [5, 1, 1, 9, 3, 3, 3, 1, 20, 1]
+    shares = divide(costs, num_parts)
+    assert [index for start, end in shares for index in range(start, end)] == list(range(len(costs)))
+    assert max(sum(costs[start:end]) for start, end in shares) <= sum(costs) / num_parts + max(costs)
+    assert divide([], num_parts) == [(0, 0)] * num_parts
