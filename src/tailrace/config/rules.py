@@ -112,7 +112,7 @@ def _weights(settings: Settings) -> Iterator[str]:
 def _ray(settings: Settings) -> Iterator[str]:
     ray = settings.ray
     if ray.checkpoints == "gathered" and settings.trainer.num_ranks > 1 and "training" not in ray.one_node:
-        yield "ray.checkpoints is 'gathered', which needs all training ranks on one node: add 'training' to ray.one_node"
+        yield "ray.checkpoints is 'gathered', which needs all ranks on one node: add 'training' to ray.one_node"
 
 
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
