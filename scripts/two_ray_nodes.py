@@ -195,6 +195,7 @@ def main() -> None:
 
         time.sleep(10)  # the head needs a moment before anybody can join
         other_node()
+        time.sleep(5)  # if B joins later than this, an instance waits for it
         run = Run(cable.a, folder)
         stack.callback(run.process.kill)
         story(cable, run, other_node, others.close)

@@ -41,6 +41,11 @@ MEMORY = (
             " was terminated unexpectedly: health check failed due to missing too many heartbeats",
         ),
         (
+            exceptions.RayActorError(None, NODE.replace("The actor is dead because", "The actor died because")),
+            "worker 'x' on node 10.0.0.2 was lost with its node: its node has died. Node Id: 29dad27a the actor's node"
+            " was terminated unexpectedly: health check failed due to missing too many heartbeats",
+        ),
+        (
             exceptions.OutOfMemoryError(MEMORY),
             "worker 'x' on node 10.0.0.2 was killed by Ray, because its node was short of memory: " + MEMORY,
         ),

@@ -6,7 +6,7 @@ import re
 
 from ray import exceptions
 
-_CAUSE = re.compile(r"(The actor is dead because|The actor \S+ is unavailable:)\s*(?P<cause>.*)", re.DOTALL)
+_CAUSE = re.compile(r"(The actor (?:is dead|died) because|The actor \S+ is unavailable:)\s*(?P<cause>.*)", re.DOTALL)
 _ADVICE = re.compile(
     r"[.]?\s*(Some common causes include|To troubleshoot|If the process was killed by|The task may or may not"
     r"|rpc_code).*",

@@ -28,6 +28,7 @@ def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str
         for line in _lines(found, placement.total(counts)):
             say(line)
         try:
+            placement.reserve()
             launch = RayLauncher(logs, placement, gathers_checkpoints=settings.ray.checkpoints == "gathered")
             yield Place(launch=launch, sharing=Sharing(), pack=put_samples)
         finally:

@@ -10,6 +10,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tailrace.config.ray_settings import RayResources
 
+_RESERVE_LIMIT_S = 10
+
 
 def kind_of(name: str) -> str:
     """The kind of the worker with this name."""
@@ -50,6 +52,12 @@ class Placement:
         """What so many workers of each kind need together."""
         cpus = sum(count * self._cpus(kind) for kind, count in counts.items())
         return {"CPU": cpus, "GPU": sum(count * self._gpus(kind) for kind, count in counts.items())}
+
+    def reserve(self) -> None:
+        """Reserve what kinds on one node need, before other workers take it: without a trainer the run cannot begin.
+        If there is no room now, Ray reserves it later."""
+        for kind in self._one_node:
+            self._group(kind).wait(timeout_seconds=_RESERVE_LIMIT_S)
 
     def close(self) -> None:
         for group in self._groups.values():
