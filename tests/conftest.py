@@ -1,10 +1,24 @@
-"""Settings that must be made before anything is imported."""
+"""Settings that must be made before anything is imported, and a Ray cluster for the tests that need one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 if not Path("/dev/nvidiactl").exists():
     # Without a GPU, Triton kernels run in Triton's interpreter. Triton looks at this when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="module")
+def ray_on_this_machine() -> Iterator[None]:
+    """A small Ray that lives as long as the tests of one file."""
+    from tailrace.config.ray_settings import RaySettings
+    from tailrace.runtime.ray.cluster import connected
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token into the user's home directory
+    with connected(RaySettings(address="local", local_cpus=4, local_object_store_mb=200)):
+        yield

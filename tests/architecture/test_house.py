@@ -90,14 +90,14 @@ LIGHT = {
     "core": (
         "import tailrace.core.coordinator, tailrace.core.journal, tailrace.policies.routing.least_loaded,"
         " tailrace.config.load, tailrace.cli.main",
-        {"torch", "transformers", "numpy", "safetensors"},
+        {"torch", "transformers", "numpy", "safetensors", "ray"},
     ),
     "controller": (
         "import tailrace.runtime.train_command; from tailrace.data.models import resolve_model;"
         " from tailrace.data.tokenizer import load_tokenizer; load_tokenizer(resolve_model('tiny-arith'))('1+2=')",
-        {"torch"},
+        {"torch", "ray"},
     ),
-    "rollout": ("import tailrace.workers.rollout_worker", {"transformers"}),
+    "rollout": ("import tailrace.workers.rollout_worker", {"transformers", "ray"}),
 }
 """How a process starts, and the heavy packages that it must not wait for. Rewards: ``tests/workers``."""
 

@@ -105,6 +105,14 @@ def _weights(settings: Settings) -> Iterator[str]:
         )
     if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
         yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
+    if settings.trainer.weight_channel == "ray" and settings.runtime != "ray":
+        yield "trainer.weight_channel is 'ray', which needs runtime 'ray'"
+
+
+def _ray(settings: Settings) -> Iterator[str]:
+    ray = settings.ray
+    if ray.checkpoints == "gathered" and settings.trainer.num_ranks > 1 and "training" not in ray.one_node:
+        yield "ray.checkpoints is 'gathered', which needs all ranks on one node: add 'training' to ray.one_node"
 
 
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
@@ -114,4 +122,5 @@ _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _engine,
     _halves,
     _weights,
+    _ray,
 )

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.ray_settings import RaySettings
 from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.config.section import Section
 
@@ -245,9 +246,10 @@ class TrainerSettings(Section):
     reduce_gradients: Literal["each", "last"] = "each"
     """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
     less and keeps a whole gradient of the model on every rank."""
-    weight_channel: Literal["auto", "shared-memory", "cuda-ipc"] = "auto"
-    """How weights get to the rollout: `shared-memory`, or `cuda-ipc` from device to device, with two copies of the
-    weights in device memory; `auto`: `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
+    """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
+    in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else
+    `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
 
@@ -304,6 +306,9 @@ class Settings(Section):
     trainer: TrainerSettings = TrainerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     limits: LimitSettings = LimitSettings()
+    runtime: Literal["local", "ray"] = "local"
+    """Where workers run: `local`, as processes of this machine; `ray`, as actors of a Ray cluster."""
+    ray: RaySettings = RaySettings()
     eval: tuple[EvalSetSettings, ...] = ()
     """Evaluation sets. Each has its own sampling settings."""
     eval_interval: PositiveInt | None = None

@@ -31,6 +31,8 @@ class CheckpointAdapter:
         self._checkpoints, self._coordinator, self._recorder = checkpoints, coordinator, recorder
         self._store, self._keeps_payload = store, keeps_payload
         self._state: dict[str, Any] = {}
+        self._directory: Path | None = None
+        """Where the trainer's files of the checkpoint in progress are."""
         self._covered: set[TrajectoryId] = set()
 
     def begin(self, version: Version) -> Path:
@@ -42,7 +44,8 @@ class CheckpointAdapter:
         }
         # Responses that the core no longer holds are trained into these weights, evaluated, or dropped.
         self._covered = set(self._store.held()) - self._coordinator.live()
-        return self._checkpoints.begin(version)
+        self._directory = self._checkpoints.begin(version)
+        return self._directory
 
     def complete(self, version: Version, seconds: float) -> ev.CheckpointSaved | ev.CheckpointFailed:
         """Complete the checkpoint. ``seconds``: how long writing the trainer's files took."""
@@ -53,6 +56,11 @@ class CheckpointAdapter:
         return ev.CheckpointSaved(version=version, seconds=seconds)
 
     def _complete(self, version: Version) -> None:
+        if self._directory is not None and not any(self._directory.iterdir()):
+            raise FileNotFoundError(
+                f"the training worker has written to another disk than that of {self._directory}:"
+                " output_dir must be a folder that all machines share"
+            )
         self._recorder.sync()
         self._store.sync()
         self._checkpoints.complete(version, self._state)

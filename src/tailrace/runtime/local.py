@@ -1,4 +1,4 @@
-"""A run on one machine: the controller process and its workers.
+"""A run: the controller process and its workers, which are processes of this machine or Ray actors.
 
     controller   driver, coordinator, journal, payload store        (this process)
     rollout-N    one engine each                                     tailrace.workers.rollout_worker
@@ -34,7 +34,7 @@ from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.driver import Driver
-from tailrace.runtime.mps import Sharing
+from tailrace.runtime.place import Place
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
 from tailrace.runtime.reward_pool import RewardPool
@@ -45,11 +45,11 @@ from tailrace.runtime.scoring import Scoring
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.work_thread import WorkThread
-from tailrace.runtime.worker import Launcher
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
 from tailrace.workers.reward_tasks import RewardTask
+from tailrace.workers.sample_transfer import Batch
 
 _WAITS_SHOWN_EVERY_S = 1.0
 REWARD_START_LIMIT_S = 600.0
@@ -66,12 +66,10 @@ class LocalRun:
         sources: Sources,
         store: PayloadStore,
         say: Say,
-        launch: Launcher,
-        sharing: Sharing,
+        place: Place,
     ) -> None:
-        """``launch`` starts the workers. ``sharing``: how they share a GPU."""
-        self._settings, self._directory, self._sources, self._launch = settings, directory, sources, launch
-        self._sharing = sharing
+        self._settings, self._directory, self._sources, self._place = settings, directory, sources, place
+        self._launch, self._sharing = place.launch, place.sharing
         self._checks: set[asyncio.Future[None]] = set()
         """Checks of the GPU after a worker was lost."""
         self._store, self._catalogue = store, sources.catalogue(store)
@@ -121,7 +119,7 @@ class LocalRun:
         )
         self._training = TrainingAdapter(
             launch=launch,
-            batch=self._catalogue.stored if launch.shares_files else self._catalogue.sent,
+            batch=self._batch_maker(),
             post=post,
             on_saved=self._complete,
             work=self._batches.do,
@@ -147,6 +145,12 @@ class LocalRun:
             start_limit_s=REWARD_START_LIMIT_S,
         )
         self._scoring = Scoring(self._rewards, scores, task=self._task_maker(), work=self._tasks)
+
+    def _batch_maker(self) -> Callable[[do.Accumulate], Batch]:
+        if self._launch.shares_files:
+            return self._catalogue.stored
+        catalogue, pack = self._catalogue, self._place.pack
+        return lambda command: pack(catalogue.sent(command))
 
     def _task_maker(self) -> Callable[[TrajectoryId], RewardTask]:
         if self._sources.detokenizer is None:

@@ -38,7 +38,7 @@ from tailrace.runtime.stop_note import StopNote
 
 _NOT_COMPARED = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
-    "experiment_name", "schedule.mps",
+    "experiment_name", "schedule.mps", "runtime", "ray",
 )  # fmt: skip
 """Settings that may differ when a run is continued: none of them changes what is computed."""
 _OURS = (

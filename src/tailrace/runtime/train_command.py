@@ -23,8 +23,7 @@ from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import check_loggers
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.memory import card_defaults
-from tailrace.runtime.mps import Sharing, gpu_sharing
-from tailrace.runtime.process import ProcessLauncher
+from tailrace.runtime.place import Place, check_runtime, open_place
 from tailrace.runtime.run_directory import RunDirectory, write_atomically
 from tailrace.runtime.sources import Sources
 from tailrace.store.payload_store import PayloadStore
@@ -104,6 +103,7 @@ def carry_out(
 
 def prepare(settings: Settings) -> Sources:
     """Read and check everything the run needs, before anything is written to the run directory."""
+    check_runtime(settings)
     try:
         check_loggers(settings.logger)
     except ValueError as error:
@@ -141,8 +141,8 @@ def _run_with_store(
         for line in sources.notes:
             say(line)
         stop = StopButton()
-        with gpu_sharing(settings, trains=sources.schedule.trains, say=say) as sharing:
-            stored = _finish(_drive(settings, directory, sources, store, say, stop, sharing), stop)
+        with open_place(settings, logs=directory.logs, trains=sources.schedule.trains, say=say) as place:
+            stored = _finish(_drive(settings, directory, sources, store, say, stop, place), stop)
         if conclude is not None and stored["is_complete"]:
             store.sync()
             stored["metrics"] |= conclude(directory, sources)
@@ -156,9 +156,9 @@ async def _drive(
     store: PayloadStore,
     say: Say,
     stop: StopButton,
-    sharing: Sharing,
+    place: Place,
 ) -> Row:
-    run = LocalRun(settings, directory, sources, store, say, ProcessLauncher(directory.logs), sharing)
+    run = LocalRun(settings, directory, sources, store, say, place)
     loop = asyncio.get_running_loop()
     stop.connect(lambda: loop.call_soon_threadsafe(run.ask_to_stop))
     with _gc_frozen(), _threads_in_short_turns():

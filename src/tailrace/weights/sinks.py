@@ -9,10 +9,12 @@ import torch
 
 from tailrace.devices.cuda_driver import CudaError
 from tailrace.weights import cuda_ipc, shared_memory
+from tailrace.weights.address import RAY_OBJECT_STORE
 from tailrace.weights.channel import WeightSink
 from tailrace.weights.layout import WeightLayout
+from tailrace.weights.more_kinds import MORE_KINDS
 
-Choice = Literal["auto", "shared-memory", "cuda-ipc"]
+Choice = Literal["auto", "shared-memory", "cuda-ipc", "ray"]
 
 
 def create_sink(
@@ -25,6 +27,11 @@ def create_sink(
     create_on_device: Callable[[str, WeightLayout, torch.device], WeightSink] = cuda_ipc.create_for,
 ) -> WeightSink:
     """Make the channel of the run with this name. ``device``: where trainer and rollout hold their weights."""
+    if choice == "ray" and RAY_OBJECT_STORE not in MORE_KINDS:
+        raise ValueError('trainer.weight_channel = "ray" needs runtime = "ray"')
+    if choice in ("auto", "ray") and (more := MORE_KINDS.get(RAY_OBJECT_STORE)) is not None:
+        say("weights are published in Ray's object store")
+        return more.create(name, layout)
     if choice == "cuda-ipc" and device.type != "cuda":
         raise ValueError(f'trainer.weight_channel = "cuda-ipc" needs a CUDA device, and the model is on {device}')
     if choice == "shared-memory" or device.type != "cuda":

@@ -10,6 +10,7 @@ import torch
 from tailrace.weights import cuda_ipc, shared_memory
 from tailrace.weights.address import CUDA_IPC, SHARED_MEMORY, ChannelAddress
 from tailrace.weights.channel import WeightSource
+from tailrace.weights.more_kinds import MORE_KINDS
 
 _OPENERS: dict[str, Callable[[Path, torch.device], WeightSource]] = {
     SHARED_MEMORY: lambda path, device: shared_memory.open_reader(path),
@@ -20,8 +21,10 @@ CPU = torch.device("cpu")
 
 def open_source(address: ChannelAddress, device: torch.device = CPU) -> WeightSource:
     """``device``: where the receiver holds its weights."""
+    if (more := MORE_KINDS.get(address.kind)) is not None:
+        return more.open(address.location)
     opener = _OPENERS.get(address.kind)
     if opener is None:
-        known = ", ".join(_OPENERS)
+        known = ", ".join((*_OPENERS, *MORE_KINDS))
         raise ValueError(f"cannot open a weight channel of kind {address.kind!r}; known kinds: {known}")
     return opener(Path(address.location), device)

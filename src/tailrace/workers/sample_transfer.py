@@ -1,14 +1,26 @@
-"""How samples reach a training worker: by address where it sees the payload store's files, else as bytes."""
+"""How samples reach a training worker: by address where it sees the payload store's files, else as bytes.
+
+A runtime may add a kind of its own (`runtime/ray/samples.py`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tailrace.store.address import AddressReader
 from tailrace.store.place import ResponseAddress
 from tailrace.store.segment import Tokens
 from tailrace.trainer.batch import Sample
+
+
+class Batch(Protocol):
+    """Samples of one message."""
+
+    def read(self) -> tuple[Sample, ...]:
+        """The samples; `OSError` or `DamagedStore` if they cannot be read."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +64,3 @@ class StoredSamples:
                 )
                 for sample in self.samples
             )
-
-
-Batch = SentSamples | StoredSamples

@@ -1,0 +1,47 @@
+"""Settings of a run on a Ray cluster (`runtime = "ray"`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tailrace.config.section import Section
+
+WorkerKind = Literal["rollout", "training", "reward"]
+
+
+class RayResources(Section):
+    cpus: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each worker of this kind."""
+    gpus: NonNegativeFloat | None = None
+    """GPUs that Ray reserves for each worker of this kind. Default: 1 for rollout and training if the cluster has GPUs,
+    else 0."""
+    custom: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Other resources that Ray reserves for each worker of this kind, by the names of `ray start --resources`. So
+    workers can be kept on nodes that have them."""
+
+
+class RaySettings(Section):
+    address: str | None = None
+    """Address of the Ray cluster, such as `10.0.0.1:6379`, or `auto` for the one that this machine belongs to. `local`:
+    start Ray on this machine for this run. Default: the environment variable RAY_ADDRESS, else `local`."""
+    local_cpus: PositiveInt | None = None
+    """Logical CPUs of a Ray that is started for this run; default: enough for all workers."""
+    local_object_store_mb: PositiveInt = 512
+    """Megabytes of the object store of a Ray that is started for this run."""
+    rollout: RayResources = RayResources()
+    training: RayResources = RayResources()
+    reward: RayResources = RayResources(cpus=0.5)
+    one_node: tuple[WorkerKind, ...] = ("training",)
+    """Kinds of workers that must all run on one node. Ray reserves their CPUs and GPUs together."""
+
+    checkpoints: Literal["shared", "gathered"] = "shared"
+    """How checkpoints reach `output_dir`: `shared`, the training worker writes them there, so its node and the
+    controller's must share that folder; `gathered`, it writes to its own disk and copies them to the controller's node.
+    """
+
+    @property
+    def resources(self) -> dict[str, RayResources]:
+        """What each kind of worker needs."""
+        return {"rollout": self.rollout, "training": self.training, "reward": self.reward}

@@ -1,0 +1,55 @@
+"""The connection of this process to a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from tailrace.config.load import SettingsError
+from tailrace.config.ray_settings import RaySettings
+
+LOCAL = "local"
+_MEGABYTE = 1024 * 1024
+_KNOCK_LIMIT_S = 10.0
+
+
+@contextmanager
+def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
+    """Connect to the cluster of the settings, or start Ray on this machine with so many logical CPUs.
+
+    At the end the connection is closed, every actor of the run ends, and so does a Ray that was started for it.
+    """
+    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    try:
+        _knock(address)
+        if address == LOCAL:
+            ray.init(
+                LOCAL,
+                num_cpus=settings.local_cpus or num_cpus,
+                object_store_memory=settings.local_object_store_mb * _MEGABYTE,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
+        else:
+            ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SettingsError(f"cannot reach a Ray cluster at ray.address '{address}': {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise ``OSError`` if nobody listens at HOST:PORT. Ray itself would try for minutes."""
+    if address.startswith("ray://"):
+        raise ValueError("start the run on a node of the cluster, and give the address of the cluster's head")
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_LIMIT_S).close()

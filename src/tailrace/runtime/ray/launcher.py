@@ -1,0 +1,54 @@
+"""Starts workers as Ray actors.
+
+The kind of a worker is the part of its name before the first dash (`rollout-3` is a rollout worker). It decides what
+Ray reserves for the worker, and which node it may run on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import ray
+
+from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
+from tailrace.runtime.ray.handle import RayWorker
+from tailrace.runtime.ray.resources import Placement, kind_of
+from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
+
+_ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
+
+
+class RayLauncher:
+    """Starts actors in the cluster that this process is connected to. Output is appended to a file per name."""
+
+    shares_files = False
+
+    def __init__(self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False) -> None:
+        self._logs, self._placement, self._gathers_checkpoints = logs, placement, gathers_checkpoints
+
+    def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        surroundings = Surroundings(
+            env=spec.env,
+            paths=tuple(filter(None, sys.path)),
+            directory=os.getcwd(),
+            controller_node=self._controller_node(spec.name),
+        )
+        # Never restarted by Ray: the core decides what a lost worker means.
+        options = _ACTOR.options(
+            # The name of a dead actor may not be free yet, so each has its own.
+            name=f"{spec.name}-{uuid.uuid4().hex[:8]}",
+            max_restarts=0,
+            max_task_retries=0,
+            **self._placement.options(spec.name),
+        )
+        actor = options.remote(spec.name, surroundings)
+        return RayWorker(actor, spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
+
+    def _controller_node(self, name: str) -> str | None:
+        if not self._gathers_checkpoints or kind_of(name) != "training":
+            return None
+        return str(ray.get_runtime_context().get_node_id())
