@@ -130,6 +130,16 @@ def test_a_job_that_drifts_with_phases_that_took_no_time_keeps_its_trace() -> No
     assert record(scheduler, "a").trace == trace(60, 10)
 
 
+def test_one_very_long_phase_of_eight_does_not_count() -> None:
+    scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=8)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    for number in range(8):
+        run_phase(scheduler, "a", now=100.0 * number, seconds=90.0 if number == 4 else 20.0)
+    found = record(scheduler, "a").trace
+    assert found is not None
+    assert (found.segments[0].duration_s, found.period_s) == (20.0, 70.0)
+
+
 def test_drift_rests_longer_each_time() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=1000)
