@@ -16,9 +16,10 @@ if not Path("/dev/nvidiactl").exists():
 @pytest.fixture(scope="module")
 def ray_on_this_machine() -> Iterator[None]:
     """A small Ray that lives as long as the tests of one file."""
+    from end_to_end.ray_cluster import small_cluster
     from tailrace.config.ray_settings import RaySettings
     from tailrace.runtime.ray.cluster import connected
 
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token into the user's home directory
-    with connected(RaySettings(address="local", local_cpus=4, local_object_store_mb=200)):
+    # In a process of its own: Ray does not wait for the processes that it has started, which is a warning here.
+    with small_cluster() as address, connected(RaySettings(address=address)):
         yield

@@ -14,7 +14,7 @@ _ADVICE = re.compile(
 )
 
 
-def reason_of(name: str, place: str, error: Exception) -> str:
+def reason_of(name: str, place: str, error: BaseException) -> str:
     """``place``: where the worker ran, with a preposition; empty if it had not started."""
     worker = f"worker {name!r}{place}"
     text = str(error)

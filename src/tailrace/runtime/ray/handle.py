@@ -66,19 +66,21 @@ class RayWorker:
         await asyncio.wait([self._gone], timeout=_KILL_LIMIT_S)
 
     def _end_actor(self) -> None:
-        with contextlib.suppress(Exception):  # it has ended already, or Ray has: the reading thread tells
+        # It may have ended already, or Ray may be going down, which can even raise SystemExit here.
+        with contextlib.suppress(BaseException):
             ray.kill(self._actor)
 
     def _write(self) -> None:
-        while (letter := self._outbox.get()) is not None:
-            self._actor.put.remote(letter)
-        if not self._is_over.is_set():
-            self._actor.close.remote()
+        with contextlib.suppress(ray.exceptions.RayError):  # the reading thread tells
+            while (letter := self._outbox.get()) is not None:
+                self._actor.put.remote(letter)
+            if not self._is_over.is_set():
+                self._actor.close.remote()
 
     def _read(self, stream: Iterator[Any]) -> None:
         try:
             reason = self._follow(stream)
-        except Exception as error:  # noqa: BLE001  whatever ends the stream is the end of the worker
+        except BaseException as error:  # noqa: BLE001  whatever ends the stream is the end of the worker
             if self._is_killed:
                 reason = f"worker {self.name!r} was killed"
             else:
