@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contract.rank_workers import Ask
-from contract.worker_story import Story
-from contract.worker_suite import moments
+from contract.worker_story import Story, moments
 from tailrace.core.ids import Version
 from tailrace.runtime.thread_worker import ThreadLauncher
 from tailrace.runtime.worker import WorkerSpec

@@ -36,3 +36,9 @@ class Story:
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
+
+
+async def moments() -> None:
+    """Time for what must not happen."""
+    for _ in range(5):
+        await asyncio.sleep(0.01)

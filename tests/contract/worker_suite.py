@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from contract.worker_story import Story
+from contract.worker_story import Story, moments
 from tailrace.runtime.worker import Launcher, WorkerHandle, WorkerSpec
 
 
 def start(launch: Launcher, entry: str, story: Story, init: object = "init") -> WorkerHandle:
     spec = WorkerSpec(name="worker-0", entry=f"contract.small_workers:{entry}", init=init)
     return launch(spec, hear=story.hear, lose=story.lose)
-
-
-async def moments() -> None:
-    """Time for what must not happen."""
-    for _ in range(5):
-        await asyncio.sleep(0.01)
 
 
 def test_messages_arrive_in_order_and_init_is_the_first(launch: Launcher) -> None:
