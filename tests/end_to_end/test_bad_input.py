@@ -158,7 +158,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
         flags("quickstrat"),
         "no recipe 'quickstrat': neither a file nor a built-in recipe"
         " (long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo,"
-        " qwen-gpu, smollm2-gpu)",
+        " qwen-gpu, smollm2-cpu-smoke, smollm2-gpu)",
     ),
     "malformed TOML": (
         recipe("bad.toml", b"seed = \n"),
@@ -230,12 +230,13 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "unsupported architecture": (
         model(change_config(architectures=["MambaForCausalLM"])),
         "the native engine does not support MambaForCausalLM; choose a model of LlamaForCausalLM, "
-        "Qwen2ForCausalLM, Qwen3ForCausalLM; other engines: rollout.from_run, which takes the responses of a saved run",
+        "Qwen2ForCausalLM, Qwen3ForCausalLM; other engines: rollout.engine = 'vllm', rollout.from_run, which takes the"
+        " responses of a saved run",
     ),
     "unsupported rope": (
         model(change_config(rope_parameters={"rope_type": "longrope"})),
         "the native engine does not support the rope variant 'longrope'; it supports default, linear, dynamic, llama3, "
-        "yarn; other engines: rollout.from_run, which takes the responses of a saved run",
+        "yarn; other engines: rollout.engine = 'vllm', rollout.from_run, which takes the responses of a saved run",
     ),
     "configuration lacks a number": (
         model(change_config(hidden_size=None)),
