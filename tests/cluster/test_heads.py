@@ -9,6 +9,8 @@ import pytest
 from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
+from tailrace.cluster import waits
+from tailrace.cluster.admission import head_of
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeId
 from tailrace.cluster.jobs import StateBytes
@@ -199,3 +201,28 @@ def test_a_job_that_lost_its_group_takes_over_the_claim_of_the_head_before_it() 
     scheduler.check()
     assert commands == [], "nobody else joins the only group that is left"
     assert scheduler.state.claims == {"unknown": "g1"}
+
+
+def test_a_head_claims_only_a_group_that_can_hold_its_state() -> None:
+    scheduler = cluster(
+        group("small", device_bytes=10),
+        group("large", device_bytes=100),
+        policy=Policy.SPREAD_BACKFILL,
+        max_jobs_per_group=1,
+    )
+    state = StateBytes(weights=50)
+    assert submit(scheduler, "a", trace=trace(100, 20), steps=10, state=state)
+    assert not submit(scheduler, "head", trace=trace(100, 20), steps=10, state=state)
+    assert scheduler.state.claims == {"head": "large"}
+    assert submit(scheduler, "later", trace=trace(100, 20), steps=LONG, state=StateBytes(weights=5))
+    assert end(scheduler, "a", now=1000.0) == ["head"]
+
+
+def test_the_waits_of_many_jobs_look_for_one_head_of_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = cluster(group("g0"), policy=Policy.PACK, max_jobs_per_group=1)
+    for number in range(20):
+        submit(scheduler, f"job{number}", trace=trace(100, 20), steps=10)
+    asked: list[object] = []
+    monkeypatch.setattr(waits, "head_of", lambda state, job, now: asked.append(job) or head_of(state, job, now))
+    assert len(scheduler.waits(1.0)) >= 19
+    assert len(asked) == 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tailrace.cluster import admission_order, phases
 from tailrace.cluster import commands as do
 from tailrace.cluster.demand.trace import DemandTrace
-from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.group_record import GroupRecord, fits
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import Stage, StateBytes
@@ -147,7 +147,7 @@ def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId
     times = [
         (group.id != kept, _free_at(state, group, job, now), group.id)
         for group in state.groups.values()
-        if group.facts.devices == job.spec.train_devices and group.is_usable
+        if group.facts.devices == job.spec.train_devices and group.is_usable and fits(group.facts, job.spec.state)
     ]
     _, at, found = min(times, default=(True, math.inf, None))
     return found, at

@@ -19,8 +19,10 @@ def waits(state: ClusterState, now: float) -> list[Wait]:
     found: list[Wait] = []
     heads: dict[int, Head] = {}
     for job in [*displaced(state), *in_order(state, now)]:
-        head = heads.setdefault(job.spec.train_devices, head_of(state, job, now))
-        found.append(_wait_for_place(state, job, head))
+        size = job.spec.train_devices
+        if size not in heads:
+            heads[size] = head_of(state, job, now)
+        found.append(_wait_for_place(state, job, heads[size]))
     for group in state.groups.values():
         found += group.queue.waits(now)
     return found

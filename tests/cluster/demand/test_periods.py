@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.demand.periods import period_in_steps
+from tailrace.cluster.demand.periods import NOISE, period_in_steps
 
 
 def is_primitive(pattern: list[float]) -> bool:
@@ -16,7 +17,19 @@ def is_primitive(pattern: list[float]) -> bool:
     return not any(pattern == pattern[:part] * (len(pattern) // part) for part in range(1, len(pattern)))
 
 
-patterns = st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=6).filter(is_primitive)
+def is_distinct(pattern: list[float]) -> bool:
+    """Whether what a shorter pattern would leave is clearly more than noise (``NOISE`` squared, by definition)."""
+    mean = fmean(pattern)
+    row = [value / mean for value in pattern * 12]
+    for length in range(1, len(pattern)):
+        places = [row[place::length] for place in range(length)]
+        left = sum((value - fmean(place)) ** 2 for place in places for value in place) / len(row)
+        if left < 4 * NOISE**2:
+            return False
+    return True
+
+
+patterns = st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=6).filter(is_primitive).filter(is_distinct)
 
 
 @given(patterns, st.integers(2, 6), st.floats(0.0, 0.1), st.randoms(use_true_random=False))
