@@ -226,3 +226,10 @@ def test_the_waits_of_many_jobs_look_for_one_head_of_each_size(monkeypatch: pyte
     monkeypatch.setattr(waits, "head_of", lambda state, job, now: asked.append(job) or head_of(state, job, now))
     assert len(scheduler.waits(1.0)) >= 19
     assert len(asked) == 1
+
+
+def test_a_head_for_which_no_group_is_left_holds_nothing_back() -> None:
+    scheduler = cluster(group("large", 16), group("small"), rollout_devices=10, policy=Policy.SPREAD_BACKFILL)
+    scheduler.handle(ev.NodeLost(node=NodeId("large-node")), now=0.0)
+    assert not submit(scheduler, "head", train_devices=16, trace=trace(100, 20), steps=10, rollout_devices=10)
+    assert submit(scheduler, "other", trace=trace(100, 20), steps=10, rollout_devices=1)

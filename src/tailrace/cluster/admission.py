@@ -95,6 +95,8 @@ def _place(
 
 def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:
     """Whether the head starts no later if this job starts now."""
+    if head.group is None:
+        return True  # no group that it could use is left: only a node that comes back helps it
     ends_at = math.inf if job.trace is None else now + choice.shift_s + job.spec.steps * job.trace.step_s
     if ends_at <= head.at < math.inf:
         return True  # it has ended when the head starts
