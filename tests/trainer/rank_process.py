@@ -5,6 +5,7 @@ Does what the plans say, one after the other, and writes what it found to ``PLAN
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -46,8 +47,15 @@ def run(plans: dict[str, Plan], folder: Path, *, num_shards: int, num_replicas: 
     path.write_bytes(pickle.dumps(plans))
     size = num_shards * num_replicas
     command = [sys.executable, str(Path(__file__).resolve()), str(path)]
+    # Where Python finds the modules that this process finds, those of the tests among them.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     processes = [
-        subprocess.Popen([*command, str(index), str(num_shards), str(num_replicas)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(index), str(num_shards), str(num_replicas)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         for index in range(size)
     ]
     said = [process.communicate(timeout=280)[1] for process in processes]
