@@ -27,7 +27,7 @@ class Totals:
         self._largest: dict[str, Tensor] = {}
         self._finite: list[tuple[Sequence[Sample], Tensor]] = []
         self.broken: list[TrajectoryId] = []
-        """Of merged totals: responses whose log-probs are not finite."""
+        """Responses whose log-probs are not finite, on any rank. Only merged totals have them."""
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
         """Add groups to the step: all of them or, if one of them was added before, none."""
