@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_learning.py --json RESULT
     python benchmarks/gpu_learning.py --json RESULT --draw docs/images/gpu-learning.svg
+    python benchmarks/gpu_learning.py --json RESULT --set 'model.path="DIR"'      SmolLM2-135M-Instruct from a folder
 
 The recipe `smollm2-gpu` (SmolLM2-135M learns to add numbers), a run for each schedule. A run is PRESET[:MAX_STALENESS].
 Accuracy after a step stands at the time at which the step ended. Time counts from the end of the first step, so that
@@ -87,13 +88,21 @@ def main() -> None:
     options = parser.parse_args()
     if options.draw:
         runs = json.loads(options.json.read_text())["runs"]
-        curves = {name: [(point["s"], point["accuracy"]) for point in run["curve"]] for name, run in runs.items()}
+        curves = {
+            name: [(point["s"], point["accuracy"]) for point in runs[name]["curve"]]
+            for name in options.runs
+            if name in runs
+        }
         options.draw.write_text(
             draw(curves, x="seconds since the end of the first step", y="accuracy on held-out prompts")
         )
         return
     result: dict[str, Any] = {
-        "settings": {name: str(value) for name, value in vars(options).items() if name in ("recipe", "steps", "set")},
+        "settings": {
+            "recipe": options.recipe,
+            "steps": options.steps,
+            "set": [pair for pair in options.set if not pair.startswith("model.path")],
+        },
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
         "runs": {},

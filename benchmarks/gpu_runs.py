@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_LEFT_OUT = ("step", "train: ", "rewards: ")
+"""Beginnings of lines that are not kept: progress, and files of a temporary folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -45,7 +48,7 @@ def train(recipe: dict[str, Any], folder: Path) -> Run:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-    said = [line for line in done.stdout.splitlines()[:10] if not line.startswith("step")]
+    said = [line for line in done.stdout.splitlines()[:10] if not line.startswith(_LEFT_OUT)]
     return Run(folder=folder / "run", said=said, peak_used_gib=max(used_gib, default=None))
 
 

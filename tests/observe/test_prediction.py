@@ -3,6 +3,7 @@ measured again from the run's own reports."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def prediction(entries: list[Entry], costs: CostModel = MODEL) -> Prediction:
     for entry in entries:
         found.feed(entry)
     return found
+
+
+def measured(found: Prediction) -> ev.CostsMeasured:
+    event = found.measure()
+    assert event is not None
+    return event
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +75,9 @@ def test_a_slower_engine_is_noticed_and_its_model_found_in_the_reports(steady: l
 def test_a_model_that_is_off_everywhere_is_found_again_in_the_reports(steady: list[Entry]) -> None:
     found = prediction(steady, costs=CostModel(k1=1e-5, k2=1e-3, k3=5e-4, k4=1e-3, k5=2.0))
     assert found.is_off
-    measured = found.measure()
-    model = measured.costs
-    assert measured.error > found.tolerance > 0.1 > measured.fitted_error
+    event = measured(found)
+    model = event.costs
+    assert event.error > found.tolerance > 0.1 > event.fitted_error
     assert model.k5 == 2.0
     assert not found.is_off, "what was heard before counts no more"
     for n, held in ((2, 300), (5, 800), (8, 2000)):
@@ -86,7 +93,7 @@ def test_a_model_that_was_measured_is_held_against_what_comes_after(steady: list
         found.feed(entry)
         written.append(entry)
         if found.is_off:
-            posted.append(found.measure())
+            posted.append(measured(found))
             written.append(Entry(now=entry.now, event=posted[-1], commands=()))
             found.feed(written[-1])
     assert len(posted) == 1, "once is enough"
@@ -104,9 +111,30 @@ def test_where_nothing_is_known_the_first_window_is_measured_whatever_it_shows()
 
 def test_an_engine_that_only_computes_is_still_given_more_than_one_response() -> None:
     entries = journal(steps=12, engine__k1=0.0, engine__k2=0.0, engine__k3=2e-3, engine__k4=1e-9, engine__prefill_s=0.0)
-    costs = prediction(entries, costs=NOTHING_KNOWN).measure().costs
+    costs = measured(prediction(entries, costs=NOTHING_KNOWN)).costs
     assert costs.k4 >= costs.k3 > 0
     assert costs.gain(length=20, kv_tokens=20, num_running=1) > 0.3 * costs.ideal_gain(length=20)
+
+
+def test_a_fit_that_does_not_even_fit_its_own_samples_is_not_believed(steady: list[Entry]) -> None:
+    """Every other report comes half a minute late, as while kernels are compiled."""
+    late, entries = 0.0, list[Entry]()
+    for entry in steady:
+        late += 30.0 if isinstance(entry.event, ev.RolloutReported) and len(entries) % 2 else 0.0
+        entries.append(replace(entry, now=entry.now + late))
+    found = prediction(entries, costs=NOTHING_KNOWN)
+    assert found.is_off
+    assert found.measure() is None
+    assert found.costs == NOTHING_KNOWN
+    assert not found.is_off, "it is tried again with new samples only"
+
+
+def test_costs_say_how_many_responses_at_the_same_time_they_know(steady: list[Entry]) -> None:
+    costs = measured(prediction(steady, costs=NOTHING_KNOWN)).costs
+    assert costs.most_running == 8
+    assert costs.is_guess(8)
+    assert not costs.is_guess(7)
+    assert not MODEL.is_guess(1_000), "given costs hold for every load"
 
 
 def test_a_run_that_goes_on_listens_anew(steady: list[Entry]) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from core.test_schedule import schedule
 from policies.fleets import COSTS, begun, instance, new, view
+from tailrace.core.costs import CostModel
 from tailrace.core.fleet.policy import FleetView, WaitingGroup
+from tailrace.core.schedule import Coordination, Leftovers, Strategy
 from tailrace.policies.routing.waterfall import Waterfall
+from tailrace.policies.strategies import policies_of
 
 POLICY = Waterfall(kv_budget=10_000)
 
@@ -54,6 +59,27 @@ def test_what_gains_too_little_everywhere_waits() -> None:
     assert routed(fleet) == []
     eager = Waterfall(kv_budget=10_000, min_gain=0.001)
     assert routed(fleet, eager) == [(0, 0)]
+
+
+def test_a_gain_that_is_only_guessed_lets_nothing_wait() -> None:
+    """These costs were measured on an H200 with one or two responses at a time. Believed for more, they would keep it
+    so: a second response seems to bring nothing, and more would never be seen."""
+    costs = CostModel(k1=0.0, k2=0.0, k3=4.9e-4, k4=4.9e-4)
+    queue = [new(number, members=8) for number in range(4)]
+    assert len(routed(view([instance(0), instance(1)], queue, costs=costs))) == 4
+    known = replace(costs, most_running=2)
+    assert len(routed(view([instance(0), instance(1)], queue, costs=known))) == 32
+    full = view([instance(0, responses=4, kv=9_995.0)], queue, costs=known)
+    assert routed(full) == [], "without room in the KV cache all the same"
+
+
+def test_a_single_instance_gets_everything_it_has_room_for() -> None:
+    given = {"leftovers": Leftovers.KEEP, "max_staleness": 1}
+    steered = schedule(**given, coordination=Coordination(routing=Strategy.THROUGHPUT))
+    alone, fleet = (policies_of(replace(steered, num_instances=number)).routing for number in (1, 2))
+    crowded = view([instance(0, responses=80)], [new(0)])
+    assert list(alone.route(crowded))
+    assert not list(fleet.route(crowded)), "another instance may have more to gain soon"
 
 
 @pytest.mark.parametrize(

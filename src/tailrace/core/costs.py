@@ -83,6 +83,9 @@ class CostModel:
     """Tokens of KV cache that one token of a response occupies. Above 1 if the cache is allocated in blocks."""
     prefill_s: float = 0.0
     """Seconds per prefilled token. No strategy uses it. Costs that are measured during a run include prefill."""
+    most_running: int | None = None
+    """Most responses at the same time in what the costs were fitted to: what one more adds is only guessed; None: there
+    is no such limit."""
 
     def __post_init__(self) -> None:
         if min(self.k1, self.k2, self.k3, self.k4, self.prefill_s) < 0 or self.k2 + self.k4 <= 0 or self.k5 <= 0:
@@ -108,6 +111,10 @@ class CostModel:
             return 0.0
         before = num_running / step_s(self, kv_tokens, num_running)
         return (num_running + 1) / step_s(self, grown, num_running + 1) - before
+
+    def is_guess(self, num_running: int) -> bool:
+        """Whether nothing was measured of an instance with one more response than these."""
+        return self.most_running is not None and num_running >= self.most_running
 
     def ideal_gain(self, *, length: float) -> float:
         """Return the tokens per second that the response adds to an idle instance, the most it can add anywhere."""

@@ -17,11 +17,11 @@ from tailrace.policies.synchronization.when_useful import WhenUseful
 
 def policies_of(schedule: Schedule) -> Policies:
     chosen = schedule.coordination
-    routing = _routing(chosen)
+    routing = _routing(chosen, schedule.num_instances)
     return Policies(routing=routing, synchronization=_synchronization(chosen, routing), migration=_migration(chosen))
 
 
-def _routing(chosen: Coordination) -> RoutingPolicy:
+def _routing(chosen: Coordination, num_instances: int) -> RoutingPolicy:
     if chosen.routing is Strategy.VANILLA:
         return LeastLoaded()
     if chosen.routing is Strategy.FIXED:
@@ -29,7 +29,7 @@ def _routing(chosen: Coordination) -> RoutingPolicy:
     return Waterfall(
         kv_budget=chosen.kv_tokens or math.inf,
         max_running=chosen.max_running or math.inf,
-        min_gain=chosen.min_gain,
+        min_gain=chosen.min_gain if num_instances > 1 else None,
         prompt_length=chosen.prompt_length,
     )
 

@@ -45,6 +45,7 @@ from tailrace.runtime.scoring import Scoring
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.work_thread import WorkThread
+from tailrace.runtime.worker import GROWING_SEGMENTS
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
@@ -123,7 +124,7 @@ class LocalRun:
             post=post,
             on_saved=self._complete,
             work=self._batches.do,
-            env=self._sharing.training,
+            env={**GROWING_SEGMENTS, **self._sharing.training},
         )
         self._rollouts = RolloutAdapter(
             init,
@@ -249,7 +250,9 @@ class LocalRun:
         if isinstance(entry.event, ev.TrainerLost):
             self._display.say(f"the trainer is lost: {entry.event.reason}")
         if self._prediction is not None and self._prediction.is_off:
-            self._driver.post_from_thread(self._prediction.measure())
+            measured = self._prediction.measure()
+            if measured is not None:
+                self._driver.post_from_thread(measured)
 
     def _perform(self, command: do.Command) -> Awaitable[None] | None:
         """Perform a command. Return an awaitable if the next event must wait for it."""

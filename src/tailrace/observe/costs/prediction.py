@@ -3,7 +3,9 @@
 The steps that an instance reports (``token_clock.py``) are compared with what the model predicts for them. Over its
 last ``window`` samples, an instance has a predicted rate, a measured rate, and a mean error. If the mean error of an
 instance exceeds ``tolerance``, the model has to be fitted again. ``measure`` does this from the samples that were kept,
-without stopping anything. Then a whole window of new samples is needed before the model can be found wrong again.
+without stopping anything. Then a whole window of new samples is needed before the model can be found wrong again. A fit
+that is itself off by more than ``tolerance`` is not believed: such samples hold something that the model does not know,
+such as kernels that were compiled on the way.
 """
 
 from __future__ import annotations
@@ -109,16 +111,21 @@ class Prediction:
             row[f"perf/instance_{instance}/predicted_tokens_per_s"] = rates[instance].predicted
         return row | ({"perf/prediction_error": max(found.error for found in rates.values())} if rates else {})
 
-    def measure(self) -> ev.CostsMeasured:
-        """Fit the model to the samples of all instances. Later samples are compared with the new model."""
+    def measure(self) -> ev.CostsMeasured | None:
+        """Fit the model to the samples of all instances. Later samples are compared with the new model; None: the fit
+        is no better, and the old one stays until there is a window of new samples."""
         samples = [sample for window in self._windows.values() for sample, _ in window.samples]
         if len(samples) < self.window:
             raise ValueError(f"{len(samples)} samples of engine steps are too few to fit: {self.window} are needed")
-        before = self._worst_error()
+        before, known = self._worst_error(), self.costs
         fitted = fit_engine(samples, ErrorScale.EXPECTED)
         costs = _with_fixed_part(fitted, samples).to_model(k5=self.costs.k5)
+        costs = replace(costs, most_running=max(n for sample in samples for _, _, n in sample.parts))
         self._believe(costs)
-        return ev.CostsMeasured(costs=costs, error=before, fitted_error=self._worst_error())
+        if (after := self._worst_error()) > self.tolerance:
+            self._believe(known)
+            return None
+        return ev.CostsMeasured(costs=costs, error=before, fitted_error=after)
 
     def _believe(self, costs: CostModel) -> None:
         self.costs, self.is_off = costs, False

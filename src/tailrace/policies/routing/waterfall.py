@@ -11,11 +11,16 @@ tiers are skipped, the response stays queued, and the instances that may generat
 so that none of them overtakes it. Other instances stay open.
 
 An idle instance always offers the ideal gain, so no response that may run somewhere stays queued for ever.
+
+A gain that is only guessed keeps no response queued: costs that were measured with one response at a time could say
+that a second one brings nothing, and would never be measured with more. With a single instance nothing is gained by
+waiting for a better place, so there every response that has room is routed (``min_gain`` is None).
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -25,6 +30,7 @@ from tailrace.core.fleet.policy import FleetView, InstanceView, Route, WaitingGr
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.ledger.admission import Overlay
 
+_ANY, _NO_ROOM = -sys.float_info.max, -math.inf
 _TRIES = 4
 """Most instances of a tier that are searched for room in their KV cache."""
 
@@ -37,8 +43,8 @@ class Waterfall:
     """Size of an instance's KV cache in tokens."""
     max_running: float = math.inf
     """Most responses an instance generates at the same time."""
-    min_gain: float = 0.3
-    """Smallest gain for which a response is routed, as a fraction of the ideal gain."""
+    min_gain: float | None = 0.3
+    """Smallest gain for which a response is routed, as a fraction of the ideal gain; None: room is enough."""
     prompt_length: int = 0
     """Mean prompt length in tokens. Instances of a tier are sorted by the gain of a new response of this length."""
 
@@ -111,6 +117,8 @@ class _Tiers:
 
     def _enough(self, length: int) -> float:
         """Return the smallest gain for which a response of this length is routed."""
+        if self._min_gain is None:
+            return _ANY
         return self._min_gain * self._costs.ideal_gain(length=length)
 
     def _able(self, oldest: Version, is_exact: bool) -> list[_Tier]:
@@ -149,10 +157,10 @@ class _Tier:
         heapify(self._heap)
 
     def best_gain(self, length: int) -> float:
-        """Return the gain of a response on the first instance of the heap; below 0 if the tier takes none of this
-        length."""
+        """Return the gain of a response on the first instance of the heap, or ``_NO_ROOM`` if the tier takes none of
+        this length."""
         if not self._heap or length in self._refused:
-            return -1.0
+            return _NO_ROOM
         return self._gain(self._heap[0][3], length)
 
     def take(self, length: int, enough: float) -> InstanceId | None:
@@ -161,11 +169,11 @@ class _Tier:
             return None
         loss, _, number, load = self._heap[0]
         gain = -loss if length == self._new_length else self._gain(load, length)
-        if gain >= enough:
+        if self._is_enough(load, gain, enough):
             self._add(load, length, gain)
             return number
         # Later instances of the heap gain less, unless the first one only lacks room: another may have room.
-        chosen = self._take_behind(length, enough) if gain == 0 else None
+        chosen = self._take_behind(length, enough) if gain == _NO_ROOM else None
         if chosen is None:
             self._refused.add(length)
         return chosen
@@ -174,7 +182,8 @@ class _Tier:
         passed, chosen = [heappop(self._heap)], None
         while self._heap and len(passed) < _TRIES and chosen is None:
             load = self._heap[0][3]
-            if (gain := self._gain(load, length)) >= enough:
+            gain = self._gain(load, length)
+            if self._is_enough(load, gain, enough):
                 self._add(load, length, gain)
                 chosen = load.instance
             else:
@@ -182,6 +191,9 @@ class _Tier:
         for rank in passed:
             heappush(self._heap, rank)
         return chosen
+
+    def _is_enough(self, load: _Load, gain: float, enough: float) -> bool:
+        return gain >= enough or (gain > _NO_ROOM and self._costs.is_guess(load.num_running))
 
     def _add(self, load: _Load, length: int, gain: float) -> None:
         """Add a response to the first instance of the heap."""
@@ -196,11 +208,12 @@ class _Tier:
             heappop(self._heap)
 
     def _gain(self, load: _Load, length: int) -> float:
-        """Return the same as ``CostModel.gain``, computed from the known speed of the instance."""
+        """Return the same as ``CostModel.gain``, computed from the known speed of the instance; ``_NO_ROOM`` if its KV
+        cache has no room."""
         num_running, kv_tokens = load.num_running, load.kv_tokens + self._k5 * length
         # An idle instance takes any response: its engine can always hold one.
         if kv_tokens > self._budget and num_running:
-            return 0.0
+            return _NO_ROOM
         return (num_running + 1) / step_s(self._costs, kv_tokens, num_running + 1) - load.speed
 
 
