@@ -48,7 +48,8 @@ def train(recipe: dict[str, Any], folder: Path) -> Run:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-    said = [line for line in done.stdout.splitlines()[:10] if not line.startswith(_LEFT_OUT)]
+    lines = [line for line in done.stdout.splitlines()[:10] if not line.startswith(_LEFT_OUT)]
+    said = [line for line in lines if str(folder) not in line]
     return Run(folder=folder / "run", said=said, peak_used_gib=max(used_gib, default=None))
 
 

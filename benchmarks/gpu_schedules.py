@@ -59,7 +59,7 @@ def recipe(options: argparse.Namespace, preset: str, model: Path, folder: Path) 
         "seed": 0,
         "model": {"path": str(model), "device": options.device, "dtype": options.dtype},
         "data": {"train": str(folder / "prompts.jsonl"), "shuffle": False, "max_prompt_length": 64},
-        "reward": {"functions": [f"{HERE / 'trl_reward.py'}:plain_words"]},
+        "reward": {"functions": [f"{HERE / 'drawn_reward.py'}:drawn"]},
         "rollout": {
             "n_samples_per_prompt": options.group_size,
             "max_response_length": options.max_response_length,
@@ -80,13 +80,14 @@ def write_inputs(folder: Path, options: argparse.Namespace) -> list[list[int]]:
 
 
 def save_model(options: argparse.Namespace, folder: Path) -> Path:
-    """A random model with a tokenizer of digits, or the directory that was named."""
+    """A random model with a word for each of its tokens, or the directory that was named."""
     if options.model not in SHAPES:
         return Path(options.model)
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     save_random_model(options.model, folder, dtype=torch.bfloat16, device=options.device)
-    words = Tokenizer(models.WordLevel({str(n): n for n in range(100)} | {"?": 100, "<end>": 101}, unk_token="?"))
+    vocabulary = {"?": 0, "<end>": 1} | {str(n): n for n in range(2, SHAPES[options.model][0])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", unk_token="?").save_pretrained(folder)
     return folder
