@@ -1,9 +1,0 @@
-"""A reward that differs between the responses of a group, whatever they say: every response has an advantage to train."""
-
-from __future__ import annotations
-
-from zlib import crc32
-
-
-def drawn(response: str) -> float:
-    return crc32(response.encode()) % 1000 / 1000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tailrace.engines.native.stops import StopTable
-from tailrace.engines.stop_strings import ends_with_stop
+from tailrace.engines.stop_strings import ends_with_stop, stop_length
 
 
 def test_every_request_has_its_own_stop_tokens() -> None:
@@ -35,3 +35,27 @@ def test_a_string_is_found_across_tokens_and_behind_tokens_without_text() -> Non
     assert not ends([5] * 50 + [1, 2])
     assert ends([5] * 9 + [1, 2, *[0] * 40, 3])
     assert ends([1, 2, 3])
+
+
+def test_the_first_new_token_that_completes_a_string_is_found_with_one_look_if_there_is_none() -> None:
+    looks = list[int]()
+
+    def decode(tokens: Sequence[int]) -> str:
+        looks.append(len(tokens))
+        return decode_syllables(tokens)
+
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(300):
+        response = rng.integers(0, 5, rng.integers(1, 60)).astype(np.int32)
+        num_new = int(rng.integers(1, min(8, len(response)) + 1))
+        one_by_one = [ends_with_stop(response[:length], ["answer:"], decode) for length in range(1, len(response) + 1)]
+        if any(one_by_one[:-num_new]):
+            continue  # it would have ended before
+        expected = one_by_one.index(True) + 1 if any(one_by_one) else None
+        looks.clear()
+        assert stop_length(response, num_new, ["answer:"], decode) == expected
+        found += expected is not None
+        if expected is None and decode_syllables(response[-20:].tolist()).strip():
+            assert len(looks) <= 3, "not once per token"
+    assert found > 5

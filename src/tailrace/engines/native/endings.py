@@ -16,7 +16,7 @@ from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.stops import StopTable
-from tailrace.engines.stop_strings import DecodeText, ends_with_stop
+from tailrace.engines.stop_strings import DecodeText, stop_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,7 @@ class Endings:
 
     def _string_ending(self, slot: int, count: int, live: LiveRequest) -> Ending | None:
         assert self._decode_text is not None, "a request with stop strings is refused without decode_text"
-        start, length = live.ticket.prompt_length, int(self._batcher.length[slot])
-        for end in range(length - count + 1, length + 1):
-            response = self._table.tokens[slot, start:end]
-            if ends_with_stop(response, live.request.sampling.stop_strings, self._decode_text):
-                return Ending(slot=slot, length=end, finish=Finish.STOP)
-        return None
+        start = live.ticket.prompt_length
+        response = self._table.tokens[slot, start : int(self._batcher.length[slot])]
+        length = stop_length(response, count, live.request.sampling.stop_strings, self._decode_text)
+        return None if length is None else Ending(slot=slot, length=start + length, finish=Finish.STOP)
