@@ -6,7 +6,7 @@
 
 The recipe `smollm2-gpu` (SmolLM2-135M learns to add numbers), a run for each schedule. A run is PRESET[:MAX_STALENESS].
 Accuracy after a step stands at the time at which the step ended. Time counts from the end of the first step, so that
-starting processes and compiling kernels do not count; evaluations do.
+starting processes and compiling kernels do not count; evaluations do. Runs that RESULT has already are kept.
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ def measure(options: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
+def known_runs(path: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Runs of an earlier call with the same settings on the same kind of device."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    return found["runs"] if {**found, "runs": {}} == result else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="smollm2-gpu")
@@ -107,6 +115,7 @@ def main() -> None:
         "torch": torch.__version__,
         "runs": {},
     }
+    result["runs"] = known_runs(options.json, result)
     for name in options.runs:
         try:
             result["runs"][name] = measure(options, name)
