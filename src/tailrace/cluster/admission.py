@@ -47,6 +47,8 @@ def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
     """Give every job its place that can have one."""
     heads: dict[int, Head] = {}
     homeless: set[Needs] = set()
+    for group in state.groups.values():
+        group.calm_at = None
     for job in [*displaced(state), *admission_order.in_order(state, now)]:
         size = job.spec.train_devices
         if size in heads and state.rules.policy is not Policy.SPREAD_BACKFILL:
@@ -90,7 +92,17 @@ def _place(
             return choice
     if choice is None:
         homeless.add(_needs(job))
+    _await_calm(state, job, now)
     return None
+
+
+def _await_calm(state: ClusterState, job: JobRecord, now: float) -> None:
+    """Note the groups that the job cannot join only because of the waits there: it is looked at again when they are
+    smaller (``GroupRecord.calm_at``)."""
+    for group in state.groups.values():
+        if group.calm_at is None and group.has_place_for(job, state.rules):
+            at = group.calm_from(state.rules, now)
+            group.calm_at = at if at > now else None
 
 
 def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:
@@ -162,6 +174,8 @@ def _free_at(state: ClusterState, group: GroupRecord, job: JobRecord, now: float
         return now
     if state.rules.policy is Policy.ISOLATED or job.trace is None or job.duty > state.rules.max_duty:
         return endings[-1][0]
+    if group.has_place_for(job, state.rules) and (at := group.calm_from(state.rules, now)) > now:
+        return min(at, endings[-1][0])
     duty, num_jobs, num_bytes = group.duty, len(group.jobs), sum(other.spec.state.total for _, other in endings)
     for at, other in endings[:-1]:
         duty, num_jobs, num_bytes = duty - other.duty, num_jobs - 1, num_bytes - other.spec.state.total

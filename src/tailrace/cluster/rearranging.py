@@ -1,9 +1,9 @@
 """Jobs lose their node group, or are planned again: after their first clean period, and when they have drifted.
 
 A job is planned again only between two phases. One that had a group to itself only because nobody knew its demand
-joins others, if it fits beside them: a whole group becomes free. If it stays, others may join it from then on. Any other
-job moves only if another group is better by a margin, and what it waited in its old place does not count in the new one,
-so two jobs do not change places for ever.
+joins others, if it fits beside them: a whole group becomes free. If it stays, others may join it from then on. Any
+other job moves only if another group is better by a margin, and what it waited in its old place does not count in the
+new one, so two jobs do not change places for ever.
 """
 
 from __future__ import annotations
@@ -109,9 +109,7 @@ def _beside_others(state: ClusterState, job: JobRecord, old: GroupRecord, now: f
     It may be a group that a waiting job has claimed, if that one can have the empty group instead: it is free earlier.
     """
     claimed = {group for name, group in state.claims.items() if not fits(old.facts, state.jobs[name].spec.state)}
-    used = [
-        group for group in state.groups_for(job, now, with_claimed=True) if group.jobs and group.id not in claimed
-    ]
+    used = [group for group in state.groups_for(job, now, with_claimed=True) if group.jobs and group.id not in claimed]
     return choose(job, used, state.timetable, state.rules, now)
 
 

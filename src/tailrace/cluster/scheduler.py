@@ -6,6 +6,7 @@ always give the same commands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ class Scheduler:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
+        if self._wake_at is not None and self._wake_at <= now:
+            self.state.is_changed |= any(group.is_calm_again(now) for group in self.state.groups.values())
         if isinstance(event, ev.TimePassed):
             self._wake_at = None
         commands = list(handler(self.state, event, now))
@@ -52,7 +55,12 @@ class Scheduler:
         check(self.state)
 
     def _wake(self, now: float) -> list[do.Command]:
-        times = [at for group in self.state.groups.values() if (at := group.queue.wake_at()) is not None]
+        times = [
+            at
+            for group in self.state.groups.values()
+            for at in (group.queue.wake_at(), group.calm_at)
+            if at is not None and at < math.inf
+        ]
         at = min(times, default=None)
         if at is None or at == self._wake_at:
             return []
