@@ -1,4 +1,4 @@
-"""A job that may not join a group because others wait too much there joins as soon as they have waited little enough."""
+"""A job that may not join a group because others wait too much there joins as soon as that is over."""
 
 from __future__ import annotations
 

@@ -82,6 +82,9 @@ class ClusterRules:
     """If a job of a group has waited for a larger share of its time than this, no further job joins the group."""
     max_wait_s: float = 3600.0
     """A phase that has waited longer comes next, whatever its ratio."""
+    max_queue_s: float = 86_400.0
+    """With ``Order.RESPONSE``: a job that has waited for admission for longer comes before the other jobs of its
+    tenant, whatever its ratio. A day: most jobs take less, so ratios decide as long as the queue is not overfull."""
     hold_s: float = 0.0
     """Longest time that a group stays idle after an operation because the same job is expected to ask again. At most
     the cost of a switch."""

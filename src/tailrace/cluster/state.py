@@ -33,6 +33,8 @@ class ClusterState:
     """Jobs that wait for admission, in order of submission."""
     claims: dict[JobId, NodeGroupId] = field(default_factory=dict)
     """The group that a waiting job has claimed (``admission.py``)."""
+    promises: dict[JobId, float] = field(default_factory=dict)
+    """When a job with a claim was expected to start, the earliest time that was ever forecast for it."""
     is_changed: bool = True
     """Whether a job might get a place that it could not have when this was last looked at."""
     to_refit: set[JobId] = field(default_factory=set)
