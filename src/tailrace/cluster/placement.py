@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.planning.fitting import Footprint
-from tailrace.cluster.planning.ranking import Candidate, best_place
+from tailrace.cluster.planning.in_step import place_in_step
+from tailrace.cluster.planning.ranking import best_place
 from tailrace.cluster.planning.timetable import Timetable
 from tailrace.cluster.rules import ClusterRules, Policy
 
@@ -55,7 +55,7 @@ def _spread(
     planned = [group.id for group in groups if group.is_planned]
     found = best_place(timetable, footprint, planned, start, rules)
     if found is None:
-        found = _in_step(job.trace, planned, timetable, start, rules)
+        found = place_in_step(timetable, job.trace, planned, start, rules)
     if found is None:
         return None
     return Choice(
@@ -65,31 +65,6 @@ def _spread(
         shift_s=(start + found.shift) * rules.slot_s - now,
         interference=found.interference,
     )
-
-
-def _in_step(
-    trace: DemandTrace, groups: Sequence[NodeGroupId], timetable: Timetable, start: int, rules: ClusterRules
-) -> Candidate | None:
-    """The place with the least shift, if the job is planned with the period of the jobs that it joins, or a multiple.
-
-    Periods that differ by a little drift into each other within hours, so no fit would last. But how long a step takes
-    varies: two jobs that are alike, each seen for one period, have two periods. A difference that would not count as
-    drift is not taken for real here either.
-    """
-    found = []
-    for group in groups:
-        residents = timetable.residents(group)
-        if len(residents) == 0:
-            continue
-        period_s = max(resident.footprint.period for resident in residents) * rules.slot_s
-        target_s = max(1, round(trace.period_s / period_s)) * period_s
-        if abs(target_s - trace.period_s) > rules.drift * trace.period_s:
-            continue
-        adapted = trace.with_period(target_s)
-        footprint = None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
-        place = None if footprint is None else best_place(timetable, footprint, [group], start, rules)
-        found += [] if place is None else [place]
-    return min(found, key=lambda place: (place.shift, place.interference, place.group), default=None)
 
 
 def slot_of(now: float, rules: ClusterRules) -> int:
