@@ -146,6 +146,11 @@ def sweeps(result: Result) -> list[str]:
     return table(["varied", "cap", "prompts", "devices", *names], rows)
 
 
+def cluster_time(result: Result) -> list[str]:
+    cpu_s, machine = result.get("cpu_s"), result.get("machine")
+    return ["(not measured)" if cpu_s is None else f"The tables below took {cpu_s} s of CPU time ({machine})."]
+
+
 def cluster_backlog(result: Result) -> list[str]:
     rows = []
     for row in result["backlog"]:
@@ -207,6 +212,7 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "staleflow splits": ("staleflow_checks.json", splits),
     "staleflow sweeps": ("simulated_staleflow.json", sweeps),
     "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
+    "cluster time": ("cluster.json", cluster_time),
     "cluster backlog": ("cluster.json", cluster_backlog),
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),

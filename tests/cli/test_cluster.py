@@ -67,6 +67,15 @@ def test_the_plan_is_written_as_data_and_as_a_page(
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(("count", "sentences"), [(24, 0), (25, 1)])
+def test_the_page_says_how_many_groups_it_does_not_draw(
+    trace: Path, tmp_path: Path, count: int, sentences: int
+) -> None:
+    page = tmp_path / "plan.html"
+    assert main(["cluster", "plan", *[str(trace)] * count, "--policy", "isolated", "--html", str(page)]) == 0
+    assert page.read_text().count("The first 24 of 25 node groups are drawn.") == sentences
+
+
 def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "plan", *[str(trace)] * 3, "--policy", "isolated", "--groups", "2"]) == 1
     out = capsys.readouterr().out

@@ -93,8 +93,6 @@ def _obstacle(state: ClusterState, spec: JobSpec) -> str | None:
         return f"it needs {spec.rollout_devices} rollout devices, the cluster has {state.num_rollout_devices}"
     if not any(fits(group, spec.state) for group in sized):
         return f"its state of {spec.state.total:,} bytes does not fit on the devices of any node group"
-    if spec.steps < 1:
-        return "it has no steps"
     return None
 
 
