@@ -87,15 +87,31 @@ def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
 
 
 def _refit(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Iterator[do.Command]:
+    if seat.is_dedicated and (moves := list(join_others(state, job, now))):
+        yield from moves
+        return
     before = _interference(state, job, now)
     old = state.unseat(job)
     assert old is not None
-    choice = _beside_others(state, job, old, now) if seat.is_dedicated else _less_disturbed(state, job, before, now)
+    choice = None if seat.is_dedicated else _less_disturbed(state, job, before, now)
     if choice is None or choice.group == old.id:
         _stay(state, job, seat, now)
-        return
-    if seat.is_dedicated:
+    else:
+        yield from _move(state, job, old, choice, now)
+
+
+def join_others(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:
+    """Move a job that is alone on its group to one that others use, if it fits there. Its own group is empty then."""
+    assert job.seat is not None
+    old = state.groups[job.seat.group]
+    choice = _beside_others(state, job, old, now)
+    if choice is not None:
+        state.unseat(job)
         state.claims = {name: old.id if claimed == choice.group else claimed for name, claimed in state.claims.items()}
+        yield from _move(state, job, old, choice, now)
+
+
+def _move(state: ClusterState, job: JobRecord, old: GroupRecord, choice: Choice, now: float) -> Iterator[do.Command]:
     state.seat(job, choice, now)
     job.last_rest = 0
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
@@ -104,12 +120,16 @@ def _refit(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Itera
 
 
 def _beside_others(state: ClusterState, job: JobRecord, old: GroupRecord, now: float) -> Choice | None:
-    """The best place on a group that others use, for a job that leaves the group empty which it had to itself.
+    """The best place on a group that others use, for a job that leaves its group empty.
 
     It may be a group that a waiting job has claimed, if that one can have the empty group instead: it is free earlier.
     """
     claimed = {group for name, group in state.claims.items() if not fits(old.facts, state.jobs[name].spec.state)}
-    used = [group for group in state.groups_for(job, now, with_claimed=True) if group.jobs and group.id not in claimed]
+    used = [
+        group
+        for group in state.groups_for(job, now, with_claimed=True)
+        if group.jobs and group.id not in claimed and group is not old
+    ]
     return choose(job, used, state.timetable, state.rules, now)
 
 

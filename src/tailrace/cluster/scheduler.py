@@ -18,6 +18,7 @@ from tailrace.cluster.group_record import fits
 from tailrace.cluster.invariants import check
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.making_room import make_room
 from tailrace.cluster.state import ClusterState
 from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
@@ -41,9 +42,12 @@ class Scheduler:
             self._wake_at = None
         commands = list(handler(self.state, event, now))
         commands += rearranging.refit(self.state, now)
-        if self.state.is_changed:
+        if isinstance(event, ev.PhaseEnded) and event.job in self.state.in_the_way:
+            commands += make_room(self.state, now, only=event.job)
+        while self.state.is_changed:
             self.state.is_changed = False
             commands += admit(self.state, now)
+            commands += make_room(self.state, now)
         return commands + self._wake(now)
 
     def waits(self, now: float) -> list[Wait]:
