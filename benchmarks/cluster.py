@@ -29,6 +29,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"settings": asdict(sizes)}
     questions = {
         "backlog": lambda: cluster_runs.backlog(sizes, 2048),
+        "unknown": lambda: cluster_runs.unknown(sizes),
         "arrivals": lambda: cluster_runs.arrivals(sizes),
         "two_jobs": lambda: cluster_runs.two_jobs(sizes),
         "arbitration": lambda: cluster_runs.arbitration(sizes),

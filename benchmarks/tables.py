@@ -161,6 +161,14 @@ def cluster_backlog(result: Result) -> list[str]:
     return table(heading, rows)
 
 
+def cluster_unknown(result: Result) -> list[str]:
+    rows = [
+        [f"{row['known_share']:.0%}", f"`{row['policy']}`", shown_range(row["ratio"]), shown_range(row["saving"])]
+        for row in result.get("unknown", ())
+    ]
+    return table(["known jobs", "policy", "makespan over `isolated`", "device-hours saved"], rows)
+
+
 def cluster_arrivals(result: Result) -> list[str]:
     shares = ("0.25", "0.5", "0.75", "0.9", "1")
     rows = [
@@ -214,6 +222,7 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
     "cluster time": ("cluster.json", cluster_time),
     "cluster backlog": ("cluster.json", cluster_backlog),
+    "cluster unknown": ("cluster.json", cluster_unknown),
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),

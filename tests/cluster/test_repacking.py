@@ -117,21 +117,23 @@ def test_the_limits_of_a_group_hold_for_a_job_that_would_leave_its_own(policy: P
 
 
 @pytest.mark.parametrize("policy", [Policy.SPREAD, Policy.SPREAD_BACKFILL])
-@pytest.mark.parametrize(("period_s", "joins"), [(60, True), (70, True), (52, True), (77, False), (145, True)])
+@pytest.mark.parametrize(
+    ("period_s", "planned_s"), [(60, 60), (70, 60), (52, 60), (77, None), (145, 120), (32, 30), (45, None)]
+)
 def test_jobs_whose_periods_differ_by_less_than_drift_are_planned_in_step(
-    policy: Policy, period_s: float, joins: bool
+    policy: Policy, period_s: float, planned_s: int | None
 ) -> None:
     """A period of 70 s that is seen once may be one of 60 s. Planned as it was seen, it would meet the other within
     the horizon of 600 s, whatever its shift."""
     scheduler = cold_cluster(policy, "a", "b", drift=0.2)
-    profiled(scheduler, "a", trace(60, 20), now=100.0)
-    profiled(scheduler, "b", trace(period_s, 20), now=120.0)
-    assert where(scheduler)["b"] == (G0 if joins else G1)
-    if joins:
+    profiled(scheduler, "a", trace(60, 20 if period_s > 50 else 10), now=100.0)
+    profiled(scheduler, "b", trace(period_s, 20 if period_s > 50 else 10), now=120.0)
+    assert where(scheduler)["b"] == (G1 if planned_s is None else G0)
+    if planned_s is not None:
         seat = scheduler.state.jobs[JobId("b")].seat
         assert seat is not None
         assert seat.reservation is not None
-        assert seat.reservation.placement.footprint.period == round(period_s / 60) * 60
+        assert seat.reservation.placement.footprint.period == planned_s
 
 
 def test_another_period_makes_the_pauses_longer_or_shorter() -> None:

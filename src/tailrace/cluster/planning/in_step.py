@@ -1,10 +1,10 @@
-"""A place for a job beside jobs whose period is about its own, or about a part of it.
+"""A place for a job beside jobs whose period is about its own, or about a multiple or a part of it.
 
 Periods that differ by a little drift into each other within hours, so no fit lasts. But how long a step takes varies:
 two jobs that are alike, each seen for one period, have two periods. And jobs that wait for each other fall into step by
 themselves: the one with the shorter period arrives a little earlier each time, and waits behind the other. So the job
-is planned with the period of the jobs that it joins, or a multiple of it: only its pauses become longer or shorter. A
-difference that would not count as drift (``rules.drift``) is not taken for real here either.
+is planned with the period of the jobs that it joins, or a multiple or a part of it: only its pauses become longer or
+shorter. A difference that would not count as drift (``rules.drift``) is not taken for real here either.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def place_in_step(
 
 
 def _adapted(timetable: Timetable, trace: DemandTrace, group: NodeGroupId, rules: ClusterRules) -> Footprint | None:
-    """The job's slots with the longest period of the group, or a multiple of it; None: that is another period."""
-    periods = [resident.footprint.period for resident in timetable.residents(group)]
-    if not periods:
+    """The job's slots with the nearest period that goes with a job of the group; None: none is near enough."""
+    period = trace.period_s / rules.slot_s
+    others = {resident.footprint.period for resident in timetable.residents(group)}
+    near = [max(1, round(period / other)) * other for other in others]
+    near += [other // max(1, round(other / period)) for other in others]
+    target = min(near, key=lambda slots: (abs(slots - period), slots), default=None)
+    if target is None or abs(target - period) > rules.drift * period:
         return None
-    period_s = max(periods) * rules.slot_s
-    target_s = max(1, round(trace.period_s / period_s)) * period_s
-    if abs(target_s - trace.period_s) > rules.drift * trace.period_s:
-        return None
-    adapted = trace.with_period(target_s)
+    adapted = trace.with_period(target * rules.slot_s)
     return None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
