@@ -207,6 +207,35 @@ def cluster_arbitration(result: Result) -> list[str]:
     return table(["overlap", "model", "jobs", *(f"`{name}`" for name in names)], rows)
 
 
+def own_runs_alone(result: Result) -> list[str]:
+    rows = [
+        [
+            f"`{r['name']}`", r["machine"], str(r["steps"]), f"{r['duty']:.0%}", f"{r['wall_s']:.1f} s",
+            f"{r['simulated_s']:.1f} s", f"{r['simulated_over_wall']:.3f}",
+            f"{r['simulated_over_wall_with_evaluation']:.3f}", f"{r['second_half_over_measured']:.2f}",
+        ]
+        for r in result["alone"]
+    ]  # fmt: skip
+    heading = [
+        "run", "machine", "steps", "duty", "wall time", "simulated alone", "simulated over wall",
+        "with the evaluation after the last step",
+        "second half, foretold by the first, over measured",
+    ]  # fmt: skip
+    return table(heading, rows)
+
+
+def own_runs_shared(result: Result) -> list[str]:
+    rows = [
+        [
+            " and ".join(f"`{name}`" for name in r["runs"]), r["machine"], str(r["steps"]),
+            " instead of ".join(str(number) for number in reversed(r["devices"])), f"{r['slowdown']:.3f}",
+            f"{r['switches_per_step']:.2f}", f"{r['saving']:.1%}",
+        ]
+        for r in result["shared"]
+    ]  # fmt: skip
+    return table(["runs", "machine", "steps", "devices", "slowdown", "switches per step", "device-hours saved"], rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "papers": ("simulated.json", papers),
     "april variations": ("april_variations.json", variations),
@@ -227,6 +256,8 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
     "cluster orderings": ("cluster.json", orderings),
+    "own runs alone": ("own_runs.json", own_runs_alone),
+    "own runs shared": ("own_runs.json", own_runs_shared),
 }
 
 
