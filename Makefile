@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -95,6 +95,10 @@ bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for man
 
 bench-cluster: $(STAMP)  ## many jobs on shared accelerators in virtual time, five seeds (about 3 minutes; FULL=1: hours)
 	@$(BIN)/python benchmarks/cluster.py $(if $(FULL),--full) --json benchmarks/results/cluster.json
+	@$(BIN)/python benchmarks/tables.py --write
+
+bench-own-runs: $(STAMP)  ## runs of our own in the simulated cluster, beside their wall time (RECORD=1: train them again, 4 minutes)
+	@$(BIN)/python benchmarks/own_runs.py $(if $(RECORD),--record) --json benchmarks/results/own_runs.json
 	@$(BIN)/python benchmarks/tables.py --write
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)

@@ -89,6 +89,30 @@ def divisible(scenario: ClusterScenario) -> float:
     return work("spread") / work("isolated")
 
 
+def unknown(sizes: Sizes) -> list[dict[str, Any]]:
+    """Makespan over isolated, if the demand of none, half or all of the jobs is known when they are submitted."""
+    least = sizes.arbitration_steps
+    base = load("backlog").with_jobs(count=24, mix={"7B": 1.0}, min_steps=least, max_steps=3 * least)
+    base = base.with_cluster(total_devices=None, groups={"7B": 4})
+    rows = []
+    for share in (0.0, 0.5, 1.0):
+        scenario = base.with_jobs(known_share=share)
+        isolated = [run(scenario, "isolated", seed).figures.makespan_s for seed in range(sizes.seeds)]
+        for policy in SHARING:
+            found = [run(scenario, policy, seed).figures for seed in range(sizes.seeds)]
+            ratios = [each.makespan_s / alone for each, alone in zip(found, isolated, strict=True)]
+            rows.append(
+                {
+                    "known_share": share,
+                    "policy": policy,
+                    "ratio": Range.over(ratios).to_dict(),
+                    "saving": Range.over([each.saving for each in found]).to_dict(),
+                    "slowdown": Range.over([each.mean_slowdown for each in found]).to_dict(),
+                }
+            )
+    return rows
+
+
 def arrivals(sizes: Sizes) -> list[dict[str, Any]]:
     """Quantiles of the wait ratio of each policy."""
     scenario, rows = many("arrivals", sizes), []

@@ -146,6 +146,11 @@ def sweeps(result: Result) -> list[str]:
     return table(["varied", "cap", "prompts", "devices", *names], rows)
 
 
+def cluster_time(result: Result) -> list[str]:
+    cpu_s, machine = result.get("cpu_s"), result.get("machine")
+    return ["(not measured)" if cpu_s is None else f"The tables below took {cpu_s} s of CPU time ({machine})."]
+
+
 def cluster_backlog(result: Result) -> list[str]:
     rows = []
     for row in result["backlog"]:
@@ -154,6 +159,14 @@ def cluster_backlog(result: Result) -> list[str]:
         rows.append([str(row["most"]), shared, *ratios, f"{row['divisible']:.2f}"])
     heading = ["jobs per group, at most", "with the duty cap", *result["backlog"][0]["ratio"], "divisible groups"]
     return table(heading, rows)
+
+
+def cluster_unknown(result: Result) -> list[str]:
+    rows = [
+        [f"{row['known_share']:.0%}", f"`{row['policy']}`", shown_range(row["ratio"]), shown_range(row["saving"])]
+        for row in result.get("unknown", ())
+    ]
+    return table(["known jobs", "policy", "makespan over `isolated`", "device-hours saved"], rows)
 
 
 def cluster_arrivals(result: Result) -> list[str]:
@@ -194,6 +207,35 @@ def cluster_arbitration(result: Result) -> list[str]:
     return table(["overlap", "model", "jobs", *(f"`{name}`" for name in names)], rows)
 
 
+def own_runs_alone(result: Result) -> list[str]:
+    rows = [
+        [
+            f"`{r['name']}`", r["machine"], str(r["steps"]), f"{r['duty']:.0%}", f"{r['wall_s']:.1f} s",
+            f"{r['simulated_s']:.1f} s", f"{r['simulated_over_wall']:.3f}",
+            f"{r['simulated_over_wall_with_evaluation']:.3f}", f"{r['second_half_over_measured']:.2f}",
+        ]
+        for r in result["alone"]
+    ]  # fmt: skip
+    heading = [
+        "run", "machine", "steps", "duty", "wall time", "simulated alone", "simulated over wall",
+        "with the evaluation after the last step",
+        "second half, foretold by the first, over measured",
+    ]  # fmt: skip
+    return table(heading, rows)
+
+
+def own_runs_shared(result: Result) -> list[str]:
+    rows = [
+        [
+            " and ".join(f"`{name}`" for name in r["runs"]), r["machine"], str(r["steps"]),
+            " instead of ".join(str(number) for number in reversed(r["devices"])), f"{r['slowdown']:.3f}",
+            f"{r['switches_per_step']:.2f}", f"{r['saving']:.1%}",
+        ]
+        for r in result["shared"]
+    ]  # fmt: skip
+    return table(["runs", "machine", "steps", "devices", "slowdown", "switches per step", "device-hours saved"], rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "papers": ("simulated.json", papers),
     "april variations": ("april_variations.json", variations),
@@ -207,11 +249,15 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "staleflow splits": ("staleflow_checks.json", splits),
     "staleflow sweeps": ("simulated_staleflow.json", sweeps),
     "staleflow orderings": ("simulated_staleflow_grid.json", orderings),
+    "cluster time": ("cluster.json", cluster_time),
     "cluster backlog": ("cluster.json", cluster_backlog),
+    "cluster unknown": ("cluster.json", cluster_unknown),
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
     "cluster orderings": ("cluster.json", orderings),
+    "own runs alone": ("own_runs.json", own_runs_alone),
+    "own runs shared": ("own_runs.json", own_runs_shared),
 }
 
 

@@ -67,8 +67,17 @@ def test_the_plan_is_written_as_data_and_as_a_page(
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(("count", "sentences"), [(24, 0), (25, 1)])
+def test_the_page_says_how_many_groups_it_does_not_draw(
+    trace: Path, tmp_path: Path, count: int, sentences: int
+) -> None:
+    page = tmp_path / "plan.html"
+    assert main(["cluster", "plan", *[str(trace)] * count, "--policy", "isolated", "--html", str(page)]) == 0
+    assert page.read_text().count("The first 24 of 25 node groups are drawn.") == sentences
+
+
 def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "plan", *[str(trace)] * 3, "--policy", "isolated", "--groups", "2"]) == 0
+    assert main(["cluster", "plan", *[str(trace)] * 3, "--policy", "isolated", "--groups", "2"]) == 1
     out = capsys.readouterr().out
     assert "isolated: 2 jobs on 2 node groups" in out
     assert "7b-3 has no place" in out
@@ -82,7 +91,9 @@ def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: p
         (["plan", "TRACE", "--groups", "0"], "--groups must be at least 1"),
         (["plan", "TRACE", "--max-jobs", "0"], "--max-jobs must be at least 1"),
         (["plan", "TRACE", "--max-duty", "1.5"], "--max-duty must be above 0 and at most 1"),
-        (["plan", "TRACE", "--switch-s", "-1"], "--switch-s must be at least 0"),
+        (["plan", "TRACE", "--switch-s", "-1"], "--switch-s must be a number of seconds from 0 on, got -1"),
+        (["plan", "TRACE", "--switch-s", "nan"], "--switch-s must be a number of seconds from 0 on, got nan"),
+        (["plan", "TRACE", "--switch-s", "inf"], "--switch-s must be a number of seconds from 0 on, got inf"),
         (["plan", "TRACE", "--json", "no/such/plan.json"], "a file cannot be written"),
         (["plan", "TRACE", "--colour", "red"], "unexpected argument '--colour'"),
         (["trace", "TRACE"], "7b.json is no run directory"),

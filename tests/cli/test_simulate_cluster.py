@@ -25,6 +25,18 @@ def test_a_cluster_scenario_is_printed_kept_and_drawn(tmp_path: Path, capsys: py
     assert {job["steps"] for job in found["jobs"]} == {3}
 
 
+@pytest.mark.parametrize(("name", "steps", "unit"), [("own_runs", "5", "s"), ("two_jobs", "3", "min"),
+                                                     ("two_jobs", "30", "h")])  # fmt: skip
+def test_the_unit_of_the_table_goes_by_the_makespan(
+    name: str, steps: str, unit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(SCENARIOS / f"cluster_{name}.toml"), "--steps", steps]) == 0
+    heading, first, *_ = capsys.readouterr().out.splitlines()
+    assert f"makespan {unit}  " in heading
+    assert f"device-{unit}/step" in heading
+    assert float(first.split()[1]) >= 2.0
+
+
 def test_only_a_cluster_scenario_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = str(SCENARIOS / "two_instances.toml")
     assert main(["simulate", scenario, "--html", str(tmp_path / "page.html")]) == 2

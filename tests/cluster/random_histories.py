@@ -42,6 +42,7 @@ def rules(draw: st.DrawFn) -> ClusterRules:
         max_duty=draw(st.sampled_from([0.5, 0.8, 1.0])),
         max_wait_share=draw(st.sampled_from([0.1, 0.5])),
         max_wait_s=draw(st.sampled_from([5.0, 60.0])),
+        max_queue_s=draw(st.sampled_from([10.0, 86_400.0])),
         hold_s=draw(st.sampled_from([0.0, 2.0])),
         prefetch=draw(st.booleans()),
         guard_s=1.0,

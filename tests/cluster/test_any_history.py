@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -34,12 +35,14 @@ from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster import journal
+from tailrace.cluster.admission import displaced
+from tailrace.cluster.admission_order import in_order
 from tailrace.cluster.ids import JobId
 from tailrace.cluster.jobs import Stage
-from tailrace.cluster.placement import slot_of
+from tailrace.cluster.placement import choose, slot_of
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import best_place, has_room
-from tailrace.cluster.rules import ClusterRules, Grain, Policy, Ratio, Transfers
+from tailrace.cluster.rules import ClusterRules, Grain, Order, Policy, Ratio, Transfers
 
 NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
 SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
@@ -294,6 +297,27 @@ def test_at_any_moment_every_job_that_waits_is_named(history: History) -> None:
                 assert job.id in told, (job, told)
 
     World(history).run(look)
+
+
+@many
+@given(histories())
+def test_the_first_job_in_the_queue_never_waits_for_a_place_that_is_there(history: History) -> None:
+    """Also if the place is there only because time has passed: others have waited for a smaller share of it."""
+    rules = replace(
+        history.started.rules, policy=Policy.PACK, order=Order.FIRST_COME, max_wait_share=0.3, max_duty=1.0,
+        max_jobs_per_group=4,
+    )  # fmt: skip
+    jobs = tuple((at, replace(spec, steps=4 * spec.steps)) for at, spec in history.jobs)
+    world = World(replace(history, started=replace(history.started, rules=rules), jobs=jobs))
+    state = world.scheduler.state
+
+    def look(world: World) -> None:
+        for job in [*displaced(state), *in_order(state, world.now)][:1]:
+            has_devices = job.is_live or job.spec.rollout_devices <= state.free_rollout_devices
+            groups = state.groups_for(job, world.now, with_claimed=True)
+            assert not has_devices or choose(job, groups, state.timetable, rules, world.now) is None, job
+
+    world.run(look)
 
 
 @many

@@ -122,6 +122,30 @@ def test_a_job_whose_phases_have_become_longer_is_planned_with_the_longer_ones()
     assert (found.placement.footprint.period, found.placement.start) == (80, 0)
 
 
+def beside_another(policy: Policy) -> Scheduler:
+    """Jobs a and x share g0, and g1 has come back since: a has more room there."""
+    scheduler = cluster(group("g0"), group("g1"), policy=policy, guard_s=0.0, min_gain=0.1)
+    scheduler.handle(ev.NodeLost(node=NodeId("g1-node")), now=0.0)
+    assert submit(scheduler, "x", trace=trace(60, 15), steps=1000)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=1000)
+    scheduler.handle(ev.NodeReturned(node=NodeId("g1-node")), now=0.0)
+    if policy is Policy.PACK:  # which prefers the fuller group
+        assert submit(scheduler, "y", trace=trace(60, 31), steps=1000)
+    return scheduler
+
+
+@pytest.mark.parametrize("policy", [Policy.PACK, Policy.SPREAD, Policy.SPREAD_BACKFILL])
+@pytest.mark.parametrize(("late_s", "moves"), [(0.0, False), (59.0, False), (60.0, True), (300.0, True)])
+def test_a_job_moves_only_if_it_will_be_disturbed_less_by_a_margin(policy: Policy, late_s: float, moves: bool) -> None:
+    """The margin is a tenth of its time: 60 s of 600 s."""
+    scheduler = beside_another(policy)
+    record(scheduler, "a").late_s = late_s
+    commands = profiled(scheduler, "a", trace(60, 11), now=600.0)
+    found = [command for command in commands if isinstance(command, do.Move)]
+    assert [(move.job, move.source, move.target) for move in found] == ([("a", G0, G1)] if moves else [])
+    assert (JobId("a") in scheduler.state.groups[G1].jobs) == moves
+
+
 def test_a_job_that_drifts_with_phases_that_took_no_time_keeps_its_trace() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=100)

@@ -27,7 +27,6 @@ from tailrace.core.errors import ReplayMismatch
             {"state": StateBytes(weights=900, optimizer=101)},
             "its state of 1,001 bytes does not fit on the devices of any",
         ),
-        ({"steps": 0}, "it has no steps"),
     ],
 )
 def test_a_job_that_can_never_run_is_refused_with_the_reason(spec: dict[str, object], reason: str) -> None:

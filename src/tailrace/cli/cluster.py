@@ -1,13 +1,14 @@
 """Plan how jobs share accelerators: `tailrace cluster plan TRACES...`, `tailrace cluster trace RUN --json FILE`.
 
 TRACES are files that `cluster trace` wrote, or run directories. A trace that is given twice stands for two jobs. Exit
-status: 0 planned or written, 2 not.
+status: 0 planned or written, 1 planned, but a job has no place, 2 not planned.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def _plan(options: argparse.Namespace) -> int:
         from tailrace.dashboard.plan_page import write_plan_page
 
         print(f"\npage: {write_plan_page(plans, chosen, options.html)}")
-    return 0
+    return 1 if chosen.without_place else 0
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -110,8 +111,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--max-jobs must be at least 1, got {options.max_jobs}")
     if not 0 < options.max_duty <= 1:
         raise ValueError(f"--max-duty must be above 0 and at most 1, got {options.max_duty:g}")
-    if options.switch_s < 0:
-        raise ValueError(f"--switch-s must be at least 0, got {options.switch_s:g}")
+    if not 0 <= options.switch_s < math.inf:
+        raise ValueError(f"--switch-s must be a number of seconds from 0 on, got {options.switch_s:g}")
 
 
 def _read(path: Path) -> JobDemand:

@@ -3,8 +3,9 @@
 
 A job that finds no place becomes the *head* of all that train on groups of its size. It claims a group: the one that
 will be free for it first. Nobody joins that group while the claim lasts, unless it will have ended when the head
-starts, so the group becomes free at the latest when its present jobs have ended. Rollout devices that the head will
-need are kept for it in the same way.
+starts, so the group becomes free at the latest when its present jobs have ended. The start that counts is the earliest
+that was ever forecast: otherwise jobs that are later than expected would let others in, again and again. Rollout
+devices that the head will need are kept for it in the same way.
 
 Later jobs of the same size wait behind the head. With backfill they may start if they do not delay it.
 """
@@ -37,6 +38,8 @@ class Head:
     job: JobRecord
     at: float
     """When it will start, if all jobs keep their present pace; infinite: not known."""
+    promised: float
+    """The earliest start that was forecast since it has its claim. Others may use its group until then."""
     group: NodeGroupId | None
     """The group that it claims; None: no group of its size is usable now."""
     spare_devices: int
@@ -47,6 +50,8 @@ def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
     """Give every job its place that can have one."""
     heads: dict[int, Head] = {}
     homeless: set[Needs] = set()
+    for group in state.groups.values():
+        group.calm_at = None
     for job in [*displaced(state), *admission_order.in_order(state, now)]:
         size = job.spec.train_devices
         if size in heads and state.rules.policy is not Policy.SPREAD_BACKFILL:
@@ -90,7 +95,17 @@ def _place(
             return choice
     if choice is None:
         homeless.add(_needs(job))
+    _await_calm(state, job, now)
     return None
+
+
+def _await_calm(state: ClusterState, job: JobRecord, now: float) -> None:
+    """Note the groups that the job cannot join only because of the waits there: it is looked at again when they are
+    smaller (``GroupRecord.calm_at``)."""
+    for group in state.groups.values():
+        if group.calm_at is None and group.has_place_for(job, state.rules):
+            at = group.calm_from(state.rules, now)
+            group.calm_at = at if at > now else None
 
 
 def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:
@@ -98,7 +113,7 @@ def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool
     if head.group is None:
         return True  # no group that it could use is left: only a node that comes back helps it
     ends_at = math.inf if job.trace is None else now + choice.shift_s + job.spec.steps * job.trace.step_s
-    if ends_at <= head.at < math.inf:
+    if ends_at <= head.promised < math.inf:
         return True  # it has ended when the head starts
     return choice.group != head.group and _devices(job) <= max(0, head.spare_devices)
 
@@ -127,6 +142,7 @@ def _settle(
 def _keep_claims(state: ClusterState, heads: Iterable[Head]) -> None:
     """A head keeps its group until it starts. Otherwise it might wait for another one each time, and never start."""
     state.claims = {head.job.id: head.group for head in heads if head.group is not None}
+    state.promises = {head.job.id: head.promised for head in heads if head.group is not None}
 
 
 def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
@@ -140,7 +156,10 @@ def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
         free += other.spec.rollout_devices
     if free < needed:
         devices_at = math.inf
-    return Head(job=job, at=max(group_at, devices_at), group=group, spare_devices=free - needed)
+    at = max(group_at, devices_at)
+    is_kept = group is not None and group == state.claims.get(job.id)
+    promised = min(at, state.promises.get(job.id, math.inf)) if is_kept else at
+    return Head(job=job, at=at, promised=promised, group=group, spare_devices=free - needed)
 
 
 def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
@@ -162,6 +181,8 @@ def _free_at(state: ClusterState, group: GroupRecord, job: JobRecord, now: float
         return now
     if state.rules.policy is Policy.ISOLATED or job.trace is None or job.duty > state.rules.max_duty:
         return endings[-1][0]
+    if group.has_place_for(job, state.rules) and (at := group.calm_from(state.rules, now)) > now:
+        return min(at, endings[-1][0])
     duty, num_jobs, num_bytes = group.duty, len(group.jobs), sum(other.spec.state.total for _, other in endings)
     for at, other in endings[:-1]:
         duty, num_jobs, num_bytes = duty - other.duty, num_jobs - 1, num_bytes - other.spec.state.total

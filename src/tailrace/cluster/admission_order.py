@@ -3,6 +3,25 @@
 ``Order.FIRST_COME`` is exactly that. With ``Order.RESPONSE`` fair queueing picks the tenant, as it does for phases
 (``arbitration/fair_share.py``), and the highest response ratio comes first inside a tenant. A tenant is charged for the
 device time of its jobs: for what a job is expected to take when it is admitted, and corrected when the job ends.
+
+No job starves. The ratio of a long job grows slowly, so short ones that keep coming could pass it for ever. Jobs that
+have waited longer than ``max_queue_s`` are therefore *overdue*: they come before the others of their tenant, in the
+order in which they were submitted. Let n earlier jobs of the tenant still wait when a job becomes overdue, let no job
+run longer than L, and let there be one tenant. As long as no node is lost, jobs end when expected, and none is
+displaced, the job is admitted after at most
+
+    max_queue_s + (n + 1) L
+
+Proof: from then on only those n are ahead. The first of the queue that finds no place claims a group, and nobody who
+would stay longer joins it (``admission.py``). So after at most L the group is empty, rollout devices of the jobs that
+ran have been given back, and the first of the queue is admitted. That happens n + 1 times at most.
+
+With m tenants of weights w_i, the others get their shares meanwhile. If all jobs use the same number of devices, they
+get at most w_i / w times what the job's own tenant with weight w gets, and each one turn more:
+
+    max_queue_s + (n + 1) L (sum of w_i) / w + (m - 1) L
+
+With ``Order.FIRST_COME`` the first bound holds from the submission on, without ``max_queue_s`` and over all tenants.
 """
 
 from __future__ import annotations
@@ -20,7 +39,7 @@ def in_order(state: ClusterState, now: float) -> list[JobRecord]:
     waiting = list(state.queue.values())
     if state.rules.order is Order.FIRST_COME:
         return waiting
-    by_ratio = sorted(waiting, key=lambda job: (-_response_ratio(job, now), job.number))
+    by_ratio = sorted(waiting, key=lambda job: (*_urgency(job, state.rules.max_queue_s, now), job.number))
     of_tenants: dict[TenantId, list[JobRecord]] = {}
     for job in by_ratio:
         of_tenants.setdefault(job.tenant, []).append(job)
@@ -49,6 +68,12 @@ def settle(state: ClusterState, job: JobRecord, now: float) -> None:
     """The job has ended: its tenant is charged for what it really took instead."""
     if job.admitted_at is not None:
         state.shares.charge(job.tenant, _num_devices(job) * (now - job.admitted_at) - job.charged_device_s)
+
+
+def _urgency(job: JobRecord, max_queue_s: float, now: float) -> tuple[bool, float]:
+    """A key that sorts jobs of a tenant: overdue ones by submission, then the others by ratio."""
+    is_overdue = now - job.submitted_at > max_queue_s
+    return not is_overdue, float(job.number) if is_overdue else -_response_ratio(job, now)
 
 
 def _response_ratio(job: JobRecord, now: float) -> float:

@@ -18,6 +18,9 @@ class GroupRecord:
     queue: GroupQueue
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     lost: set[NodeId] = field(default_factory=set)
+    calm_at: float | None = None
+    """A job that waits for a place could join if the jobs of this group had waited for a smaller share of their time:
+    when that will be, infinite if it is not known. None: no job waits for that."""
 
     @property
     def id(self) -> NodeGroupId:
@@ -42,17 +45,26 @@ class GroupRecord:
 
     def takes(self, job: JobRecord, rules: ClusterRules, now: float) -> bool:
         """Whether the job may join: by the number of jobs, their duty, their waits and the bytes of their state."""
-        if not self.is_usable or self.facts.devices != job.spec.train_devices or self.is_dedicated:
+        return self.has_place_for(job, rules) and self.calm_from(rules, now) <= now
+
+    def calm_from(self, rules: ClusterRules, now: float) -> float:
+        """When none of its jobs will have waited for more than ``max_wait_share`` of its time, if nothing happens;
+        infinite: not known."""
+        return max((job.calm_at(rules.max_wait_share, now) for job in self.jobs.values()), default=now)
+
+    def is_calm_again(self, now: float) -> bool:
+        """Whether the time has come for which a job waits (``calm_at``)."""
+        return self.calm_at is not None and self.calm_at <= now
+
+    def has_place_for(self, job: JobRecord, rules: ClusterRules) -> bool:
+        """Whether the job may join, if the waits of the group's jobs do not count."""
+        if not self.is_usable or self.facts.devices != job.spec.train_devices:
+            return False
+        if self.jobs and (job.trace is None or len(self.jobs) >= rules.max_jobs_per_group or self.is_dedicated):
             return False
         if not self.has_room_for(job.spec.state):
             return False
-        if not self.jobs:
-            return True
-        if job.trace is None or len(self.jobs) >= rules.max_jobs_per_group:
-            return False
-        if self.duty + job.duty > rules.max_duty + 1e-9:
-            return False
-        return all(other.wait_share(now) <= rules.max_wait_share for other in self.jobs.values())
+        return not self.jobs or self.duty + job.duty <= rules.max_duty + 1e-9
 
     def has_room_for(self, state: StateBytes) -> bool:
         """Whether the state of one job fits on the devices, and that of all jobs in host memory and on disk.

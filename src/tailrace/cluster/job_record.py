@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tailrace.cluster.demand.trace import DemandTrace, Segment
@@ -149,6 +150,21 @@ class JobRecord:
         if self.phase is not None and self.phase.lease is None:
             late_s += max(0.0, now - self.phase.asked_at - self.phase.slack_s)
         return late_s / (now - self.seated_at)
+
+    def calm_at(self, most: float, now: float) -> float:
+        """When this share of waiting will be at most ``most``, if no later phase waits. Infinite: that is known only
+        when its present phase has its lease."""
+        if self.wait_share(now) <= most:
+            return now
+        waits_from = math.inf
+        if self.phase is not None and self.phase.lease is None:
+            waits_from = self.phase.asked_at + self.phase.slack_s
+        if most <= 0 or waits_from < now:
+            return math.inf
+        at = self.seated_at + self.late_s / most
+        while self.late_s > most * (at - self.seated_at) or self.late_s / (at - self.seated_at) > most:
+            at = math.nextafter(at, math.inf)  # at this time the share is not above ``most``, rounding included
+        return at if at <= waits_from else math.inf
 
     def ends_at(self, now: float) -> float | None:
         """When it will end at its present pace; None: not known."""

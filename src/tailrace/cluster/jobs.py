@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.cluster.checks import finite
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId, TenantId
 
@@ -27,6 +28,9 @@ class StateBytes:
     optimizer: int = 0
     """Gradients and the optimizer's state."""
 
+    def __post_init__(self) -> None:
+        finite(0, weights=self.weights, optimizer=self.optimizer)
+
     @property
     def total(self) -> int:
         return self.weights + self.optimizer
@@ -45,6 +49,10 @@ class JobSpec:
     """Demand known from an earlier run; None: the job is profiled first."""
     state: StateBytes = StateBytes()
     tenant: TenantId = TenantId("default")
+
+    def __post_init__(self) -> None:
+        finite(1, train_devices=self.train_devices, steps=self.steps)
+        finite(0, rollout_devices=self.rollout_devices)
 
     @property
     def alone_s(self) -> float | None:

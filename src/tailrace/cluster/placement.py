@@ -9,6 +9,7 @@ from tailrace.cluster.group_record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.planning.fitting import Footprint
+from tailrace.cluster.planning.in_step import place_in_step
 from tailrace.cluster.planning.ranking import best_place
 from tailrace.cluster.planning.timetable import Timetable
 from tailrace.cluster.rules import ClusterRules, Policy
@@ -54,10 +55,12 @@ def _spread(
     planned = [group.id for group in groups if group.is_planned]
     found = best_place(timetable, footprint, planned, start, rules)
     if found is None:
+        found = place_in_step(timetable, job.trace, planned, start, rules)
+    if found is None:
         return None
     return Choice(
         group=found.group,
-        footprint=footprint,
+        footprint=found.placement.footprint,
         start_slot=start + found.shift,
         shift_s=(start + found.shift) * rules.slot_s - now,
         interference=found.interference,

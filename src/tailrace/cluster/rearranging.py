@@ -1,7 +1,9 @@
 """Jobs lose their node group, or are planned again: after their first clean period, and when they have drifted.
 
-A job is planned again only between two phases. It moves only if another group is better by a margin, and what it waited
-in its old place does not count in the new one, so two jobs do not change places for ever.
+A job is planned again only between two phases. One that had a group to itself only because nobody knew its demand
+joins others, if it fits beside them: a whole group becomes free. If it stays, others may join it from then on. Any
+other job moves only if another group is better by a margin, and what it waited in its old place does not count in the
+new one, so two jobs do not change places for ever.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster import phases
 from tailrace.cluster.demand.trace import DemandTrace, Segment
-from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.group_record import GroupRecord, fits
 from tailrace.cluster.job_record import Displaced, JobRecord, Seat
 from tailrace.cluster.jobs import Stage
 from tailrace.cluster.placement import Choice, choose, slot_of
@@ -85,18 +87,56 @@ def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
 
 
 def _refit(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Iterator[do.Command]:
+    if seat.is_dedicated and (moves := list(join_others(state, job, now))):
+        yield from moves
+        return
     before = _interference(state, job, now)
     old = state.unseat(job)
     assert old is not None
-    choice = choose(job, state.groups_for(job, now), state.timetable, state.rules, now)
-    if choice is None or choice.group == old.id or not _is_better(state, seat, choice, before):
+    choice = None if seat.is_dedicated else _less_disturbed(state, job, before, now)
+    if choice is None or choice.group == old.id:
         _stay(state, job, seat, now)
-        return
+    else:
+        yield from _move(state, job, old, choice, now)
+
+
+def join_others(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.Command]:
+    """Move a job that is alone on its group to one that others use, if it fits there. Its own group is empty then."""
+    assert job.seat is not None
+    old = state.groups[job.seat.group]
+    choice = _beside_others(state, job, old, now)
+    if choice is not None:
+        state.unseat(job)
+        state.claims = {name: old.id if claimed == choice.group else claimed for name, claimed in state.claims.items()}
+        yield from _move(state, job, old, choice, now)
+
+
+def _move(state: ClusterState, job: JobRecord, old: GroupRecord, choice: Choice, now: float) -> Iterator[do.Command]:
     state.seat(job, choice, now)
     job.last_rest = 0
     yield do.Move(job=job.id, source=old.id, target=choice.group, shift_s=choice.shift_s)
     yield from phases.leave(state, old, job.id, now)
     yield from phases.ask(state, job, now)
+
+
+def _beside_others(state: ClusterState, job: JobRecord, old: GroupRecord, now: float) -> Choice | None:
+    """The best place on a group that others use, for a job that leaves its group empty.
+
+    It may be a group that a waiting job has claimed, if that one can have the empty group instead: it is free earlier.
+    """
+    claimed = {group for name, group in state.claims.items() if not fits(old.facts, state.jobs[name].spec.state)}
+    used = [
+        group
+        for group in state.groups_for(job, now, with_claimed=True)
+        if group.jobs and group.id not in claimed and group is not old
+    ]
+    return choose(job, used, state.timetable, state.rules, now)
+
+
+def _less_disturbed(state: ClusterState, job: JobRecord, before: float, now: float) -> Choice | None:
+    """The best place, if the job suffers enough less from others there than ``before``."""
+    choice = choose(job, state.groups_for(job, now), state.timetable, state.rules, now)
+    return choice if choice is not None and before - choice.interference >= state.rules.min_gain else None
 
 
 def _stay(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> None:
@@ -114,11 +154,14 @@ def _stay(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> None:
 
 def _where_it_is(state: ClusterState, job: JobRecord, seat: Seat, now: float) -> Choice:
     """The job's slots, such that its present phase is where it was asked for."""
-    rules = state.rules
-    footprint = None if job.trace is None else Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
-    is_planned = rules.policy in (Policy.SPREAD, Policy.SPREAD_BACKFILL)
-    if job.trace is None or footprint is None or not is_planned or job.duty > rules.max_duty:
-        return Choice(group=seat.group, is_dedicated=seat.is_dedicated)
+    rules, is_alone = state.rules, not state.groups[seat.group].jobs
+    if job.trace is None or job.duty > rules.max_duty or rules.policy is Policy.ISOLATED:
+        return Choice(group=seat.group, is_dedicated=is_alone)
+    if rules.policy is Policy.PACK:
+        return Choice(group=seat.group)
+    footprint = Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
+    if footprint is None:
+        return Choice(group=seat.group, is_dedicated=is_alone)
     asked_at = now if job.asked_at is None else job.asked_at
     # The phase that was asked for last belongs to this segment, or to the one before it if it is complete.
     number = (job.num_phases if job.phase is not None else job.num_phases - 1) % len(job.trace.segments)
@@ -131,13 +174,6 @@ def _as_before(seat: Seat) -> Choice:
         return Choice(group=seat.group, is_dedicated=seat.is_dedicated)
     placed = seat.reservation.placement
     return Choice(group=seat.group, footprint=placed.footprint, start_slot=placed.start)
-
-
-def _is_better(state: ClusterState, seat: Seat, choice: Choice, before: float) -> bool:
-    """Is another group worth a move? It is, if a group becomes free by it, or if interference falls enough."""
-    if seat.is_dedicated:
-        return bool(state.groups[choice.group].jobs)
-    return before - choice.interference >= state.rules.min_gain
 
 
 def _interference(state: ClusterState, job: JobRecord, now: float) -> float:

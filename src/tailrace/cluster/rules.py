@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.cluster.checks import above_zero, at_least, finite
 from tailrace.cluster.ids import NodeGroupId, NodeId, TenantId
 
 
@@ -58,6 +59,13 @@ class NodeGroup:
     host_bytes: int | None = None
     disk_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        finite(1, devices=self.devices)
+        if not self.nodes:
+            raise ValueError(f"node group {self.id} needs at least one node")
+        sizes = {"device_bytes": self.device_bytes, "host_bytes": self.host_bytes, "disk_bytes": self.disk_bytes}
+        finite(0, **{name: size for name, size in sizes.items() if size is not None})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers:
@@ -65,6 +73,10 @@ class Transfers:
 
     bytes_per_s: float = 50e9
     fixed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        above_zero(bytes_per_s=self.bytes_per_s)
+        finite(0, fixed_s=self.fixed_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +94,9 @@ class ClusterRules:
     """If a job of a group has waited for a larger share of its time than this, no further job joins the group."""
     max_wait_s: float = 3600.0
     """A phase that has waited longer comes next, whatever its ratio."""
+    max_queue_s: float = 86_400.0
+    """With ``Order.RESPONSE``: a job that has waited for admission for longer comes before the other jobs of its
+    tenant, whatever its ratio. A day: most jobs take less, so ratios decide as long as the queue is not overfull."""
     hold_s: float = 0.0
     """Longest time that a group stays idle after an operation because the same job is expected to ask again. At most
     the cost of a switch."""
@@ -103,6 +118,26 @@ class ClusterRules:
     tenants: tuple[tuple[TenantId, float], ...] = ()
     """Weights of tenants; others have weight 1."""
     transfers: Transfers = Transfers()
+
+    def __post_init__(self) -> None:
+        above_zero(slot_s=self.slot_s, max_duty=self.max_duty, drift=self.drift)
+        above_zero(**{f"the weight of tenant {tenant}": weight for tenant, weight in self.tenants})
+        finite(
+            1,
+            horizon_slots=self.horizon_slots,
+            max_jobs_per_group=self.max_jobs_per_group,
+            drift_cycles=self.drift_cycles,
+        )
+        finite(
+            0,
+            max_wait_share=self.max_wait_share,
+            hold_s=self.hold_s,
+            bucket_s=self.bucket_s,
+            interference_weight=self.interference_weight,
+            guard_s=self.guard_s,
+            min_gain=self.min_gain,
+        )
+        at_least(0, max_wait_s=self.max_wait_s, max_queue_s=self.max_queue_s)
 
     def weight_of(self, tenant: TenantId) -> float:
         return dict(self.tenants).get(tenant, 1.0)

@@ -6,6 +6,7 @@ always give the same commands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tailrace.cluster.group_record import fits
 from tailrace.cluster.invariants import check
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.making_room import make_room
 from tailrace.cluster.state import ClusterState
 from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
@@ -34,13 +36,18 @@ class Scheduler:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
+        if self._wake_at is not None and self._wake_at <= now:
+            self.state.is_changed |= any(group.is_calm_again(now) for group in self.state.groups.values())
         if isinstance(event, ev.TimePassed):
             self._wake_at = None
         commands = list(handler(self.state, event, now))
         commands += rearranging.refit(self.state, now)
-        if self.state.is_changed:
+        if isinstance(event, ev.PhaseEnded) and event.job in self.state.in_the_way:
+            commands += make_room(self.state, now, only=event.job)
+        while self.state.is_changed:
             self.state.is_changed = False
             commands += admit(self.state, now)
+            commands += make_room(self.state, now)
         return commands + self._wake(now)
 
     def waits(self, now: float) -> list[Wait]:
@@ -52,7 +59,12 @@ class Scheduler:
         check(self.state)
 
     def _wake(self, now: float) -> list[do.Command]:
-        times = [at for group in self.state.groups.values() if (at := group.queue.wake_at()) is not None]
+        times = [
+            at
+            for group in self.state.groups.values()
+            for at in (group.queue.wake_at(), group.calm_at)
+            if at is not None and at < math.inf
+        ]
         at = min(times, default=None)
         if at is None or at == self._wake_at:
             return []
@@ -85,8 +97,6 @@ def _obstacle(state: ClusterState, spec: JobSpec) -> str | None:
         return f"it needs {spec.rollout_devices} rollout devices, the cluster has {state.num_rollout_devices}"
     if not any(fits(group, spec.state) for group in sized):
         return f"its state of {spec.state.total:,} bytes does not fit on the devices of any node group"
-    if spec.steps < 1:
-        return "it has no steps"
     return None
 
 

@@ -33,8 +33,12 @@ class ClusterState:
     """Jobs that wait for admission, in order of submission."""
     claims: dict[JobId, NodeGroupId] = field(default_factory=dict)
     """The group that a waiting job has claimed (``admission.py``)."""
+    promises: dict[JobId, float] = field(default_factory=dict)
+    """When a job with a claim was expected to start, the earliest time that was ever forecast for it."""
     is_changed: bool = True
     """Whether a job might get a place that it could not have when this was last looked at."""
+    in_the_way: set[JobId] = field(default_factory=set)
+    """Jobs that are alone on a group which another one waits for, and compute (``making_room.py``)."""
     to_refit: set[JobId] = field(default_factory=set)
     """Jobs whose place is to be planned again between two phases."""
     num_submitted: int = 0

@@ -58,6 +58,11 @@ def job_colours(jobs: Sequence[str]) -> dict[str, str]:
     return dict(zip(jobs, cycle(_JOB_COLOURS), strict=False))
 
 
+def left_out(num_groups: int) -> list[str]:
+    """What to say about groups that ``gantt`` does not draw: at most one sentence."""
+    return [f"The first {MAX_GROUPS} of {num_groups} node groups are drawn."] if num_groups > MAX_GROUPS else []
+
+
 def gantt(
     boxes: Sequence[Box], groups: Mapping[str, str], colours: Mapping[str, str], *, title: str, window: Range
 ) -> Chart:

@@ -137,10 +137,7 @@ def _figure_notes(first: Result) -> list[str]:
 def _timeline_notes(results: Sequence[Result]) -> list[str]:
     notes = [ZOOM + " Boxes are training phases; a gap is free time. A paler box stands for several with free time"
              " between them."]  # fmt: skip
-    num_groups = max(len(result["groups"]) for result in results)
-    if num_groups > charts.MAX_GROUPS:
-        notes.append(f"The first {charts.MAX_GROUPS} of {num_groups} node groups are drawn.")
-    return notes
+    return notes + charts.left_out(max(len(result["groups"]) for result in results))
 
 
 def _timelines(results: Sequence[Result]) -> dict[str, Chart]:

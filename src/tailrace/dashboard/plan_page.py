@@ -18,9 +18,10 @@ TRAIN, SWITCH = "training phase", "switch"
 def write_plan_page(plans: Sequence[SharingPlan], chosen: SharingPlan, path: Path) -> Path:
     """Write the page and return its path."""
     rows = plan_text.policy_rows(plans, chosen)
+    notes = [ZOOM, *charts.left_out(len(chosen.groups))]
     sections = [
         Section(id="policies", heading="What each policy would need", tables=[rows], notes=[_POLICIES]),
-        Section(id="groups", heading="The first periods", charts=["groups"], notes=[ZOOM]),
+        Section(id="groups", heading="The first periods", charts=["groups"], notes=notes),
         *(
             Section(id=f"group-{number}", heading=plan_text.group_words(group), tables=[plan_text.job_rows(group)])
             for number, group in enumerate(chosen.groups)

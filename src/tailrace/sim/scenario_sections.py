@@ -23,7 +23,7 @@ Share = Field(default=0.0, ge=0, le=1)
 class Section(BaseModel):
     """Base class of all sections. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Sourced(Section):

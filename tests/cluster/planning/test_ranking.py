@@ -124,6 +124,18 @@ def test_shifts_within_a_bucket_count_as_equal() -> None:
     assert [(place.group, place.shift) for place in places if place] == [("g0", 1), ("g1", 0)]
 
 
+def test_of_equally_near_places_the_one_beside_a_commensurate_period_is_taken() -> None:
+    """On both groups the job fits at once and disturbs nobody. g0 has fewer windows left, less duty and the lower id,
+    but its job has a period of 11 slots."""
+    timetable = full_timetable(("g0", plain(11, 1), 3), ("g1", plain(8, 1), 4))
+    found = best_place(timetable, plain(8, 1), GROUPS[:2], 0, RULES)
+    assert found is not None
+    assert (found.group, found.shift, found.interference) == ("g1", 0, 0.0)
+    alone = best_place(timetable, plain(8, 1), GROUPS[:1], 0, RULES)
+    assert alone is not None
+    assert (alone.shift, alone.interference) == (0, 0.0)
+
+
 def test_groups_without_free_nodes_are_pruned_by_capacity() -> None:
     whole = plain(8, 8, duty=0.1)
     timetable = full_timetable(*((where, whole, 0) for where in GROUPS))

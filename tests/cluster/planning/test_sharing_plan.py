@@ -40,11 +40,40 @@ def test_a_switch_takes_away_from_the_saving() -> None:
 
 
 def test_periods_that_drift_apart_are_packed_and_not_fitted() -> None:
-    jobs = [job("a", 289.03, 57.5), job("b", 284.8, 83.5)]
+    jobs = [job("a", 289.03, 57.5), job("b", 430.0, 83.5)]
     assert len(plan_sharing(jobs, rules(Policy.SPREAD)).groups) == 2
     packed = plan_sharing(jobs, rules(Policy.PACK))
     assert len(packed.groups) == 1
     assert packed.slowdown >= 1.0
+
+
+def test_jobs_of_about_the_same_period_are_planned_in_step() -> None:
+    """The one with the shorter period waits for the other a little, each time."""
+    jobs = [job("a", 289.03, 57.5), job("b", 284.8, 83.5)]
+    plan = plan_sharing(jobs, rules(Policy.SPREAD))
+    assert len(plan.groups) == 1
+    assert 1.0 < plan.slowdown < 289.03 / 284.8
+    assert len(plan_sharing(jobs, rules(Policy.SPREAD, drift=0.01)).groups) == 2
+
+
+@pytest.mark.parametrize("policy", [Policy.ISOLATED, Policy.PACK, Policy.SPREAD])
+def test_a_job_of_a_long_period_has_a_place_beside_jobs_of_short_ones(policy: Policy) -> None:
+    """Slots that are short enough for a period of 2 s must be enough for one of 1,000 s."""
+    jobs = [job("short", 2.0, 0.3), job("long", 1000.0, 57.5), job("longer", 2000.0, 57.5)]
+    plan = plan_sharing(jobs, rules(policy))
+    assert plan.without_place == ()
+    assert {placed.job.id for placed in plan.jobs} == {"short", "long", "longer"}
+    days = [job("a", 1e6, 1e5), job("b", 1e6, 1e5)]
+    shared = plan_sharing(days, rules(policy))
+    assert len(shared.groups) == (2 if policy is Policy.ISOLATED else 1)
+
+
+def test_periods_that_differ_by_more_than_a_thousand_times_are_not_planned_together() -> None:
+    jobs = [job("tiny", 0.9, 0.1), job("long", 1000.0, 57.5)]
+    with pytest.raises(ValueError, match=r"the period of long \(1000 s\) is more than 1,000 times that of tiny"):
+        plan_sharing(jobs, rules(Policy.SPREAD))
+    others = [job("tiny", 0.9, 0.1, devices=4), job("long", 1000.0, 57.5)]
+    assert len(plan_sharing(others, rules(Policy.SPREAD)).groups) == 2, "they never share a group"
 
 
 def test_isolated_jobs_have_a_group_each_and_save_nothing() -> None:

@@ -79,10 +79,19 @@ def wrong(section: str, **changes: Any) -> str:
         ("", {"faults": [{"kind": "node", "at": 1, "node": "a-1/0"}]}, "a fault names node 'a-1/0'"),
         ("", {"models": [SMALL["models"][0] | {"sync_s": None}]}, "needs cycle_s, logprob_s, update_s and sync_s"),
         ("", {"models": [SMALL["models"][0] | {"trace": "no.json"}]}, "cannot read steps from no.json"),
+        ("", {"rule": {}}, "unknown key rule; did you mean rules?"),
+        ("", {"models": [SMALL["models"][0] | {"cycle_s": 40.0}]}, "which take 40 s and leave no time for rollout"),
+        ("rules", {"max_duty": float("inf")}, "rules.max_duty: input should be a finite number, got inf"),
     ],
 )
 def test_a_wrong_scenario_is_refused_with_a_hint(section: str, changes: dict[str, Any], message: str) -> None:
     assert message in wrong(section, **changes)
+
+
+def test_a_cycle_is_not_shorter_than_its_operations_even_if_rollout_goes_on_meanwhile() -> None:
+    assert small(jobs={"overlap": "one-step"}, models={"cycle_s": 40.0}).plans()
+    with pytest.raises(ScenarioError, match=r"model a: a cycle of 39\.9 s is too short for its operations.* 40 s"):
+        small(jobs={"overlap": "one-step"}, models={"cycle_s": 39.9})
 
 
 def test_rules_are_those_of_the_section_with_the_changes_of_a_variant() -> None:

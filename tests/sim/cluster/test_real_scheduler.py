@@ -94,3 +94,17 @@ def test_sharing_saves_device_hours_and_phase_leases_save_switches() -> None:
     assert phase.switches_per_step < operation.switches_per_step
     assert phase.mean_slowdown < operation.mean_slowdown
     assert phase.saving > operation.saving
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_a_backlog_of_jobs_that_nobody_knows_shares_groups_after_their_first_clean_period(
+    policy: str, jitter: float
+) -> None:
+    jobs = {"count": 12, "min_steps": 30, "max_steps": 30, "known_share": 0.0, "jitter": jitter}
+    phases = {"logprob_s": 5.0, "update_s": 10.0, "sync_s": 5.0}  # a duty of 0.2, so three jobs may share a group
+    scenario = small(jobs=jobs, models=phases, cluster={"groups": {"a": 3}})
+    alone, shared = run(scenario, "isolated").figures, run(scenario, policy).figures
+    assert shared.num_complete == 12
+    assert shared.makespan_s < 0.75 * alone.makespan_s
+    assert shared.saving > 0.2

@@ -7,7 +7,7 @@ instance. Between segments the group is free for others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +55,17 @@ class DemandTrace:
     def step_s(self) -> float:
         """Mean seconds of an optimizer step, if the job has the group to itself."""
         return self.period_s / self.steps
+
+    def with_period(self, period_s: float) -> DemandTrace | None:
+        """The same segments in a longer or shorter period: only the pauses between them change, all by the same
+        factor. None: the segments take longer than this period."""
+        pauses_s = self.period_s - self.busy_s
+        factor = 1.0 if pauses_s <= 0 else (period_s - self.busy_s) / pauses_s
+        if not self.busy_s <= period_s or factor < 0:
+            return None
+        segments, end_s, end_before_s = [], 0.0, 0.0
+        for segment in self.segments:
+            offset_s = end_s + (segment.offset_s - end_before_s) * factor
+            segments.append(replace(segment, offset_s=offset_s))
+            end_s, end_before_s = segments[-1].end_s, segment.end_s
+        return DemandTrace(period_s=max(period_s, end_s), segments=tuple(segments), steps=self.steps)

@@ -4,13 +4,15 @@ Jobs are placed one after the other, as a scheduler does with jobs whose demand 
 
 * ``isolated``: a group for each;
 * ``pack``: the fullest group that has room for the job's duty. Phases wait for each other;
-* ``spread``: a group in whose free time all phases fit, with the least shift.
+* ``spread``: a group in whose free time all phases fit, with the least shift; or in step with jobs of about the same
+  period (``in_step.py``).
 
 A new group is opened only for a job that has no place on the others. The slowdown is a forecast: see ``forecast.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,12 +21,18 @@ from tailrace.cluster.ids import NodeGroupId, NodeId
 from tailrace.cluster.jobs import JobSpec
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.forecast import Forecast, forecast
+from tailrace.cluster.planning.in_step import place_in_step
 from tailrace.cluster.planning.ranking import best_place
 from tailrace.cluster.planning.timetable import Timetable
 from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
 
 SLOTS_PER_PERIOD = 100
 """Slots of the shortest period, if that needs slots below the default."""
+PLANNED_PERIODS = 2
+"""Periods of the slowest job that the plan covers at least."""
+MAX_PERIOD_RATIO = 1000
+"""Periods that differ by a larger factor are not planned together: the short phases of one job could not be told from
+its whole time in the slots of the other."""
 
 _ROUNDING = 1e-9
 
@@ -88,13 +96,15 @@ class SharingPlan:
 def plan_sharing(
     jobs: Sequence[JobSpec], rules: ClusterRules, *, max_groups: int | None = None, switch_s: float = 0.0
 ) -> SharingPlan:
-    """Place the jobs, which all have a trace. ``max_groups``: of each size; None: as many as are needed."""
-    rules = replace(rules, slot_s=_slot_s(jobs, rules))
+    """Place the jobs, which all have a trace. ``max_groups``: of each size; None: as many as are needed.
+
+    ``ValueError``: periods of jobs with the same number of training devices differ too much to be planned together.
+    """
     groups: list[SharedGroup] = []
     without: list[JobSpec] = []
     for devices in dict.fromkeys(job.train_devices for job in jobs):
         mine = [job for job in jobs if job.train_devices == devices]
-        table = _Table(devices, len(mine), rules, max_groups)
+        table = _Table(devices, len(mine), _with_slots(mine, rules), max_groups)
         without += [job for job in mine if not table.place(job)]
         groups += [_shared(group, devices, placed, switch_s) for group, placed in table.jobs.items()]
     return SharingPlan(policy=rules.policy, groups=tuple(groups), without_place=tuple(without))
@@ -114,26 +124,29 @@ class _Table:
 
     def place(self, job: JobSpec) -> bool:
         """Whether the job has a place now: on a group that is open, or on the next one."""
-        footprint = Footprint.of(_trace(job), self._rules.slot_s, self._rules.horizon_slots)
-        if footprint is None:
-            return False
-        is_placed = self._join(job, footprint)
+        is_placed = self._join(job)
         if not is_placed and self._unopened:
-            group = self._unopened.pop(0)
             # A group is there for at least one job, however much of the time that job needs.
-            self._put(job, footprint, group, shift=0)
+            self._put(job, self._footprint(job), self._unopened.pop(0), shift=0)
             is_placed = True
         return is_placed
 
-    def _join(self, job: JobSpec, footprint: Footprint) -> bool:
+    def _footprint(self, job: JobSpec) -> Footprint:
+        footprint = Footprint.of(_trace(job), self._rules.slot_s, self._rules.horizon_slots)
+        assert footprint is not None, "the plan covers the longest period"
+        return footprint
+
+    def _join(self, job: JobSpec) -> bool:
         if self._rules.policy is Policy.ISOLATED:
             return False
         if self._rules.policy is Policy.PACK:
             return self._pack(job)
-        found = best_place(self._timetable, footprint, self.jobs, 0, self._rules)
+        found = best_place(self._timetable, self._footprint(job), self.jobs, 0, self._rules)
+        if found is None:
+            found = place_in_step(self._timetable, _trace(job), self.jobs, 0, self._rules)
         if found is None:
             return False
-        self._put(job, footprint, found.group, shift=found.shift)
+        self._put(job, found.placement.footprint, found.group, shift=found.shift)
         return True
 
     def _put(self, job: JobSpec, footprint: Footprint, group: NodeGroupId, *, shift: int) -> None:
@@ -168,9 +181,18 @@ def _saving(job: JobSpec, num_sharing: int, slowdown: float) -> float:
     return 1.0 - shared * slowdown / _devices(job)
 
 
-def _slot_s(jobs: Sequence[JobSpec], rules: ClusterRules) -> float:
-    """The rules' slot, or a shorter one for jobs of short periods."""
-    return min(rules.slot_s, min(_trace(job).period_s for job in jobs) / SLOTS_PER_PERIOD)
+def _with_slots(jobs: Sequence[JobSpec], rules: ClusterRules) -> ClusterRules:
+    """The rules with slots that are short enough for the shortest period, and as many as the longest one needs."""
+    short, long = (choose(jobs, key=lambda job: _trace(job).period_s) for choose in (min, max))
+    short_s, long_s = _trace(short).period_s, _trace(long).period_s
+    if long_s > MAX_PERIOD_RATIO * short_s:
+        raise ValueError(
+            f"the period of {long.id} ({long_s:g} s) is more than {MAX_PERIOD_RATIO:,} times that of {short.id}"
+            f" ({short_s:g} s), which is too much for one plan; plan them by themselves"
+        )
+    covered_s, most = PLANNED_PERIODS * long_s, PLANNED_PERIODS * MAX_PERIOD_RATIO * SLOTS_PER_PERIOD
+    slot_s = max(min(rules.slot_s, short_s / SLOTS_PER_PERIOD), covered_s / most)
+    return replace(rules, slot_s=slot_s, horizon_slots=max(rules.horizon_slots, math.ceil(covered_s / slot_s)))
 
 
 def _devices(job: JobSpec) -> int:

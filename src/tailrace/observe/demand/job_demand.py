@@ -14,6 +14,7 @@ of devices.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -65,9 +66,18 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
     """``ValueError`` with a sentence if it is not the demand of a job. ``name``: if the data has none."""
     if data.get("format") != FORMAT:
         raise ValueError(f"its format is {data.get('format')!r}, and this version of tailrace reads format {FORMAT}")
+    _check_keys(data, "", ("format", "job", "train_devices", "rollout_devices", "trace", "steps"))
     try:
         trace = data["trace"]
-        segments = tuple(Segment(**each) for each in trace["segments"])
+        _check_keys(trace, "trace.", ("period_s", "segments", "steps"))
+        _numbers(trace, "trace.")
+        for each in trace["segments"]:
+            _check_keys(each, "trace.segments.", ("offset_s", "duration_s", "slack_s"))
+            _numbers(each, "trace.segments.")
+        segments = tuple(
+            Segment(offset_s=each["offset_s"], duration_s=each["duration_s"], slack_s=each.get("slack_s", 0.0))
+            for each in trace["segments"]
+        )
         return JobDemand(
             name=str(data.get("job", name)),
             trace=DemandTrace(period_s=trace["period_s"], segments=segments, steps=trace.get("steps", 1)),
@@ -79,6 +89,22 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
         raise ValueError(f"{error.args[0]!r} is missing") from None
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a value is not of the expected kind ({error})") from None
+
+
+def _check_keys(data: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
+    """``ValueError`` that names the first unknown key and the known one that looks most like it."""
+    for key in data:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"unknown key {prefix}{key}; {hint}")
+
+
+def _numbers(data: Mapping[str, Any], prefix: str) -> None:
+    """``ValueError`` if a value is no number."""
+    for key, value in data.items():
+        if key != "segments" and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise ValueError(f"{prefix}{key} must be a number, got {value!r}")
 
 
 def _parts(step: StepTime) -> tuple[float, float, float]:

@@ -130,7 +130,13 @@ class ClusterScenario(Sourced):
         if None in given:
             raise ValueError(f"model {model.name} needs cycle_s, logprob_s, update_s and sync_s, or steps")
         cycle_s, *operations = (value for value in given if value is not None)
-        busy_s = sum(operations) if self.jobs.overlap is Overlap.SERIAL else operations[-1]
+        is_serial = self.jobs.overlap is Overlap.SERIAL
+        if cycle_s < sum(operations) or (is_serial and cycle_s == sum(operations)):
+            raise ValueError(
+                f"model {model.name}: a cycle of {cycle_s:g} s is too short for its operations, which take"
+                f" {sum(operations):g} s{' and leave no time for rollout' if is_serial else ''}"
+            )
+        busy_s = sum(operations) if is_serial else operations[-1]
         return (StepTimes(rollout_s=cycle_s - busy_s, operations_s=tuple(operations)),)
 
     def partition_of(self, rules: ClusterRules) -> Partition:

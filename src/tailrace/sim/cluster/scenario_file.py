@@ -62,5 +62,7 @@ def _nearest(name: str) -> str:
     for prefix, section in _LISTS.items():
         if name.startswith(f"{prefix}."):
             known = {key: f"{prefix}.{key}" for key in section.model_fields}
+    if "." not in name:
+        known = {key: key for key in ClusterScenario.model_fields}
     close = difflib.get_close_matches(name.rsplit(".", 1)[-1], known, n=1, cutoff=0.6)
     return f"; did you mean {known[close[0]]}?" if close else ""

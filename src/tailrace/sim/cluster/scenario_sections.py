@@ -66,6 +66,8 @@ class RuleOverrides(Section):
     """If a job has waited for a larger share of its time, no further job joins its group."""
     max_wait_s: PositiveFloat | None = None
     """A phase that has waited longer comes next."""
+    max_queue_s: PositiveFloat | None = None
+    """With order hrrs: a job that has waited longer for admission comes before the others of its tenant."""
     hold_s: NonNegativeFloat | None = None
     """Longest time that a group stays idle for a job that is expected to ask again."""
     prefetch: bool | None = None
