@@ -88,9 +88,9 @@ def scenarios(make_groups: Any, tmp_path: Path) -> Scenarios:
 LORA = ModelSettings(device="cpu", lora_rank=4)
 
 
-def put_off() -> dict[str, Any]:
+def with_trainer(**changes: Any) -> dict[str, Any]:
     settings = given()
-    return settings | {"settings": settings["settings"].model_copy(update={"reduce_gradients": "last"})}
+    return settings | {"settings": settings["settings"].model_copy(update=changes)}
 
 
 @pytest.mark.slow
@@ -101,7 +101,8 @@ def test_two_ranks_train_as_one_process_does(
     gradient: Actions = [*ACCUMULATED, ("gradient",), STEP, ("weights",)]
     scenarios.add("gradient", model_path, gradient)
     scenarios.add("untied", untied_model_path, gradient)
-    scenarios.add("put off", model_path, TWO_STEPS, put_off())
+    scenarios.add("put off", model_path, TWO_STEPS, with_trainer(reduce_gradients="last"))
+    scenarios.add("optimizer on the host", model_path, TWO_STEPS, with_trainer(optimizer_device="cpu"))
     scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
     scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
@@ -174,6 +175,9 @@ def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenario
     scenarios.add("second", model_path, [("load", saved), *second], critic)
     assert_same(expected, scenarios.alone("second"))
     scenarios.add("from one", model_path, [("load", saved_alone), *second], critic)
+    on_host = critic | {"settings": critic["settings"].model_copy(update={"optimizer_device": "cpu"})}
+    scenarios.add("on the host", model_path, [("load", saved), *second], on_host)
+    scenarios.add("from one, on the host", model_path, [("load", saved_alone), *second], on_host)
     for found in scenarios.together(num_shards=4).values():
         for each in found:
             assert_same(expected, each)

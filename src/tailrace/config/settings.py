@@ -246,6 +246,9 @@ class TrainerSettings(Section):
     reduce_gradients: Literal["each", "last"] = "each"
     """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
     less and keeps a whole gradient of the model on every rank."""
+    optimizer_device: Literal["cpu"] | None = None
+    """Where AdamW keeps its state and takes its step: `cpu`, on the host, which leaves more memory of the GPU to
+    everything else and takes longer. Default: on the device of the model."""
     weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
     in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else

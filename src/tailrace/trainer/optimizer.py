@@ -7,12 +7,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from tailrace.config.settings import TrainerSettings
+from tailrace.trainer.host_optimizer import HOST, HostAdamW, no_moments
 
 
 def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: float) -> torch.optim.AdamW:
     """Matrices decay; norms and biases do not."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(
+    kind = HostAdamW if settings.optimizer_device == "cpu" else torch.optim.AdamW
+    optimizer = kind(
         [
             {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
             {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
@@ -26,16 +28,16 @@ def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: f
     return optimizer
 
 
+def device_of_moments(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:
+    return HOST if isinstance(optimizer, HostAdamW) else parameter.device
+
+
 def allocate_moments(optimizer: torch.optim.AdamW) -> None:
     """Now, not in the first step as torch does: there they would lie among freed activations, and a block of device
     memory that holds one of them can never be given back to rollout."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+            optimizer.state[parameter] = no_moments(parameter, device_of_moments(optimizer, parameter))
 
 
 def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_norm: float) -> float:

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tailrace.trainer.ranks import Run, Thing, divide
+from tailrace.trainer.ranks import Run, Thing, divide, local
 
 TIMEOUT = timedelta(hours=2)
 """A rank that ends is noticed by the controller. This is for ranks that lose each other and all live."""
@@ -101,17 +101,17 @@ class ProcessRanks:
             if parameter.requires_grad:
                 if parameter.grad is None:  # this replica had nothing to do
                     parameter.grad = torch.zeros_like(parameter)
-                local = _local(parameter.grad)
-                on_host = local.cpu()
+                mine = local(parameter.grad)
+                on_host = mine.cpu()
                 dist.all_reduce(on_host, group=self._peers)
-                local.copy_(on_host)
+                mine.copy_(on_host)
 
     def whole(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, DTensor):
             return tensor
-        local = tensor.to_local().detach().cpu()
+        mine = tensor.to_local().detach().cpu()
         parts = DTensor.from_local(
-            local, self._publishing_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
+            mine, self._publishing_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
         )
         return parts.full_tensor()
 
@@ -127,7 +127,3 @@ def _my_group(groups: Sequence[list[int]], backend: str) -> dist.ProcessGroup:
     """The one of these groups that this rank is in. Every rank takes part in making all of them."""
     group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups], backend=backend)
     return group
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 Thing = TypeVar("Thing")
 Run = Callable[..., Any]
@@ -96,6 +97,11 @@ ALONE = Alone()
 
 def call(function: Callable[..., Thing], *given: Any) -> Thing:
     return function(*given)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds. Changes to it are changes to the tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def divide(costs: Sequence[int], num_parts: int) -> list[tuple[int, int]]:

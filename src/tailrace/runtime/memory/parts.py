@@ -55,6 +55,8 @@ class TrainingLoad:
     lora_rank: int = 0
     num_shards: int = 1
     """Ranks that divide weights, gradients and optimizer state among themselves."""
+    steps_on_host: bool = False
+    """Whether AdamW's state lies in the memory of the host, and this is another memory than that."""
     is_trained: bool = True
     """False: the process only publishes the weights, for a run that does not train."""
 
@@ -125,10 +127,14 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
             _divided("adapter", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
         )
     gradients = _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
+    moments = _divided(
+        "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
+    )
+    if load.steps_on_host:
+        there = f"{moments.num_bytes / 2**30:.2f} GiB in the memory of the host: {moments.how}"
+        moments = replace(moments, num_bytes=0, how=there)
     parts += [
-        _divided(
-            "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
-        ),
+        moments,
         replace(
             gradients,
             num_bytes=gradients.num_bytes + _embedding_gradients(shape, load),
