@@ -102,6 +102,24 @@ def test_ranks_divide_what_they_share_and_gather_two_layers_at_a_time() -> None:
     assert part(replicated, "training", "weights") == 2 * part(eight, "training", "weights")
 
 
+def test_ranks_of_a_tensor_group_divide_activations_too() -> None:
+    given = {"num_ranks": 4, "max_tokens_per_gpu": 8192}
+    sharded, halves = (
+        plan(QWEN_7B, settings(trainer=given | {"tensor_parallel_size": size}), is_cuda=True) for size in (1, 2)
+    )
+    for name in ("weights", "AdamW"):
+        assert part(halves, "training", name) == part(sharded, "training", name)
+    embeddings = 2 * QWEN_7B.embedding_parameters
+    assert part(halves, "training", "gathered weights") == pytest.approx(
+        2 * 2 * (embeddings + QWEN_7B.layer_parameters), rel=0.01
+    )
+    # 28 layers of: norms 16 D and inputs of linear layers 10 D on both; MLP, attention and its output by halves
+    layers = 8192 * 28 * (26 * 3584 + (8 * 18944 + 10 * 3584 + 4 * 28) // 2)
+    logits = 16 * 2**28  # as many as exist at the same time
+    assert part(halves, "training", "micro-batch") == pytest.approx(layers + logits, rel=0.03)
+    assert part(halves, "training", "micro-batch") < 0.75 * part(sharded, "training", "micro-batch")
+
+
 def test_the_state_of_an_optimizer_on_the_host_takes_no_memory_of_the_device() -> None:
     asked = {"trainer": {"optimizer_device": "cpu"}}
     on_device, on_host = (plan(QWEN_7B, settings(**given), is_cuda=True) for given in ({}, asked))

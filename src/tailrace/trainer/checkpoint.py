@@ -58,7 +58,7 @@ COMPANION_PATTERNS = (
 Identity = dict[str, JsonValue]
 
 POLICY = "policy"
-_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients", "optimizer_device"}
+_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients", "tensor_parallel_size", "optimizer_device"}
 """Settings of the trainer that say where it computes, and not what."""
 
 
