@@ -147,6 +147,15 @@ def test_checkpoints_are_continued_with_and_without_tensor_parallelism(
     scenarios.plans.clear()
     scenarios.add("from parts", untied_model_path, [("load", by_parts), *second])
     assert_same(expected, scenarios.alone("from parts"))
-    for together in ({"num_shards": 2}, {"num_shards": 2, "tensor_parallel_size": 2}):
-        for each in scenarios.together(**together)["from parts"]:
-            assert_same(expected, each)
+    for each in scenarios.together(num_shards=2)["from parts"]:
+        assert_same(expected, each)
+    by_four = scenarios.folder / "four"
+    scenarios.add("from parts", untied_model_path, [("load", by_parts), *second, ("save", by_four)])
+    scenarios.add("from one", untied_model_path, [("load", by_one), *second])
+    found = scenarios.together(num_shards=2, tensor_parallel_size=2)
+    for each in (*found["from parts"], *found["from one"]):
+        assert_same(expected, each)
+    scenarios.plans.clear()
+    scenarios.add("from four", untied_model_path, [("load", by_four), ("weights",)])
+    for name, tensor in scenarios.alone("from four").weights[0].items():
+        assert torch.equal(tensor, found["from parts"][0].weights[0][name]), name
