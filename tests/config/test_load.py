@@ -111,6 +111,14 @@ def test_every_setting_says_what_it_means() -> None:
             {"trainer": {"weight_channel": "cuda-ipc"}, "model": {"device": "cpu"}},
             "needs a GPU, but model.device is 'cpu'",
         ),
+        (
+            {"trainer": {"num_ranks": 4, "num_replicas": 2, "tensor_parallel_size": 4}},
+            "must be a multiple of trainer.num_replicas (2) times trainer.tensor_parallel_size (4)",
+        ),
+        (
+            {"trainer": {"num_ranks": 2, "tensor_parallel_size": 2}, "model": {"lora_rank": 8}},
+            "model.lora_rank and trainer.tensor_parallel_size above 1 do not work together",
+        ),
     ],
 )
 def test_a_refusal_says_what_to_change(data: dict[str, object], words: str) -> None:

@@ -50,7 +50,9 @@ def answer(link: Link, rank: int) -> None:
             case Publish(version=version):
                 link.send(_published(version))
             case Forward():
-                link.send(Scored(model="m", version=Version(0), logprobs=((rank, None),)))  # type: ignore[arg-type]
+                # Every rank scores the first response and one that the others do not score.
+                logprobs = tuple((name, [-1.0 - name] if name in (0, rank) else []) for name in range(3))
+                link.send(Scored(model="m", version=Version(0), logprobs=logprobs))  # type: ignore[arg-type]
 
 
 def _published(version: int) -> Published:

@@ -31,7 +31,7 @@ def play(scenario: Callable[[WorkerGroup, Story], Awaitable[None]], size: int = 
     return asyncio.run(run())
 
 
-def test_answers_of_all_ranks_become_one_that_took_as_long_as_the_slowest() -> None:
+def test_answers_of_all_ranks_become_one_with_each_response_once_that_took_as_long_as_the_slowest() -> None:
     async def scenario(group: WorkerGroup, story: Story) -> None:
         group.send(FINISH)
         group.send(Forward(model="m", batch=SentSamples(samples=())))
@@ -40,7 +40,7 @@ def test_answers_of_all_ranks_become_one_that_took_as_long_as_the_slowest() -> N
 
     assert play(scenario).messages == [
         StepFinished(model="m", version=Version(4), seconds=3.0, metrics=(("loss", 0.5),)),
-        Scored(model="m", version=Version(0), logprobs=((0, None), (1, None), (2, None))),  # type: ignore[arg-type]
+        Scored(model="m", version=Version(0), logprobs=((0, [-1.0]), (1, [-2.0]), (2, [-3.0]))),  # type: ignore[arg-type]
     ]
 
 

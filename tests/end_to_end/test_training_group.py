@@ -17,6 +17,7 @@ from tailrace.trainer.export import export, find_checkpoint
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ONE: dict[str, Any] = GIVEN | {"schedule__max_steps": 4}
 TWO: dict[str, Any] = ONE | {"trainer__num_ranks": 2}
+PARTS: dict[str, Any] = TWO | {"trainer__tensor_parallel_size": 2, "trainer__optimizer_device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +25,31 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return launch.train_well(tmp_path_factory.mktemp("two") / "run", **TWO).output
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launch.train_well(tmp_path_factory.mktemp("one") / "run", **ONE).output
+
+
 def exported(run: Path, folder: Path) -> bytes:
     export(find_checkpoint(run), folder / "exported", base=None)
     return (folder / "exported" / "model.safetensors").read_bytes()
 
 
-def test_two_ranks_have_the_metrics_of_one_process(undisturbed: Path, tmp_path: Path) -> None:
-    alone = launch.train_well(tmp_path / "run", **ONE).output
-    rows = zip(launch.untimed_metrics(undisturbed), launch.untimed_metrics(alone), strict=True)
+def test_two_ranks_have_the_metrics_of_one_process(undisturbed: Path, alone: Path) -> None:
+    assert_same_metrics(undisturbed, alone)
+
+
+def test_two_ranks_that_divide_every_layer_have_the_metrics_of_one_process(alone: Path, tmp_path: Path) -> None:
+    parts = launch.train_well(tmp_path / "run", **PARTS).output
+    assert_same_metrics(parts, alone)
+    # Weights that were gathered from the parts are those that the trainer scores with.
+    rows = [row for row in launch.untimed_metrics(parts) if "mismatch/logprob_abs_diff" in row]
+    assert len(rows) == 4
+    assert max(row["mismatch/logprob_abs_diff"] for row in rows) < 1e-3
+
+
+def assert_same_metrics(one: Path, other: Path) -> None:
+    rows = zip(launch.untimed_metrics(one), launch.untimed_metrics(other), strict=True)
     first, second = [(mine, theirs) for mine, theirs in rows][:2]
     # Sums of floats in another order. What follows from them drifts apart, since tokens are drawn from them.
     for mine, theirs in (first, second):

@@ -102,6 +102,37 @@ def test_ranks_divide_what_they_share_and_gather_two_layers_at_a_time() -> None:
     assert part(replicated, "training", "weights") == 2 * part(eight, "training", "weights")
 
 
+def test_ranks_of_a_tensor_group_divide_activations_too() -> None:
+    given = {"num_ranks": 4, "max_tokens_per_gpu": 8192}
+    sharded, halves = (
+        plan(QWEN_7B, settings(trainer=given | {"tensor_parallel_size": size}), is_cuda=True) for size in (1, 2)
+    )
+    for name in ("weights", "AdamW"):
+        assert part(halves, "training", name) == part(sharded, "training", name)
+    embeddings = 2 * QWEN_7B.embedding_parameters
+    assert part(halves, "training", "gathered weights") == pytest.approx(
+        2 * 2 * (embeddings + QWEN_7B.layer_parameters), rel=0.01
+    )
+    # 28 layers of: norms 16 D and inputs of linear layers 10 D on both; MLP, attention and its output by halves
+    layers = 8192 * 28 * (26 * 3584 + (8 * 18944 + 10 * 3584 + 4 * 28) // 2)
+    logits = 16 * 2**28  # as many as exist at the same time
+    assert part(halves, "training", "micro-batch") == pytest.approx(layers + logits, rel=0.03)
+    assert part(halves, "training", "micro-batch") < 0.75 * part(sharded, "training", "micro-batch")
+
+
+def test_the_state_of_an_optimizer_on_the_host_takes_no_memory_of_the_device() -> None:
+    asked = {"trainer": {"optimizer_device": "cpu"}}
+    on_device, on_host = (plan(QWEN_7B, settings(**given), is_cuda=True) for given in ({}, asked))
+    saved = on_device.training.num_bytes - on_host.training.num_bytes
+    assert saved == part(on_device, "training", "AdamW") == 8 * QWEN_7B.num_parameters
+    assert part(on_host, "training", "AdamW") == 0
+    [shown] = [each.how for each in on_host.training.parts if each.name == "AdamW"]
+    assert shown.startswith(f"{saved / GIB:.2f} GiB in the memory of the host")
+    # On a CPU the memory that is planned is the host's own.
+    on_cpu = plan(QWEN_7B, settings(**asked), is_cuda=False)
+    assert part(on_cpu, "training", "AdamW") == 8 * QWEN_7B.num_parameters
+
+
 def test_reference_critic_and_adapter_are_counted() -> None:
     count = SMOLLM.num_parameters
     with_reference = plan(SMOLLM, settings(algorithm={"kl_loss_coef": 0.1}), is_cuda=True)

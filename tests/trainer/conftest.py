@@ -16,6 +16,7 @@ from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
+from trainer.rank_scenarios import Scenarios
 
 VOCAB_SIZE = 32
 
@@ -131,3 +132,10 @@ def _sample(random: np.random.Generator, trajectory: TrajectoryId, prompt: np.nd
         versions=((Version(version), length),),
     )
     return Sample(trajectory=trajectory, prompt=prompt, response=response, score=float(random.integers(0, 3)))
+
+
+@pytest.fixture
+def scenarios(make_groups: Callable[..., list[list[Sample]]], tmp_path: Path) -> Scenarios:
+    """Two batches of one step, of unequal size."""
+    groups = make_groups(3, num_groups=6)
+    return Scenarios(tmp_path, [groups[:4], groups[4:]])

@@ -1,4 +1,4 @@
-"""One rank of a trainer, in a process of its own: ``python rank_process.py PLANS INDEX SHARDS REPLICAS``.
+"""One rank of a trainer, in a process of its own: ``rank_process.py PLANS INDEX SHARDS REPLICAS PARTS``.
 
 Does what the plans say, one after the other, and writes what it found to ``PLANS.INDEX``.
 """
@@ -41,17 +41,19 @@ class Found:
     error: str | None = None
 
 
-def run(plans: dict[str, Plan], folder: Path, *, num_shards: int, num_replicas: int) -> dict[str, list[Found]]:
+def run(
+    plans: dict[str, Plan], folder: Path, *, num_shards: int, num_replicas: int, tensor_parallel_size: int
+) -> dict[str, list[Found]]:
     """Carry the plans out on as many processes as there are ranks; what each rank found."""
     path = folder / "plans"
     path.write_bytes(pickle.dumps(plans))
-    size = num_shards * num_replicas
+    size = num_shards * num_replicas * tensor_parallel_size
     command = [sys.executable, str(Path(__file__).resolve()), str(path)]
     # Where Python finds the modules that this process finds, those of the tests among them.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     processes = [
         subprocess.Popen(
-            [*command, str(index), str(num_shards), str(num_replicas)],
+            [*command, *map(str, (index, num_shards, num_replicas, tensor_parallel_size))],
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
@@ -94,15 +96,16 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
 
-def main(path: Path, index: int, num_shards: int, num_replicas: int) -> None:
+def main(path: Path, index: int, num_shards: int, num_replicas: int, tensor_parallel_size: int) -> None:
     torch.set_num_threads(1)
     plans: dict[str, Plan] = pickle.loads(path.read_bytes())
     found = {}
     ranks = ProcessRanks(
-        dist.FileStore(str(path.parent / "store"), num_shards * num_replicas),
+        dist.FileStore(str(path.parent / "store"), num_shards * num_replicas * tensor_parallel_size),
         index=index,
         num_shards=num_shards,
         num_replicas=num_replicas,
+        tensor_parallel_size=tensor_parallel_size,
         device=torch.device("cpu"),
     )
     for name, plan in plans.items():

@@ -12,85 +12,15 @@ import pytest
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PhiForCausalLM
 
-from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.settings import ModelSettings
 from tailrace.store.checksums import changed_files
 from tailrace.trainer.export import export
 from tailrace.trainer.ranks import Alone, divide
 from tailrace.trainer.trainer import Trainer
-from trainer.rank_process import Found, Plan, carry_out, run
-
-
-def given(**algorithm: Any) -> dict[str, Any]:
-    return {
-        "model": ModelSettings(device="cpu"),
-        "settings": TrainerSettings(learning_rate=1e-2, max_tokens_per_gpu=40),
-        "algorithm": AlgorithmSettings.model_validate(algorithm),
-        "temperature": 1.0,
-        "max_steps": 10,
-        "seed": 0,
-    }
-
-
-def assert_same(alone: Found, together: Found) -> None:
-    assert len(alone.metrics) == len(together.metrics)
-    for expected, found in zip(alone.metrics, together.metrics, strict=True):
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    for expected, found in zip(alone.gradients, together.gradients, strict=True):
-        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
-    for expected, found in zip(alone.weights, together.weights, strict=True):
-        assert list(found) == list(expected)
-        for name, tensor in expected.items():
-            # After an optimizer step: AdamW divides by the size of the gradient, however small that is.
-            assert torch.allclose(found[name], tensor, rtol=1e-3, atol=1e-4), name
-
-
-STEP = ("finish_step",)
-ACCUMULATED = [("accumulate", 0, None), ("accumulate", 1, None)]
-TWO_STEPS = [*ACCUMULATED, STEP, ("weights",)] * 2
-Actions = list[tuple[Any, ...]]
-
-
-class Scenarios:
-    """Plans by name. They are carried out by one start of the processes, because starting takes longest."""
-
-    def __init__(self, folder: Path, batches: list[Any]) -> None:
-        self.folder, self._batches = folder, batches
-        self.plans: dict[str, Plan] = {}
-
-    def add(self, name: str, model_path: Path, actions: Actions, settings: dict[str, Any] | None = None) -> None:
-        """``accumulate`` names the batch by its number."""
-        filled = [
-            ("accumulate", self._batches[each[1]], each[2]) if each[0] == "accumulate" else each for each in actions
-        ]
-        self.plans[name] = Plan(model_path=model_path, given=settings or given(), actions=filled)
-
-    def alone(self, name: str) -> Found:
-        return carry_out(self.plans[name], Trainer(self.plans[name].model_path, **self.plans[name].given))
-
-    def together(self, *, num_shards: int, num_replicas: int = 1) -> dict[str, list[Found]]:
-        return run(self.plans, _new(self.folder), num_shards=num_shards, num_replicas=num_replicas)
-
-
-def _new(folder: Path) -> Path:
-    found = folder / f"run-{len(list(folder.glob('run-*')))}"
-    found.mkdir()
-    return found
-
-
-@pytest.fixture
-def scenarios(make_groups: Any, tmp_path: Path) -> Scenarios:
-    """Two batches of one step, of unequal size."""
-    groups = make_groups(3, num_groups=6)
-    return Scenarios(tmp_path, [groups[:4], groups[4:]])
-
+from trainer.rank_process import Found
+from trainer.rank_scenarios import ACCUMULATED, STEP, TWO_STEPS, Actions, Scenarios, assert_same, given, with_trainer
 
 LORA = ModelSettings(device="cpu", lora_rank=4)
-
-
-def put_off() -> dict[str, Any]:
-    settings = given()
-    return settings | {"settings": settings["settings"].model_copy(update={"reduce_gradients": "last"})}
 
 
 @pytest.mark.slow
@@ -101,7 +31,8 @@ def test_two_ranks_train_as_one_process_does(
     gradient: Actions = [*ACCUMULATED, ("gradient",), STEP, ("weights",)]
     scenarios.add("gradient", model_path, gradient)
     scenarios.add("untied", untied_model_path, gradient)
-    scenarios.add("put off", model_path, TWO_STEPS, put_off())
+    scenarios.add("put off", model_path, TWO_STEPS, with_trainer(reduce_gradients="last"))
+    scenarios.add("optimizer on the host", model_path, TWO_STEPS, with_trainer(optimizer_device="cpu"))
     scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
     scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
@@ -174,6 +105,9 @@ def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenario
     scenarios.add("second", model_path, [("load", saved), *second], critic)
     assert_same(expected, scenarios.alone("second"))
     scenarios.add("from one", model_path, [("load", saved_alone), *second], critic)
+    on_host = critic | {"settings": critic["settings"].model_copy(update={"optimizer_device": "cpu"})}
+    scenarios.add("on the host", model_path, [("load", saved), *second], on_host)
+    scenarios.add("from one, on the host", model_path, [("load", saved_alone), *second], on_host)
     for found in scenarios.together(num_shards=4).values():
         for each in found:
             assert_same(expected, each)

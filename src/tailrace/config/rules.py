@@ -98,11 +98,19 @@ def _halves(settings: Settings) -> Iterator[str]:
 
 
 def _weights(settings: Settings) -> Iterator[str]:
-    if settings.trainer.num_ranks % settings.trainer.num_replicas:
+    trainer = settings.trainer
+    if trainer.num_ranks % trainer.num_replicas:
         yield (
-            f"trainer.num_ranks ({settings.trainer.num_ranks}) must be a multiple of trainer.num_replicas"
-            f" ({settings.trainer.num_replicas})"
+            f"trainer.num_ranks ({trainer.num_ranks}) must be a multiple of trainer.num_replicas"
+            f" ({trainer.num_replicas})"
         )
+    elif trainer.num_ranks % (trainer.num_replicas * trainer.tensor_parallel_size):
+        yield (
+            f"trainer.num_ranks ({trainer.num_ranks}) must be a multiple of trainer.num_replicas"
+            f" ({trainer.num_replicas}) times trainer.tensor_parallel_size ({trainer.tensor_parallel_size})"
+        )
+    if trainer.tensor_parallel_size > 1 and settings.model.lora_rank:
+        yield "model.lora_rank and trainer.tensor_parallel_size above 1 do not work together; leave one of them out"
     if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
         yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
     if settings.trainer.weight_channel == "ray" and settings.runtime != "ray":

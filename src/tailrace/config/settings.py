@@ -243,15 +243,26 @@ class TrainerSettings(Section):
     num_replicas: PositiveInt = 1
     """Into how many replicas the ranks are divided; it must divide `num_ranks`. Each replica holds the whole model,
     divided among its ranks."""
+    tensor_parallel_size: PositiveInt = 1
+    """Ranks that compute the same samples, each with a part of every layer (Llama, Qwen2 and Qwen3, without LoRA).
+    `num_ranks` must be a multiple of `num_replicas` times this number."""
     reduce_gradients: Literal["each", "last"] = "each"
     """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
     less and keeps a whole gradient of the model on every rank."""
+    optimizer_device: Literal["cpu"] | None = None
+    """Where AdamW keeps its state and takes its step: `cpu`, on the host, which leaves more memory of the GPU to
+    everything else and takes longer. Default: on the device of the model."""
     weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
     in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else
     `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
+
+    @property
+    def num_shards(self) -> int:
+        """Ranks that divide the samples of a replica among themselves."""
+        return self.num_ranks // (self.num_replicas * self.tensor_parallel_size)
 
     @property
     def token_limit(self) -> int:

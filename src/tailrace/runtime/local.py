@@ -214,9 +214,11 @@ class LocalRun:
             channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
             is_colocated=settings.schedule.placement == "colocated",
         )
-        num_replicas = settings.trainer.num_replicas
         return TrainingInit(
-            models=(policy,), num_shards=settings.trainer.num_ranks // num_replicas, num_replicas=num_replicas
+            models=(policy,),
+            num_shards=settings.trainer.num_shards,
+            num_replicas=settings.trainer.num_replicas,
+            tensor_parallel_size=settings.trainer.tensor_parallel_size,
         )
 
     def _post(self, event: ev.Event) -> None:

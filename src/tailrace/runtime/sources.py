@@ -32,6 +32,7 @@ from tailrace.runtime.sampling import end_tokens, sampling
 from tailrace.store.model_config import read_model_config
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.tensor_file import weights_damage
+from tailrace.trainer import tensor_rules
 
 _PROMPTS_MEASURED = 256
 
@@ -148,10 +149,11 @@ def _usual_length(prompts: PromptSet) -> int:
 
 def check_model(settings: Settings, model: Path) -> None:
     """``ValueError`` if the model's files are damaged, or if engine or adapter cannot use them. No weight is read."""
-    read_model_config(model)
+    config = read_model_config(model)
     if problem := weights_damage(model):
         raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
     check_engine(settings, model)
+    tensor_rules.check(config, settings.trainer.tensor_parallel_size)
     if settings.model.lora_rank:
         from tailrace.trainer import lora  # needs torch, which other controllers do without
 

@@ -65,7 +65,7 @@ class TrainingAdapter:
 
     def start(self, init: TrainingInit, to_redo: Sequence[Step]) -> None:
         self._to_redo, self._is_catching_up = deque(to_redo), True
-        specs = [self._spec(init, rank) for rank in range(init.num_shards * init.num_replicas)]
+        specs = [self._spec(init, rank) for rank in range(init.num_ranks)]
         if len(specs) == 1:
             self._worker = self._launch(specs[0], hear=self._hear, lose=self._lose)
         else:

@@ -106,7 +106,9 @@ def joined(answers: Sequence[object]) -> object:
             slowest = max(answer.seconds for answer in answers)  # type: ignore[attr-defined]
             return replace(first, seconds=slowest)
         case Scored() as first:
-            scored = [pair for answer in answers for pair in answer.logprobs]  # type: ignore[attr-defined]
-            return replace(first, logprobs=tuple(scored))
+            scored = dict(first.logprobs)
+            for answer in answers[1:]:  # a rank says nothing about responses that others have scored
+                scored |= {name: found for name, found in answer.logprobs if len(found)}  # type: ignore[attr-defined]
+            return replace(first, logprobs=tuple(scored.items()))
         case first:
             return first

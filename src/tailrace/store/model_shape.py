@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,6 +80,15 @@ class ModelShape:
     def matmul_parameters(self) -> int:
         """Parameters that every token is multiplied with: all layers and the output head."""
         return self.num_layers * self.layer_parameters + self.embedding_parameters
+
+    def part_of_layers(self, num_parts: int) -> Self:
+        """The shape of one rank's layers, if several ranks divide the heads and the MLP of each."""
+        return replace(
+            self,
+            num_heads=self.num_heads // num_parts,
+            num_kv_heads=self.num_kv_heads // num_parts,
+            intermediate_size=self.intermediate_size // num_parts,
+        )
 
     def kv_bytes(self, itemsize: int) -> int:
         """Bytes of the KV cache for one token."""

@@ -37,6 +37,7 @@ from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
 from tailrace.trainer import sharded_checkpoint
 from tailrace.trainer.critic import Critic
+from tailrace.trainer.optimizer import device_of_moments
 from tailrace.trainer.ranks import Ranks
 from tailrace.trainer.sharded_checkpoint import Learners
 
@@ -57,7 +58,7 @@ COMPANION_PATTERNS = (
 Identity = dict[str, JsonValue]
 
 POLICY = "policy"
-_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients"}
+_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients", "tensor_parallel_size", "optimizer_device"}
 """Settings of the trainer that say where it computes, and not what."""
 
 
@@ -209,8 +210,8 @@ def _restore_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer, m
     restored: dict[str, dict[str, Any]] = {}
     for entry, value in moments.items():
         name, _, key = entry.rpartition("/")
-        value = value.to(parameters[name].device)
-        restored.setdefault(name, {})[key] = like(value, parameters[name]) if value.dim() else value
+        part = like(value, parameters[name]) if value.dim() else value
+        restored.setdefault(name, {})[key] = part.to(device_of_moments(optimizer, parameters[name]))
     for name, state in restored.items():
         optimizer.state[parameters[name]] = state
 

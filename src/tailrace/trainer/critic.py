@@ -30,8 +30,9 @@ from tailrace.trainer.tree_attention import TreeInput, take
 class ValueModel(nn.Module):
     """A language model's body with one output."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, ranks: Ranks = ALONE) -> None:
         super().__init__()
+        self._ranks = ranks
         self.body = model.base_model
         width = model.config.get_text_config().hidden_size
         self.head = nn.Linear(width, 1, bias=False, device=next(model.parameters()).device)
@@ -39,6 +40,10 @@ class ValueModel(nn.Module):
 
     def forward(self, tree: TreeInput, source_N: Tensor) -> Tensor:
         hidden_ND = take(tree_attention.run(self.body, tree, "last_hidden_state"), source_N)
+        values_N: Tensor = self._ranks.by_tokens(self._value, hidden_ND)
+        return values_N
+
+    def _value(self, hidden_ND: Tensor) -> Tensor:
         # In full precision also where the body runs in bf16: advantages are differences of values.
         with torch.autocast(hidden_ND.device.type, enabled=False):
             values_N: Tensor = self.head(hidden_ND.to(self.head.weight.dtype)).squeeze(1)
@@ -69,7 +74,7 @@ class Critic:
     ) -> None:
         body = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
         lora.attach(body, model, model_path)  # where the policy learns by an adapter, so does the critic
-        self.model = ValueModel(body)
+        self.model = ValueModel(body, ranks)
         self._run = ranks.shard(self.model, autocast)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
         self._algorithm, self._device, self._autocast = algorithm, device, autocast

@@ -85,6 +85,7 @@ class Network:
         self._logits_per_chunk = logits_per_chunk
         self._has_plain_head = _has_plain_head(model)
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
+        self._ranks = ranks
         self._run = ranks.shard(model, autocast)
 
     def score(self, micro: MicroBatch) -> TokenScores:
@@ -95,7 +96,8 @@ class Network:
         with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             if self._has_plain_head:
                 hidden_UD = tree_attention.run(self.model.base_model, micro.tree, "last_hidden_state")
-                return self._score_hidden(take(hidden_UD, micro.source_N), micro.targets_N)
+                hidden_ND = take(hidden_UD, micro.source_N)
+                return self._ranks.by_tokens(self._score_hidden, hidden_ND, micro.targets_N)  # type: ignore[no-any-return]
             logits_UV = tree_attention.run(self.model, micro.tree, "logits")
             return self._score_logits(take(logits_UV, micro.source_N), micro.targets_N)
 

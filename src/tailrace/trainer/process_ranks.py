@@ -2,26 +2,28 @@
 
 Three kinds of groups, because a group may be used by one thread at a time and in the same order on every rank:
 
-    sharding     FSDP2's own messages, inside a replica
+    training     messages of FSDP2 and of tensor parallelism, inside a replica
     control      small Python objects, and gradients between replicas
     publishing   whole parameters, gathered by the thread that publishes weights
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tailrace.trainer.ranks import Run, Thing, divide
+from tailrace.trainer import tensor_parallel
+from tailrace.trainer.rank_meshes import RankMeshes, my_group
+from tailrace.trainer.ranks import Run, Thing, divide, local
 
 TIMEOUT = timedelta(hours=2)
 """A rank that ends is noticed by the controller. This is for ranks that lose each other and all live."""
@@ -43,33 +45,43 @@ class Root(nn.Module):
 class ProcessRanks:
     """Owns the process groups."""
 
-    def __init__(self, store: dist.Store, *, index: int, num_shards: int, num_replicas: int, device: torch.device):
-        self.index, self.size = index, num_shards * num_replicas
-        self._num_shards, self._replica = num_shards, index // num_shards
+    def __init__(
+        self,
+        store: dist.Store,
+        *,
+        index: int,
+        num_shards: int,
+        num_replicas: int,
+        device: torch.device,
+        tensor_parallel_size: int = 1,
+    ):
+        self._num_shards, self._num_parts = num_shards, tensor_parallel_size
+        self._replica_size = num_shards * tensor_parallel_size
+        self.index, self.size = index, self._replica_size * num_replicas
+        self._replica = index // self._replica_size
         self.num_replicas, self.publishes = num_replicas, self._replica == 0
         self._roots: list[FSDPModule] = []
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=index, world_size=self.size, timeout=TIMEOUT)
-        replicas = [list(range(first, first + num_shards)) for first in range(0, self.size, num_shards)]
-        peers = [list(range(shard, self.size, num_shards)) for shard in range(num_shards)]
-        self._sharding = _my_group(replicas, backend)
-        self._publishing = _my_group(replicas, "gloo")
-        self._replica_control = _my_group(replicas, "gloo")
+        ranks_RST = torch.arange(self.size).view(num_replicas, num_shards, tensor_parallel_size)
+        self._meshes = RankMeshes.make(ranks_RST, index=index, backend=backend, device_type=device.type)
+        self._publishing = RankMeshes.make(ranks_RST, index=index, backend="gloo", device_type="cpu")
+        self._replica_control = my_group(ranks_RST.flatten(1).tolist(), "gloo")
         self._control = dist.new_group(backend="gloo")
-        self._peers = _my_group(peers, "gloo")
+        self._peers = my_group(ranks_RST.flatten(1).T.tolist(), "gloo")
         """Ranks of all replicas that hold the same part of the model."""
-        self._mesh = DeviceMesh.from_group(self._sharding, device.type)
-        self._publishing_mesh = DeviceMesh.from_group(self._publishing, "cpu")
 
     def shard(self, model: nn.Module, dtype: torch.dtype | None) -> Run:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+        if self._meshes.tensor is not None:
+            tensor_parallel.divide_layers(model, self._meshes.tensor)
         for module in model.modules():
             if isinstance(module, GradientCheckpointingLayer):
-                fully_shard(module, mesh=self._mesh, reshard_after_forward=True, mp_policy=precision)
+                fully_shard(module, mesh=self._meshes.shard, reshard_after_forward=True, mp_policy=precision)
         root = Root(model)
         # Also the root gives its parameters back after a pass without gradients; else the next step would miss the
         # optimizer's changes to them.
-        fully_shard(root, mesh=self._mesh, reshard_after_forward=True, mp_policy=precision)
+        fully_shard(root, mesh=self._meshes.whole, reshard_after_forward=True, mp_policy=precision)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 # FSDP2 averages unless told otherwise, and gloo cannot divide: gradients here are sums.
@@ -81,8 +93,13 @@ class ProcessRanks:
     def share(self, costs: Sequence[int], replicas: Sequence[int]) -> tuple[int, int]:
         if self._replica not in replicas:
             return 0, 0
-        place = list(replicas).index(self._replica) * self._num_shards + self.index % self._num_shards
+        shard = self.index % self._replica_size // self._num_parts
+        place = list(replicas).index(self._replica) * self._num_shards + shard
         return divide(costs, len(replicas) * self._num_shards)[place]
+
+    def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        mesh = self._meshes.tensor
+        return function(*tensors) if mesh is None else tensor_parallel.by_tokens(function, tensors, mesh)
 
     def most(self, count: int) -> int:
         found = torch.tensor(count)
@@ -92,27 +109,28 @@ class ProcessRanks:
     def gather(self, thing: Thing) -> list[Thing]:
         found: list[Thing] = [thing] * self.size
         dist.all_gather_object(found, thing, group=self._control)
-        return found
+        return found[:: self._num_parts]
 
-    def add_replicas(self, model: nn.Module) -> None:
-        if self.size == self._num_shards:
+    def add_up(self, model: nn.Module) -> None:
+        if self._meshes.tensor is not None:
+            tensor_parallel.add_head_norms(model, self._meshes.tensor)
+        if self.num_replicas == 1:
             return
         for parameter in model.parameters():
             if parameter.requires_grad:
                 if parameter.grad is None:  # this replica had nothing to do
                     parameter.grad = torch.zeros_like(parameter)
-                local = _local(parameter.grad)
-                on_host = local.cpu()
+                mine = local(parameter.grad)
+                on_host = mine.cpu()
                 dist.all_reduce(on_host, group=self._peers)
-                local.copy_(on_host)
+                mine.copy_(on_host)
 
     def whole(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, DTensor):
             return tensor
-        local = tensor.to_local().detach().cpu()
-        parts = DTensor.from_local(
-            local, self._publishing_mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride()
-        )
+        mine = tensor.to_local().detach().cpu()
+        mesh = self._publishing.same_as(tensor.device_mesh)
+        parts = DTensor.from_local(mine, mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride())
         return parts.full_tensor()
 
     def put_off(self, is_put_off: bool) -> None:
@@ -121,13 +139,3 @@ class ProcessRanks:
 
     def close(self) -> None:
         dist.destroy_process_group()
-
-
-def _my_group(groups: Sequence[list[int]], backend: str) -> dist.ProcessGroup:
-    """The one of these groups that this rank is in. Every rank takes part in making all of them."""
-    group, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups], backend=backend)
-    return group
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

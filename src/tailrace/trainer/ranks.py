@@ -8,6 +8,8 @@ A *rank* is one of them. Ranks form a table of replicas and shards:
 
 * Every rank is given the same samples and computes the gradient of its share of them. Gradients and sums are added,
   never averaged, so the shares may be as uneven as they like.
+* With tensor parallelism each place of the table has several ranks. They compute the same samples, each with a part of
+  every layer (``tensor_parallel.py``).
 * Until the optimizer step nothing passes between replicas: one can train while another does something else.
 
 ``Alone`` is the one rank of a trainer that has no others. ``process_ranks.py`` has ranks that are processes.
@@ -22,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 Thing = TypeVar("Thing")
 Run = Callable[..., Any]
@@ -50,11 +53,16 @@ class Ranks(Protocol):
         ...
 
     def gather(self, thing: Thing) -> list[Thing]:
-        """Return what every rank gives, in their order."""
+        """Return what every rank gives, in their order. Of ranks that compute the same samples, the first counts."""
         ...
 
-    def add_replicas(self, model: torch.nn.Module) -> None:
-        """Add up the gradients of all replicas."""
+    def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        """Call a function of tokens: tensors with an entry for each token go in and come out. Ranks that compute the
+        same samples divide the tokens among themselves."""
+        ...
+
+    def add_up(self, model: torch.nn.Module) -> None:
+        """Add up the gradients of all replicas, and those of ranks that have each computed a part of one."""
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -81,7 +89,10 @@ class Alone:
     def gather(self, thing: Thing) -> list[Thing]:
         return [thing]
 
-    def add_replicas(self, model: torch.nn.Module) -> None:
+    def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        return function(*tensors)
+
+    def add_up(self, model: torch.nn.Module) -> None:
         pass
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -96,6 +107,11 @@ ALONE = Alone()
 
 def call(function: Callable[..., Thing], *given: Any) -> Thing:
     return function(*given)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds. Changes to it are changes to the tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def divide(costs: Sequence[int], num_parts: int) -> list[tuple[int, int]]:

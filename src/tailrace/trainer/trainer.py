@@ -302,7 +302,7 @@ class Trainer:
             learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
         found: dict[str, float] = {}
         for name, (model, _, its_rate) in learners.items():
-            self._ranks.add_replicas(model)
+            self._ranks.add_up(model)
             grad_norm = optimizer.average_and_clip(
                 model, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm
             )

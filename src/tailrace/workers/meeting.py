@@ -21,7 +21,7 @@ _LIMIT = timedelta(minutes=10)
 
 def meet(link: Link, init: TrainingInit) -> Ranks:
     """Wait until all workers of the group are there."""
-    size = init.num_shards * init.num_replicas
+    size = init.num_ranks
     if size == 1:
         return ALONE
     if len(init.models) > 1:
@@ -33,6 +33,7 @@ def meet(link: Link, init: TrainingInit) -> Ranks:
         index=init.rank,
         num_shards=init.num_shards,
         num_replicas=init.num_replicas,
+        tensor_parallel_size=init.tensor_parallel_size,
         device=_device(init),
     )
 

@@ -170,6 +170,11 @@ class TrainingInit:
     """Which of the workers of a group this is. They train the same models together and get the same messages."""
     num_shards: int = 1
     num_replicas: int = 1
+    tensor_parallel_size: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_shards * self.num_replicas * self.tensor_parallel_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,12 +59,17 @@ def _head_norms(shape: ModelShape, is_autocast: bool) -> int:
     return (_FP32 + (_BF16 if is_autocast else _FP32)) * (shape.query_size + shape.kv_size)
 
 
-def micro_batch_bytes(kept: Activations, shape: ModelShape, num_tokens: int, *, recomputes: bool) -> int:
-    """Bytes of a micro-batch at the worst moment: when its logits exist, or in the backward pass of a layer."""
+def micro_batch_bytes(
+    kept: Activations, shape: ModelShape, num_tokens: int, *, recomputes: bool, num_scored: int | None = None
+) -> int:
+    """Bytes of a micro-batch at the worst moment: when its logits exist, or in the backward pass of a layer.
+
+    ``num_scored``: tokens whose logits are computed here; default: all.
+    """
     per_layer = kept.layer_input if recomputes else kept.layer
     stays = num_tokens * (shape.num_layers * per_layer + kept.outside)
     in_backward = num_tokens * kept.layer * (_BACKWARD_SHARE + (1 if recomputes else 0))
-    return stays + max(logits_bytes(shape, num_tokens), int(in_backward))
+    return stays + max(logits_bytes(shape, num_tokens if num_scored is None else num_scored), int(in_backward))
 
 
 def logits_bytes(shape: ModelShape, num_tokens: int) -> int:

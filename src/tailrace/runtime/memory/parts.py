@@ -55,6 +55,10 @@ class TrainingLoad:
     lora_rank: int = 0
     num_shards: int = 1
     """Ranks that divide weights, gradients and optimizer state among themselves."""
+    num_parts: int = 1
+    """How many of them divide the computation of each layer among themselves."""
+    steps_on_host: bool = False
+    """Whether AdamW's state lies in the memory of the host, and this is another memory than that."""
     is_trained: bool = True
     """False: the process only publishes the weights, for a run that does not train."""
 
@@ -125,10 +129,14 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
             _divided("adapter", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
         )
     gradients = _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
+    moments = _divided(
+        "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
+    )
+    if load.steps_on_host:
+        there = f"{moments.num_bytes / 2**30:.2f} GiB in the memory of the host: {moments.how}"
+        moments = replace(moments, num_bytes=0, how=there)
     parts += [
-        _divided(
-            "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
-        ),
+        moments,
         replace(
             gradients,
             num_bytes=gradients.num_bytes + _embedding_gradients(shape, load),
@@ -159,13 +167,16 @@ def _divided(name: str, num_bytes: int, how: str, load: TrainingLoad) -> Part:
 
 
 def _gathered(shape: ModelShape, load: TrainingLoad) -> Part:
-    """Weights that a rank has whole: the embeddings, the layer that computes and the next one; and their gradients."""
+    """Weights that a rank gathers: the embeddings, its part of the layer that computes and of the next one; and their
+    gradients."""
     item = 2 if load.is_autocast else _FP32
-    whole = shape.num_parameters - (shape.num_layers - 2) * shape.layer_parameters
+    embeddings = shape.num_parameters - shape.num_layers * shape.layer_parameters
+    gathered = embeddings + 2 * shape.layer_parameters // load.num_parts
+    layers = "two layers" if load.num_parts == 1 else f"two layers / {load.num_parts}"
     return Part(
         name="gathered weights",
-        num_bytes=2 * item * whole,
-        how=f"embeddings and two layers, {_count(whole)} parameters x {item} bytes, with gradients",
+        num_bytes=2 * item * gathered,
+        how=f"embeddings and {layers}, {_count(gathered)} parameters x {item} bytes, with gradients",
         is_temporary=True,
     )
 
@@ -176,12 +187,14 @@ def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:
 
 
 def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
-    kept = Activations.of(shape, is_autocast=load.is_autocast, is_packed=load.is_packed, is_frozen=bool(load.lora_rank))
+    mine = shape.part_of_layers(load.num_parts)
+    kept = Activations.of(mine, is_autocast=load.is_autocast, is_packed=load.is_packed, is_frozen=bool(load.lora_rank))
     per_layer = kept.layer_input if load.recomputes else kept.layer
-    logits = logits_bytes(shape, load.micro_tokens)
+    num_scored = -(-load.micro_tokens // load.num_parts)
+    logits = logits_bytes(shape, num_scored)
     return Part(
         name="micro-batch",
-        num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes),
+        num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes, num_scored=num_scored),
         how=f"{load.micro_tokens:,} tokens x {shape.num_layers} layers x {per_layer:,} bytes;"
         f" logits {logits / 2**30:.1f} GiB",
         is_temporary=True,

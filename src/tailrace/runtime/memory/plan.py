@@ -108,6 +108,8 @@ def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
         has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
         lora_rank=settings.model.lora_rank,
         num_shards=settings.trainer.num_ranks // settings.trainer.num_replicas,
+        num_parts=settings.trainer.tensor_parallel_size,
+        steps_on_host=is_cuda and settings.trainer.optimizer_device == "cpu",
         is_trained=settings.schedule.preset != ROLLOUT_ONLY,
     )
 
