@@ -64,15 +64,17 @@ def _on_cpu(recipe: str, num_models: int) -> KeptRun:
     )  # fmt: skip
 
 
-def _on_gpu(schedule: str) -> KeptRun:
+def _on_gpu(name: str, recipe: str, file: str) -> KeptRun:
     """135 million parameters: 2 bytes of weights each, and 14 of a 32-bit copy, two moments and gradients."""
-    return KeptRun(
-        name=f"smollm2-{schedule}", recipe=f"SmolLM2-135M, {schedule}", machine="H200",
-        file=f"gpu_steps_h200/{schedule}.jsonl.gz", weights_gb=0.27, optimizer_gb=1.9,
-    )  # fmt: skip
+    return KeptRun(name=name, recipe=recipe, machine="H200", file=file, weights_gb=0.27, optimizer_gb=1.9)
 
 
-RUNS = (_on_cpu("quickstart", 1), _on_gpu("sync"), _on_gpu("one-step"))
+RUNS = (
+    _on_cpu("quickstart", 1),
+    _on_gpu("answers", "SmolLM2-135M answers questions (gpu_steps.py), sync", "gpu_steps_h200/sync.jsonl.gz"),
+    _on_gpu("sums", "smollm2-gpu (gpu_learning.py), sync", "gpu_learning_h200/sync.jsonl.gz"),
+    _on_gpu("sums-tail", "smollm2-gpu, tail-batching", "gpu_learning_h200/tail-batching.jsonl.gz"),
+)
 
 
 def demand_of(lines: list[bytes]) -> JobDemand:
