@@ -38,4 +38,9 @@ def refused_channel(settings: Settings, plan: DevicePlan) -> str | None:
             f"trainer.weight_channel is 'cuda-ipc', which works inside one GPU, and the run uses {len(plan.devices)}:"
             " use 'shared-memory'"
         )
+    if asked == "collective" and plan.shared:
+        return (
+            f"trainer.weight_channel is 'collective', but rollout and training share {len(plan.shared)} GPUs, and NCCL"
+            " takes no two processes on one GPU: use 'shared-memory', or schedule.placement 'disaggregated'"
+        )
     return None
