@@ -55,7 +55,7 @@ def _plan_lines(settings: Settings, sources: Sources, card: Card | None) -> list
 
 
 def _device_lines(settings: Settings) -> list[str]:
-    """Which device does what. On Ray that depends on the cluster, so the devices are numbered from 0."""
+    """Which device does what. On Ray that depends on the cluster, so there it is what the cluster must have."""
     if settings.runtime == "ray":
         demand = demand_of(settings, trains=True)
         return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]

@@ -99,7 +99,7 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
 def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
     """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
     Several ranks gather them in the memory of the host, and between different GPUs they go through it."""
-    if not is_cuda:
+    if not is_cuda or settings.trainer.weight_channel == "collective":
         return True
     is_apart = settings.schedule.placement == "disaggregated"
     return settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1 and not is_apart
