@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -103,6 +103,9 @@ bench-own-runs: $(STAMP)  ## runs of our own in the simulated cluster, beside th
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json
+
+bench-weights-between: $(BACKENDS)/.installed  ## bytes from two training ranks to two engines of two ranks (vLLM), and hidden publishes (about 5 minutes)
+	@OMP_NUM_THREADS=1 $(BACKENDS)/bin/python benchmarks/weights_between.py --runs native vllm --json benchmarks/results/weights_between.json
 
 bench-profile: $(STAMP)  ## cost model of the native engine: error on load points that were not fitted (about a minute)
 	@$(BIN)/tailrace profile tiny-arith --rollout.threads 1 --json benchmarks/results/profile_tiny_arith.json

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from end_to_end import launch
@@ -57,12 +58,29 @@ def assert_same_metrics(one: Path, other: Path) -> None:
     assert first[0]["reward/mean"] == first[1]["reward/mean"]
 
 
+COLLECTIVE = {"trainer__weight_channel": "collective"}
+
+
+def test_weights_that_each_rank_sends_by_itself_are_those_of_the_channel_file(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    run = launch.train_well(tmp_path / "run", **TWO, **COLLECTIVE).output
+    assert launch.untimed_metrics(run) == launch.untimed_metrics(undisturbed)
+    assert (
+        "weights are sent by each of 2 ranks through torch.distributed" in (run / "logs" / "training.log").read_text()
+    )
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    assert exported(run, tmp_path / "mine") == exported(undisturbed, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("channel", [{}, COLLECTIVE], ids=["file", "collective"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_in_the_middle_of_a_step_changes_no_weight(
-    undisturbed: Path, tmp_path: Path, rank: int
+    undisturbed: Path, tmp_path: Path, rank: int, channel: dict[str, str]
 ) -> None:
     output = tmp_path / "run"
-    process = launch.start(output, **TWO)
+    process = launch.start(output, **TWO, **channel)
     try:
         launch.wait_until(process, lambda: len(trainers(process)) == 2)
         victim = sorted(trainers(process), key=lambda child: child.pid)[rank]
@@ -84,3 +102,33 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step_changes_no_weight(
     (tmp_path / "mine").mkdir()
     (tmp_path / "theirs").mkdir()
     assert exported(output, tmp_path / "mine") == exported(undisturbed, tmp_path / "theirs")
+
+
+def test_an_instance_that_is_killed_pulls_from_the_ranks_again_when_it_is_back(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    process = launch.start(output, **TWO, **COLLECTIVE)
+    try:
+        launch.wait_until(process, lambda: pulls(output) > 0)
+        victim = next(child for child in launch.children(process) if is_rollout(child))
+        victim.kill()
+        assert process.wait(timeout=250) == 0
+    finally:
+        process.kill()
+        process.wait()
+    [lost] = [entry for entry in entries_of(output) if isinstance(entry.event, ev.InstanceLost)]
+    later = [entry for entry in entries_of(output) if entry.now > lost.now]
+    again = [entry.event.instance for entry in later if isinstance(entry.event, ev.WeightsPulled)]
+    assert again, "the only instance came back and never pulled"
+    assert not any(isinstance(entry.event, ev.TrainerLost) for entry in later), "a receiver's end ended a sender"
+    assert conservation(entries_of(output))["adds_up"]
+
+
+def pulls(output: Path) -> int:
+    return sum(isinstance(entry.event, ev.WeightsPulled) for entry in entries_of(output))
+
+
+def is_rollout(child: psutil.Process) -> bool:
+    try:
+        return child.cmdline()[-1] == "tailrace.workers.rollout_worker:serve"
+    except (psutil.Error, IndexError):
+        return False

@@ -35,6 +35,11 @@ def tell_node(link: Link, init: object) -> None:
     link.receive()
 
 
+def tell_devices(link: Link, init: object) -> None:
+    link.send((ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+    link.receive()
+
+
 def leave_at_once(link: Link, init: int) -> None:
     os._exit(init)
 

@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 
 from contract.worker_story import Story
 from tailrace.config.ray_settings import RayResources
+from tailrace.runtime.device_plan import Demand, plan_devices
 from tailrace.runtime.ray.checkpoints import Courier
 from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import Placement
@@ -86,6 +87,42 @@ def test_a_worker_without_a_place_starts_when_a_node_joins(cluster: Cluster, tmp
         await worker.stop(grace_s=5.0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["shared", "disaggregated"])
+def test_actors_get_the_devices_of_the_plan(cluster: Cluster, tmp_path: Path, is_apart: bool) -> None:
+    """Ray believes the number of GPUs that a node is said to have, and gives them out as if they were real."""
+    gpu_node = cluster.add_node(num_cpus=8, num_gpus=6, **SMALL)
+    demand = Demand(num_instances=2, devices_per_instance=2 if is_apart else 1, num_ranks=2, is_apart=is_apart)
+    plan = plan_devices(demand, [str(number) for number in range(6)])
+    placement = Placement({}, one_node={"training": 2}, plan=plan)
+    names = ("training", "training-1", "rollout-0", "rollout-1")
+
+    async def scenario() -> dict[str, set[str]]:
+        stories = {name: Story() for name in names}
+        workers = []
+        for name, story in stories.items():
+            spec = WorkerSpec(name=name, entry="runtime.ray_workers:tell_devices", init=None)
+            workers.append(RayLauncher(tmp_path, placement)(spec, hear=story.hear, lose=story.lose))
+        found = {}
+        for name, story in stories.items():
+            node, devices = await story.message(0)  # type: ignore[misc]
+            assert node == gpu_node.node_id
+            found[name] = set(devices.split(","))
+        await asyncio.gather(*(worker.stop(grace_s=5.0) for worker in workers))
+        return found
+
+    try:
+        found = asyncio.run(scenario())
+    finally:
+        placement.close()
+    assert [len(found[name]) for name in names] == ([1, 1, 2, 2] if is_apart else [1, 1, 1, 1])
+    if is_apart:
+        assert len(set.union(*found.values())) == 6
+    else:
+        assert found["training"] == found["rollout-0"]
+        assert found["training-1"] == found["rollout-1"]
+        assert found["training"] != found["training-1"]
 
 
 def test_folders_are_copied_from_node_to_node_in_pieces(cluster: Cluster, tmp_path: Path) -> None:

@@ -252,10 +252,11 @@ class TrainerSettings(Section):
     optimizer_device: Literal["cpu"] | None = None
     """Where AdamW keeps its state and takes its step: `cpu`, on the host, which leaves more memory of the GPU to
     everything else and takes longer. Default: on the device of the model."""
-    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray", "collective"] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
-    in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else
-    `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
+    in device memory; `ray` through Ray's object store, once to each node; `collective` through torch.distributed (gloo,
+    or NCCL between different GPUs), each rank sends what it holds. `auto`: with `runtime = "ray"` that one, else
+    `cuda-ipc` if the run uses one GPU and its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
 

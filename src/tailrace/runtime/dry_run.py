@@ -7,9 +7,12 @@ import os
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
+from tailrace.runtime.channel_choice import chosen_channel
+from tailrace.runtime.device_plan import demand_of
 from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
+from tailrace.runtime.place import local_plan
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.train_command import Say, prepare
@@ -32,7 +35,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     finally:
         directory.close()
     sources = prepare(settings)
-    for line in (*sources.notes, *_plan_lines(settings, sources, card)):
+    for line in (*sources.notes, *_plan_lines(settings, sources, card), *_device_lines(settings)):
         say(line)
     _say_memory(settings, sources, card, say)
     return settings
@@ -49,6 +52,15 @@ def _plan_lines(settings: Settings, sources: Sources, card: Card | None) -> list
         f"training: micro-batches of at most {settings.trainer.token_limit:,} tokens"
         + (", activations recomputed" if settings.trainer.gradient_checkpointing else ""),
     ]
+
+
+def _device_lines(settings: Settings) -> list[str]:
+    """Which device does what. On Ray that depends on the cluster, so there it is what the cluster must have."""
+    if settings.runtime == "ray":
+        demand = demand_of(settings, trains=True)
+        return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
+    devices = local_plan(settings, trains=True)
+    return [devices.line(), *chosen_channel(settings, devices).lines]
 
 
 def _say_memory(settings: Settings, sources: Sources, card: Card | None, say: Say) -> None:
@@ -82,6 +94,8 @@ def _process_lines(process: ProcessMemory) -> list[str]:
 
 def _verdict(memory: MemoryPlan, card: Card | None) -> str:
     kind = "at most, because rollout and training take turns" if memory.is_colocated else "in all"
+    if memory.is_apart:
+        kind = "on the fullest GPU"
     needed = f"memory: about {memory.num_bytes / _GIB:.1f} GiB {kind}"
     if card is not None:
         return f"{needed}; {card.name} has {card.total / _GIB:.1f} GiB, {card.available / _GIB:.0f} GiB of it available"

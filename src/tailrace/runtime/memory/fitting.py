@@ -96,8 +96,8 @@ def _with_micro_batch(found: Fitted, budget: int, shape: ModelShape, settings: S
     least = replace(found, kv_tokens=_PAGE, max_tokens_per_gpu=1)
     free = budget - _total(least, shape, settings)
     kv = min(_kv_bytes(found, shape, settings), free // 2)
-    if settings.schedule.placement == "colocated":
-        kv = 0  # the KV cache is not there while training works
+    if settings.schedule.placement in ("colocated", "disaggregated"):
+        kv = 0  # the KV cache is not there while training works, or lies on other GPUs
     for tokens in MICRO_BATCHES:
         tried = replace(least, max_tokens_per_gpu=tokens)
         if _total(tried, shape, settings) + kv <= budget:
@@ -110,11 +110,13 @@ def _with_kv_cache(found: Fitted, budget: int, shape: ModelShape, settings: Sett
     if _total(found, shape, settings) <= budget:
         return found
     without = replace(found, kv_tokens=_PAGE)
-    free = budget - _total(without, shape, settings)
-    if settings.schedule.placement == "colocated":
-        memory = plan(shape, without.applied(settings), is_cuda=True)
+    memory = plan(shape, without.applied(settings), is_cuda=True)
+    free = budget - memory.num_bytes
+    if memory.is_colocated:
         free = budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
-    per_token = shape.kv_bytes(rollout_load(settings, is_cuda=True).itemsize) * settings.rollout.num_instances
+    elif memory.is_apart:
+        free = budget - memory.rollout.num_bytes
+    per_token = shape.kv_bytes(rollout_load(settings, is_cuda=True).itemsize) * memory.rollout.count
     least = _whole_pages(max_length(settings) + _LOOKAHEAD)
     return replace(found, kv_tokens=min(found.kv_tokens, max(least, free // per_token // _PAGE * _PAGE)))
 

@@ -37,11 +37,15 @@ class MemoryPlan:
     training: ProcessMemory
     is_colocated: bool
     """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
+    is_apart: bool = False
+    """Rollout and training have memories of their own: different GPUs."""
 
     @property
     def num_bytes(self) -> int:
-        """Most bytes in use at the same time."""
+        """Most bytes in use at the same time, in the memory that is used most."""
         rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
+        if self.is_apart:
+            return max(rollout, training)
         if not self.is_colocated:
             return rollout + training
         contexts = self.rollout.count * _context(self.rollout)
@@ -50,9 +54,12 @@ class MemoryPlan:
 
 def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
     """The plan of these settings. Numbers that they leave open count as the defaults of a CPU."""
+    is_apart = is_cuda and settings.schedule.placement == "disaggregated"
     return MemoryPlan(
         rollout=ProcessMemory(
-            name="rollout", count=settings.rollout.num_instances, parts=tuple(_rollout(shape, settings, is_cuda))
+            name="rollout",
+            count=1 if is_apart else settings.rollout.num_instances,  # apart, each instance has a GPU of its own
+            parts=tuple(_rollout(shape, settings, is_cuda)),
         ),
         training=ProcessMemory(
             name="training",
@@ -60,6 +67,7 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
             parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda))),
         ),
         is_colocated=settings.schedule.placement == "colocated",
+        is_apart=is_apart,
     )
 
 
@@ -90,8 +98,11 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
 
 def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
     """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
-    Several ranks gather them in the memory of the host."""
-    return not is_cuda or (settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1)
+    Several ranks gather them in the memory of the host, and between different GPUs they go through it."""
+    if not is_cuda or settings.trainer.weight_channel == "collective":
+        return True
+    is_apart = settings.schedule.placement == "disaggregated"
+    return settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1 and not is_apart
 
 
 def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
