@@ -44,7 +44,8 @@ def test_experts_are_read_as_they_were_written(tmp_path: Path, num_experts: int,
         store.append([segment(0, 50, written, is_masked=is_masked)])
     with PayloadReader.open(tmp_path) as reader:
         response = reader.response(NAME)
-    assert response.routing is not None and response.routing.dtype == np.int16
+    assert response.routing is not None
+    assert response.routing.dtype == np.int16
     assert response.routing.tolist() == written.tolist()
     assert response.mask.tolist() == [int(not is_masked)] * 50
 

@@ -2,19 +2,20 @@
 
     layers (2) | experts per token (2) | bytes per number (1) | numbers, each an expert + 1; 0: unknown
 
-Numbers take one byte where every expert fits, as in most mixtures: there is one for each token, layer and chosen expert.
+There is a number for each token, layer and chosen expert. One byte each is enough for most mixtures.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 
 from tailrace.store.segment import Routing
 
 _SHAPE = struct.Struct("<HHB")
-_NUMBERS = {1: np.dtype("u1"), 2: np.dtype("<u2")}
+_NUMBERS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2")}
 
 
 def pack(routing: Routing) -> bytes:
@@ -27,4 +28,6 @@ def pack(routing: Routing) -> bytes:
 def unpack(data: bytes | memoryview, num_tokens: int) -> Routing:
     layers, chosen, size = _SHAPE.unpack_from(data)
     numbers = np.frombuffer(data, _NUMBERS[size], num_tokens * layers * chosen, offset=_SHAPE.size)
-    return numbers.reshape(num_tokens, layers, chosen).astype(np.int16) - np.int16(1)
+    experts: Routing = numbers.reshape(num_tokens, layers, chosen).astype(np.int16)
+    experts -= 1
+    return experts

@@ -1,7 +1,8 @@
 """The data-plane record: a run of response tokens with everything training needs to know about them.
 
 For every segment ``len(tokens) == len(logprobs) == len(mask)`` and, when sampling was truncated,
-``len(full_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments in order of ``start`` gives its response.
+``len(full_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments in
+order of ``start`` gives its response.
 """
 
 from __future__ import annotations
