@@ -6,8 +6,8 @@ vLLM generates responses with a random Qwen3-MoE in float32. The trainer's netwo
 weights, once with its own choice of experts and once with vLLM's. It computes in float32 or in bfloat16 (autocast).
 bfloat16 stands for any difference between the two: vLLM's own bfloat16 kernels for experts do not run on every CPU.
 
-Experts are not known for the prompt, except its last token. A prompt of one token therefore shows what replay does where
-all experts are known.
+Experts are not known for the prompt, except its last token. A prompt of one token therefore shows what replay does
+where all experts are known.
 """
 
 from __future__ import annotations

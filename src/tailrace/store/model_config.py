@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,11 @@ def vocabulary_size(checkpoint: Path) -> int:
 
 def is_mixture(checkpoint: Path) -> bool:
     """Return whether the model is a mixture of experts."""
-    config = read_model_config(checkpoint)
+    return has_experts(read_model_config(checkpoint))
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """``config``: contents of ``config.json``."""
     return any((config.get(name) or 0) > 1 for name in _NUMBER_OF_EXPERTS)
 
 
