@@ -158,3 +158,46 @@ def test_the_list_of_architectures_binds_only_the_native_engine(tmp_path: Path) 
         " Qwen3ForCausalLM; other engines: rollout.engine = 'vllm', rollout.from_run, which takes the responses of a"
         " saved run"
     )
+
+
+def mixture(folder: Path) -> Path:
+    """A mixture of experts, as its configuration says."""
+    model = shutil.copytree(TINY, folder / "mixture")
+    changes = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "head_dim": 32}
+    config = json.loads((model / "config.json").read_text()) | changes
+    (model / "config.json").write_text(json.dumps(config))
+    return model
+
+
+def test_auto_is_vllm_for_a_mixture_of_experts(tmp_path: Path) -> None:
+    choice = choose_engine(settings(**AUTO), mixture(tmp_path), find_vllm=lambda: "0.32.0")
+    assert choice.engine == "vllm"
+    assert str(choice.reason).startswith("the native engine does not support Qwen3MoeForCausalLM")
+    with pytest.raises(Unsupported, match="the native engine does not support Qwen3MoeForCausalLM"):
+        check_engine(settings(), mixture(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"trainer": {"replay_routing": True}}, "trainer.replay_routing"),
+        ({"rollout": {"return_routing": "always"}}, "rollout.return_routing = 'always'"),
+    ],
+)
+def test_experts_of_tokens_are_refused_by_engines_and_models_that_have_none(asked: dict[str, Any], named: str) -> None:
+    assert refused(**asked) == f"{named}: the native engine does not return the experts of tokens"
+    replayed = {**asked, "rollout": {**asked.get("rollout", {}), "from_run": "runs/a"}}
+    assert refused(**replayed) == f"{named} is for mixtures of experts, and the model in {TINY} is none"
+    assert list(refusals(settings(**asked), ENGINES["vllm"].capabilities)) == []
+
+
+def test_replay_contradicts_a_rollout_that_returns_no_experts() -> None:
+    asked = settings(trainer={"replay_routing": True}, rollout={"return_routing": "never"})
+    assert list(refusals(asked, ENGINES["vllm"].capabilities)) == [
+        "trainer.replay_routing needs the experts that the rollout chose, but rollout.return_routing is 'never'"
+    ]
+
+
+def test_replay_makes_the_rollout_return_experts() -> None:
+    assert with_chosen_engine(settings(), TINY).return_routing == "auto"
+    assert with_chosen_engine(settings(trainer={"replay_routing": True}), TINY).return_routing == "always"

@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.runtime.memory import activations
@@ -21,10 +30,12 @@ from tailrace.trainer.network import Network, load_model
 
 WIDE = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 16}
 NARROW = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4, "head_dim": 32}
+MIXTURE = NARROW | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 KINDS: list[tuple[type[PreTrainedConfig], type[PreTrainedModel], dict[str, int]]] = [
     (LlamaConfig, LlamaForCausalLM, WIDE),
     (LlamaConfig, LlamaForCausalLM, NARROW),
     (Qwen3Config, Qwen3ForCausalLM, WIDE),
+    (Qwen3MoeConfig, Qwen3MoeForCausalLM, MIXTURE),
 ]
 
 

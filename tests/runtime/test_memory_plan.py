@@ -65,6 +65,40 @@ def test_a_shape_is_read_from_the_config_of_a_model(tmp_path: Path) -> None:
         ModelShape.read(tmp_path)
 
 
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+}
+
+
+def test_all_experts_take_memory_and_the_chosen_ones_compute() -> None:
+    """Qwen3-30B-A3B."""
+    shape = ModelShape.of(MIXTURE)
+    assert shape.num_parameters == pytest.approx(30_532_122_624, rel=1e-5)
+    assert shape.matmul_parameters == pytest.approx(3.35e9 - 151936 * 2048, rel=0.01)
+    assert part(plan(shape, settings(), is_cuda=True), "rollout", "weights") == 2 * shape.num_parameters
+    assert shape.mlp_width == 8 * 768
+    some_dense = ModelShape.of(MIXTURE | {"decoder_sparse_step": 2, "mlp_only_layers": [1]})
+    assert some_dense.num_sparse_layers == 23
+
+
+def test_the_sizes_of_other_mixtures_are_not_guessed(tmp_path: Path) -> None:
+    config = MIXTURE | {"model_type": "mixtral"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="known for 'qwen3_moe', not for 'mixtral'"):
+        ModelShape.read(tmp_path)
+
+
 def test_the_parts_of_a_run_by_hand() -> None:
     given = settings(rollout={"max_running": 512, "kv_tokens": 600_000}, trainer={"max_tokens_per_gpu": 16384})
     memory = plan(SMOLLM, given, is_cuda=True)

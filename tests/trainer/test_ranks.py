@@ -17,6 +17,7 @@ from tailrace.store.checksums import changed_files
 from tailrace.trainer.export import export
 from tailrace.trainer.ranks import Alone, divide
 from tailrace.trainer.trainer import Trainer
+from trainer.mixtures import as_generated, with_routing, write_mixture
 from trainer.rank_process import Found
 from trainer.rank_scenarios import ACCUMULATED, STEP, TWO_STEPS, Actions, Scenarios, assert_same, given, with_trainer
 
@@ -42,6 +43,25 @@ def test_two_ranks_train_as_one_process_does(
         for each in found:
             assert_same(alone, each)
         assert [each.num_rows for each in found] == [16, 16], name
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_two_ranks_replay_the_experts_of_the_rollout_as_one_process_does(make_groups: Any, tmp_path: Path) -> None:
+    path = write_mixture(tmp_path / "mixture")
+    # Experts that the model would not choose: without replay the gradient would be another.
+    groups = with_routing(as_generated(path, make_groups(3, num_groups=6)), lambda routing: (routing + 1) % 8)
+    scenarios = Scenarios(tmp_path, [groups[:4], groups[4:]])
+    settings = given()
+    for name, changes in {"plain": {}, "replay": {}, "recomputed": {"gradient_checkpointing": True}}.items():
+        asked = settings["settings"].model_copy(update={"replay_routing": name != "plain"} | changes)
+        scenarios.add(name, path, [*ACCUMULATED, ("gradient",), STEP, ("weights",)], settings | {"settings": asked})
+    alone = {name: scenarios.alone(name) for name in scenarios.plans}
+    assert not torch.allclose(alone["plain"].gradients[0], alone["replay"].gradients[0], rtol=0.1, atol=1e-3)
+    for name, found in scenarios.together(num_shards=2).items():
+        for each in found:
+            assert_same(alone[name], each)
+    assert alone["replay"].metrics[0]["mismatch/router_agreement"] < 0.5
 
 
 @pytest.mark.slow

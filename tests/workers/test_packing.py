@@ -14,7 +14,15 @@ from tailrace.store.segment import Segment
 from tailrace.workers.messages import Report
 
 
-def output(member: int, count: int, *, finish: Finish | None = None, is_cut: bool = False, zeros: int = 0) -> Output:
+def output(
+    member: int,
+    count: int,
+    *,
+    finish: Finish | None = None,
+    is_cut: bool = False,
+    zeros: int = 0,
+    experts: int = 0,
+) -> Output:
     mask = np.ones(count, np.uint8)
     mask[:zeros] = 0
     logprobs = -np.arange(count, dtype=np.float32)
@@ -26,6 +34,7 @@ def output(member: int, count: int, *, finish: Finish | None = None, is_cut: boo
         logprobs=logprobs,
         full_logprobs=logprobs - 1 if is_cut else None,
         mask=mask,
+        routing=np.arange(count * experts * 2, dtype=np.int16).reshape(count, experts, 2) if experts else None,
     )
     return Output(segment=segment, finish=finish)
 
@@ -37,6 +46,7 @@ def output(member: int, count: int, *, finish: Finish | None = None, is_cut: boo
         (output(0, 5), output(1, 3, finish=Finish.STOP)),
         (output(0, 0, finish=Finish.INTERRUPTED), output(1, 4, is_cut=True), output(2, 2), output(3, 3, is_cut=True)),
         (output(0, 5, zeros=2), output(1, 3)),
+        (output(0, 5, experts=3), output(1, 0, experts=3, finish=Finish.LENGTH), output(2, 4), output(3, 2, experts=3)),
     ],
 )
 def test_a_report_is_read_as_it_was_written(outputs: tuple[Output, ...]) -> None:
@@ -50,7 +60,7 @@ def test_a_report_is_read_as_it_was_written(outputs: tuple[Output, ...]) -> None
         assert mine.finish == theirs.finish
         for name in ("trajectory", "start", "version"):
             assert getattr(mine.segment, name) == getattr(theirs.segment, name)
-        for name in ("tokens", "logprobs", "full_logprobs", "mask"):
+        for name in ("tokens", "logprobs", "full_logprobs", "mask", "routing"):
             a, b = getattr(mine.segment, name), getattr(theirs.segment, name)
             assert (a is None) == (b is None)
             assert a is None or (a.dtype == b.dtype and a.tolist() == b.tolist())

@@ -150,6 +150,9 @@ class RolloutSettings(SamplingSettings):
     its reason are printed."""
     tensor_parallel_size: PositiveInt = 1
     """Number of devices that hold one instance's model together."""
+    return_routing: Literal["auto", "always", "never"] = "auto"
+    """Whether responses of a mixture of experts keep the experts chosen for each token. Training compares them with its
+    own (`mismatch/router_agreement`). `auto`: if the model is a mixture and the engine can."""
     from_run: Path | None = None
     """Use the saved responses of this run directory instead of generating new ones. The directory comes from
     `tailrace rollout`, or from a training run with `keep_rollouts`."""
@@ -238,6 +241,9 @@ class TrainerSettings(Section):
     further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    replay_routing: bool = False
+    """For a mixture of experts: send each response token to the experts that the rollout chose for it, instead of those
+    that training would choose."""
     num_ranks: PositiveInt = 1
     """Processes that train together. Each holds a part of the model, its gradients and its optimizer state (FSDP2)."""
     num_replicas: PositiveInt = 1

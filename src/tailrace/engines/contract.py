@@ -14,6 +14,8 @@
   requests is an error.
 * ``release`` gives the engine's memory back; it is an error with live requests. ``restore`` takes the memory again;
   then weights must be pulled before the next ``submit``.
+* An engine that returns routing gives, for a mixture of experts, the experts of each generated token
+  (``Segment.routing``).
 * An engine that serves adapters has the methods of ``AdapterEngine``. A request may name an adapter that was loaded.
 * ``submit`` raises ``Unservable``, and accepts none of the requests, if no engine of this kind could ever serve one.
 
@@ -74,6 +76,8 @@ class Capabilities:
     """Most devices that one instance can be split over."""
     shares_prompts: bool = False
     """Requests with the same prompt share the memory of its keys and values."""
+    returns_routing: bool = False
+    """Outputs of a mixture of experts may hold the experts of each token."""
     tokens_per_step: int = 1
     """Most tokens that a response gains in one ``step``. They may be returned one step later."""
 

@@ -18,6 +18,7 @@ from tailrace.engines.replay import capabilities as replay
 from tailrace.engines.vllm import capabilities as vllm
 from tailrace.engines.vllm import models as vllm_models
 from tailrace.engines.vllm import versions as vllm_versions
+from tailrace.store.model_config import is_mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +105,13 @@ def choose_engine(
 
 
 def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:
-    """Rollout settings that name the engine."""
-    if engine_name(settings.rollout) != "auto":
-        return settings.rollout
-    return settings.rollout.model_copy(update={"engine": choose_engine(settings, checkpoint).engine})
+    """Rollout settings that name the engine, and say that the trainer needs the experts if it does."""
+    rollout = settings.rollout
+    if settings.trainer.replay_routing:
+        rollout = rollout.model_copy(update={"return_routing": "always"})
+    if engine_name(rollout) != "auto":
+        return rollout
+    return rollout.model_copy(update={"engine": choose_engine(settings, checkpoint).engine})
 
 
 def check_engine(settings: Settings, checkpoint: Path) -> None:
@@ -115,6 +119,8 @@ def check_engine(settings: Settings, checkpoint: Path) -> None:
     name = choose_engine(settings, checkpoint).engine
     for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
         raise Unsupported(sentence)
+    if (asking := _asks_for_routing(settings)) and not is_mixture(checkpoint):
+        raise Unsupported(f"{asking} is for mixtures of experts, and the model in {checkpoint} is none")
     check = ENGINES[name].check_checkpoint
     try:
         if check is not None:
@@ -137,6 +143,13 @@ def _lacking(
     return None
 
 
+def _asks_for_routing(settings: Settings) -> str | None:
+    """The setting that needs the experts of each token, if there is one."""
+    if settings.trainer.replay_routing:
+        return "trainer.replay_routing"
+    return "rollout.return_routing = 'always'" if settings.rollout.return_routing == "always" else None
+
+
 def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     """One sentence for each setting that needs a capability the engine lacks."""
     name = capabilities.name
@@ -147,6 +160,10 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
             f"rollout.tensor_parallel_size is {settings.rollout.tensor_parallel_size}, but the {name} engine uses at"
             f" most {capabilities.max_parallel_size}"
         )
+    if (asking := _asks_for_routing(settings)) and not capabilities.returns_routing:
+        yield f"{asking}: the {name} engine does not return the experts of tokens"
+    if settings.trainer.replay_routing and settings.rollout.return_routing == "never":
+        yield "trainer.replay_routing needs the experts that the rollout chose, but rollout.return_routing is 'never'"
     if settings.schedule.placement == "colocated" and not capabilities.releases_memory:
         yield (
             f"schedule.placement is 'colocated', but the {name} engine cannot release its memory while training runs;"

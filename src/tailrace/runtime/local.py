@@ -47,7 +47,6 @@ from tailrace.runtime.scoring import Scoring
 from tailrace.runtime.sources import Sources
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.work_thread import WorkThread
-from tailrace.runtime.worker import GROWING_SEGMENTS
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
@@ -127,7 +126,7 @@ class LocalRun:
             post=post,
             on_saved=self._complete,
             work=self._batches.do,
-            env={**GROWING_SEGMENTS, **self._place.training_env},
+            env=self._place.training_env,
         )
         self._rollouts = RolloutAdapter(
             init,

@@ -16,7 +16,7 @@ from tailrace.runtime.channel_choice import chosen_channel, refused_channel
 from tailrace.runtime.device_plan import DevicePlan, TooFewDevices, demand_of, device_env, plan_devices
 from tailrace.runtime.mps import Sharing, gpu_sharing
 from tailrace.runtime.process import ProcessLauncher
-from tailrace.runtime.worker import Launcher
+from tailrace.runtime.worker import GROWING_SEGMENTS, Launcher
 from tailrace.workers.sample_transfer import Batch, SentSamples
 
 
@@ -45,7 +45,7 @@ class Place:
     def training_env(self, rank: int) -> dict[str, str]:
         """Environment variables of the worker of this rank."""
         own = device_env(self.plan.of_rank(rank)) if self.names_devices else {}
-        return {**self.sharing.training, **own}
+        return {**GROWING_SEGMENTS, **self.sharing.training, **own}
 
 
 def check_runtime(settings: Settings) -> None:

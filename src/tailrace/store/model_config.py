@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 CONFIG_NAME = "config.json"
+_NUMBER_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names of this number in the families of Qwen, Mixtral and DeepSeek."""
 
 
 def read_model_config(checkpoint: Path) -> dict[str, Any]:
@@ -29,6 +32,16 @@ def vocabulary_size(checkpoint: Path) -> int:
     if not isinstance(size := config.get("vocab_size"), int):
         raise not_a_config(checkpoint, "it lacks 'vocab_size'")
     return size
+
+
+def is_mixture(checkpoint: Path) -> bool:
+    """Return whether the model is a mixture of experts."""
+    return has_experts(read_model_config(checkpoint))
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """``config``: contents of ``config.json``."""
+    return any((config.get(name) or 0) > 1 for name in _NUMBER_OF_EXPERTS)
 
 
 def not_a_config(checkpoint: Path, problem: str) -> ValueError:

@@ -3,11 +3,12 @@
     magic (4) | header length (4) | body length (4) | crc32 (4) | header | body (arrays)
 
     header: start (4) | tokens (4) | version (8; -1: none) | epoch (8) | prompt (8) | member (4) | attempt (4) |
-            flags (1: untruncated log-probs, 2: mask) | source (UTF-8)
+            flags (1: untruncated log-probs, 2: mask, 4: routing) | source (UTF-8)
 
 All numbers are little-endian. The checksum covers both lengths, the header and the body, so a record that was
 cut short, extended or changed anywhere is `DamagedRecord`. The body holds tokens (int32), log-probs (float32),
-then, where the header says so, the untruncated log-probs (float32) and the loss mask (uint8; absent: all ones).
+then, where the header says so, the untruncated log-probs (float32), the loss mask (uint8; absent: all ones) and the
+experts of each token (`routing_bytes.py`).
 A run of many responses writes and reads hundreds of thousands of records a step, hence no JSON here.
 """
 
@@ -20,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.store import routing_bytes
 from tailrace.store.record_frame import MAGIC, PREFIX, PREFIX_BYTES, checksum, framed, unframed
 from tailrace.store.segment import Mask, Segment
 
 _HEADER = struct.Struct("<IIqqqIIB")
-_HAS_FULL, _HAS_MASK = 1, 2
+_HAS_FULL, _HAS_MASK, _HAS_ROUTING = 1, 2, 4
 _INT, _FLOAT, _BYTE = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
 _ONES = np.ones(4096, np.uint8)
 _ONES.flags.writeable = False
@@ -37,6 +39,7 @@ class RecordHeader(NamedTuple):
     num_tokens: int
     has_full_logprobs: bool
     has_mask: bool
+    has_routing: bool
 
 
 class Record(NamedTuple):
@@ -49,7 +52,7 @@ class Record(NamedTuple):
 
     def segment(self) -> Segment:
         header = self.header
-        flags = _HAS_FULL * header.has_full_logprobs | _HAS_MASK * header.has_mask
+        flags = _flags(header.has_full_logprobs, header.has_mask, header.has_routing)
         return _segment(header.trajectory, header.start, header.version, header.num_tokens, flags, self.body)
 
 
@@ -57,6 +60,7 @@ def _segment(
     trajectory: TrajectoryId, start: int, version: Version | None, count: int, flags: int, body: memoryview
 ) -> Segment:
     position = 12 * count if flags & _HAS_FULL else 8 * count
+    routing_at = position + count if flags & _HAS_MASK else position
     return Segment(
         trajectory=trajectory,
         start=start,
@@ -65,7 +69,12 @@ def _segment(
         logprobs=np.frombuffer(body, _FLOAT, count, offset=4 * count),
         full_logprobs=np.frombuffer(body, _FLOAT, count, offset=8 * count) if flags & _HAS_FULL else None,
         mask=np.frombuffer(body, _BYTE, count, offset=position) if flags & _HAS_MASK else _ones(count),
+        routing=routing_bytes.unpack(body[routing_at:], count) if flags & _HAS_ROUTING else None,
     )
+
+
+def _flags(has_full: bool, has_mask: bool, has_routing: bool) -> int:
+    return _HAS_FULL * has_full | _HAS_MASK * has_mask | _HAS_ROUTING * has_routing
 
 
 def _ones(count: int) -> Mask:
@@ -85,7 +94,12 @@ def encode(segment: Segment) -> bytes:
         if array.shape != (count,):
             shapes = [array.shape for array in arrays]
             raise ValueError(f"{segment.trajectory}: the arrays of a segment must have one length, got shapes {shapes}")
-    return framed(_encode_header(segment, count, has_mask), [array.tobytes() for array in arrays])
+    body = [array.tobytes() for array in arrays]
+    if segment.routing is not None:
+        if len(segment.routing) != count:
+            raise ValueError(f"{segment.trajectory}: routing of {len(segment.routing)} tokens, the segment has {count}")
+        body.append(routing_bytes.pack(segment.routing))
+    return framed(_encode_header(segment, count, has_mask), body)
 
 
 def _typed(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -95,7 +109,7 @@ def _typed(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _encode_header(segment: Segment, count: int, has_mask: bool) -> bytes:
     (source, epoch, prompt), member, attempt = segment.trajectory
     version = -1 if segment.version is None else segment.version
-    flags = _HAS_FULL * (segment.full_logprobs is not None) | _HAS_MASK * has_mask
+    flags = _flags(segment.full_logprobs is not None, has_mask, segment.routing is not None)
     return _HEADER.pack(segment.start, count, version, epoch, prompt, member, attempt, flags) + source.encode()
 
 
@@ -125,4 +139,5 @@ def _parse_header(data: bytes) -> RecordHeader:
         num_tokens=count,
         has_full_logprobs=bool(flags & _HAS_FULL),
         has_mask=bool(flags & _HAS_MASK),
+        has_routing=bool(flags & _HAS_ROUTING),
     )

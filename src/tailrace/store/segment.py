@@ -1,7 +1,8 @@
 """The data-plane record: a run of response tokens with everything training needs to know about them.
 
 For every segment ``len(tokens) == len(logprobs) == len(mask)`` and, when sampling was truncated,
-``len(full_logprobs)`` too. Concatenating a trajectory's segments in order of ``start`` gives its response.
+``len(full_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments in
+order of ``start`` gives its response.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from tailrace.core.ids import TrajectoryId, Version
 Tokens = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
+Routing = NDArray[np.int16]
+"""Experts of a mixture: tokens x layers with a router x experts per token. -1: unknown."""
+UNKNOWN_EXPERT = -1
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -35,6 +39,9 @@ class Segment:
     """Log-probs before top-p, top-k or min-p; None if none of them was used (then equal to ``logprobs``)."""
     mask: Mask
     """1 where the token takes part in the loss."""
+    routing: Routing | None = None
+    """Experts that the network chose where it predicted each token, which is the position before the token; None if the
+    model is no mixture or the engine does not return them."""
 
     @property
     def end(self) -> int:
@@ -52,6 +59,8 @@ class Response:
     mask: Mask
     versions: tuple[tuple[Version | None, int], ...]
     """Run-length encoded: (version, number of tokens), never decreasing."""
+    routing: Routing | None = None
+    """As in ``Segment``; segments without it are unknown. None if no segment has it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -76,6 +85,22 @@ def join(trajectory: TrajectoryId, segments: Sequence[Segment]) -> Response:
         full_logprobs=_cat([s.logprobs if s.full_logprobs is None else s.full_logprobs for s in segments], np.float32),
         mask=_cat([s.mask for s in segments], np.uint8),
         versions=tuple(versions),
+        routing=_join_routing(segments),
+    )
+
+
+def _join_routing(segments: Sequence[Segment]) -> Routing | None:
+    found = [segment.routing for segment in segments if segment.routing is not None]
+    if not found:
+        return None
+    one_token = found[0].shape[1:]
+    return np.concatenate(
+        [
+            np.full((len(segment.tokens), *one_token), UNKNOWN_EXPERT, np.int16)
+            if segment.routing is None
+            else segment.routing
+            for segment in segments
+        ]
     )
 
 

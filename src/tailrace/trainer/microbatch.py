@@ -19,6 +19,7 @@ from tailrace.algorithms import packing, prefix_tree
 from tailrace.core.ids import Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
+from tailrace.trainer.routers import RolloutRouting
 from tailrace.trainer.tree_attention import TreeInput
 
 
@@ -40,6 +41,8 @@ class MicroBatch:
     behaviour_BT: Tensor
     """Log-probs of the policy that generated the tokens, before sampling cut its distribution."""
     advantages_B: Tensor
+    routing: RolloutRouting | None = None
+    """Experts that the rollout chose, if the samples have any."""
 
     def spread(self, values_N: Tensor) -> Tensor:
         """Return per-token values as a B x T tensor, zero where there is no token."""
@@ -99,6 +102,7 @@ def collate(
         is_current_BT=tensor(is_current_BT),
         behaviour_BT=tensor(behaviour_BT),
         advantages_B=tensor(np.array(advantages, np.float64)),
+        routing=RolloutRouting.of([sample.response.routing for sample in samples], sources, len(tree.tokens_U), device),
     )
 
 
@@ -112,6 +116,7 @@ def idle(sample: Sample, device: torch.device, *, is_packed: bool) -> MicroBatch
         full_logprobs=np.zeros(1, np.float32),
         mask=np.zeros(1, np.uint8),
         versions=((Version(-1), 1),),
+        routing=None,
     )
     short = replace(sample, prompt=sample.prompt[-1:], response=nothing)
     return collate([short], [0.0], Version(0), device, is_packed=is_packed)

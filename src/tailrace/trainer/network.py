@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 from tailrace.trainer import tree_attention
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.ranks import ALONE, Ranks
+from tailrace.trainer.routers import Routers
 from tailrace.trainer.tree_attention import take
 
 LOGITS_PER_CHUNK = 2**28
@@ -75,6 +76,7 @@ class Network:
         autocast: torch.dtype | None = None,
         logits_per_chunk: int = LOGITS_PER_CHUNK,
         ranks: Ranks = ALONE,
+        replays_routing: bool = False,
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0 to train, got {temperature}")
@@ -86,9 +88,12 @@ class Network:
         self._has_plain_head = _has_plain_head(model)
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
         self._ranks = ranks
+        self.routers = Routers(model, sees_trees=tree_attention.sees_trees(model), replays=replays_routing)
         self._run = ranks.shard(model, autocast)
 
-    def score(self, micro: MicroBatch) -> TokenScores:
+    def score(self, micro: MicroBatch, *, watches_routing: bool = True) -> TokenScores:
+        """``watches_routing``: whether the experts that the rollout chose count, in figures and in replay."""
+        self.routers.begin(micro.routing if watches_routing else None)
         logprobs_N, entropy_N = self._run(self._score, micro)
         return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
 

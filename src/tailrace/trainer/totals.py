@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.trainer import critic
+from tailrace.trainer import critic, routers
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.objective import Objective
@@ -63,9 +63,8 @@ class Totals:
         return whole
 
     def _in_numbers(self) -> tuple[set[GroupId], dict[str, float], dict[str, float], list[TrajectoryId]]:
-        sums = {name: float(value) for name, value in self._sums.items()}
         largest = {name: float(value) for name, value in self._largest.items()}
-        return self.groups, sums, largest, [sample.trajectory for sample in self.not_finite()]
+        return self.groups, self._numbers(), largest, [sample.trajectory for sample in self.not_finite()]
 
     def denominator(self) -> float:
         return self._sum("denominator")
@@ -86,9 +85,9 @@ class Totals:
         if "kl_loss" in self._sums:
             found["actor/kl_loss"] = self._sum("kl_loss") / denominator
         if "vf_loss" in self._sums:
-            sums = {name: float(value) for name, value in self._sums.items()}
-            found |= critic.metrics(sums, tokens=tokens, denominator=denominator)
-        return found | self._importance_metrics(tokens) | self._overlong_metrics() | self._mismatch_metrics()
+            found |= critic.metrics(self._numbers(), tokens=tokens, denominator=denominator)
+        found |= self._importance_metrics(tokens) | self._overlong_metrics() | self._mismatch_metrics()
+        return found | routers.metrics(self._numbers())
 
     def _importance_metrics(self, tokens: float) -> dict[str, float]:
         if not self._sum("tokens"):
@@ -123,6 +122,9 @@ class Totals:
             "mismatch/logprob_abs_diff_max": float(self._largest["logprob_diff"]),
             "mismatch/kl": self._sum("mismatch_kl") / tokens,
         }
+
+    def _numbers(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self._sums.items()}
 
     def _sum(self, name: str) -> float:
         return float(self._sums[name]) if name in self._sums else 0.0

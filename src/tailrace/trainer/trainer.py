@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +78,13 @@ class Trainer:
         self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
         self._micro_batches = MicroBatches(self.model, device=device, autocast=autocast, settings=settings, ranks=ranks)
         self.adapter = lora.attach(self.model, model, model_path)
-        self._network = Network(self.model, temperature=temperature, autocast=autocast, ranks=ranks)
+        network = partial(Network, temperature=temperature, autocast=autocast, ranks=ranks)
+        self._network = network(self.model, replays_routing=settings.replay_routing)
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:
             self.reference_model = load_model(model_path, device=device).requires_grad_(False)
-            self._reference = Network(self.reference_model, temperature=temperature, autocast=autocast, ranks=ranks)
+            self._reference = network(self.reference_model)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
@@ -266,15 +268,16 @@ class Trainer:
         if learn:
             found.loss.backward()
         self._totals.add(micro, found, logprobs_BT)
+        self._totals.add_sums(self._network.routers.sums(micro))
 
     @torch.no_grad()
     def _score_reference(self, micro: MicroBatch) -> Tensor:
         """Return log-probs under the starting model: a separate copy, or the trained model with its adapter off."""
         if self.adapter is None:
             assert self._reference is not None
-            return micro.spread(self._reference.score(micro).logprobs_N)
+            return micro.spread(self._reference.score(micro, watches_routing=False).logprobs_N)
         with self.adapter.off():
-            return micro.spread(self._network.score(micro).logprobs_N)
+            return micro.spread(self._network.score(micro, watches_routing=False).logprobs_N)
 
     def _criticize(self, micro: MicroBatch, *, learn: bool) -> Tensor:
         """Return the advantage of each token. If ``learn``, also add the critic's gradients."""

@@ -5,7 +5,8 @@ An output consists of half a dozen small objects. Pickling thousands of them wou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,17 @@ from numpy.typing import NDArray
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output
-from tailrace.store.segment import Segment
+from tailrace.store.segment import Routing, Segment
 
 Row = tuple[str, int, int, int, int, int, int, Version | None, Finish | None, bool]
 """Source, epoch, prompt, member, attempt, start, number of tokens, version, finish, has untruncated log-probs."""
+
+
+class PackedRouting(NamedTuple):
+    experts: Routing
+    """Experts of the outputs that have them, concatenated."""
+    has_experts: tuple[bool, ...]
+    """For each output."""
 
 
 class PackedOutputs(NamedTuple):
@@ -28,6 +36,8 @@ class PackedOutputs(NamedTuple):
     """Untruncated log-probs of the outputs that have them, concatenated."""
     mask: NDArray[np.uint8] | None
     """Loss masks of all outputs, concatenated; None: all ones."""
+    routing: PackedRouting | None = None
+    """None: no output has any."""
 
 
 def pack(outputs: Sequence[Output]) -> PackedOutputs:
@@ -39,6 +49,7 @@ def pack(outputs: Sequence[Output]) -> PackedOutputs:
         logprobs=_join([segment.logprobs for segment in segments], np.float32),
         full_logprobs=_join([s.full_logprobs for s in segments if s.full_logprobs is not None], np.float32),
         mask=None if bool(np.all(mask == 1)) else mask,
+        routing=_pack_routing(segments),
     )
 
 
@@ -48,6 +59,7 @@ def unpack(packed: PackedOutputs) -> tuple[Output, ...]:
     position = full_position = 0
     outputs = []
     group = GroupId("", 0, 0)
+    routing = _unpack_routing(packed)
     for source, epoch, prompt, member, attempt, start, count, version, finish, has_full in packed.rows:
         end = position + count
         full = packed.full_logprobs[full_position : full_position + count] if has_full else None
@@ -62,10 +74,29 @@ def unpack(packed: PackedOutputs) -> tuple[Output, ...]:
             logprobs=logprobs[position:end],
             full_logprobs=full,
             mask=mask[position:end],
+            routing=next(routing),
         )
         outputs.append(Output(segment=segment, finish=finish))
         position = end
     return tuple(outputs)
+
+
+def _pack_routing(segments: Sequence[Segment]) -> PackedRouting | None:
+    found = [segment.routing for segment in segments if segment.routing is not None]
+    if not found:
+        return None
+    return PackedRouting(np.concatenate(found), tuple(segment.routing is not None for segment in segments))
+
+
+def _unpack_routing(packed: PackedOutputs) -> Iterator[Routing | None]:
+    if packed.routing is None:
+        yield from repeat(None, len(packed.rows))
+        return
+    position = 0
+    for row, has_experts in zip(packed.rows, packed.routing.has_experts, strict=True):
+        count = row[6] * has_experts
+        yield packed.routing.experts[position : position + count] if has_experts else None
+        position += count
 
 
 def _row(output: Output) -> Row:

@@ -14,4 +14,6 @@ CAPABILITIES = Capabilities(
     releases_memory=True,
     uses_weights=False,
     has_kv_cache=False,
+    # Those that the saved run has kept.
+    returns_routing=True,
 )

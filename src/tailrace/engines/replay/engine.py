@@ -128,6 +128,7 @@ class ReplayEngine:
             logprobs=response.logprobs[part],
             full_logprobs=response.full_logprobs[part] if playback.is_truncated else None,
             mask=response.mask[part],
+            routing=None if response.routing is None else response.routing[part],
         )
         return Output(segment=segment, finish=finish)
 

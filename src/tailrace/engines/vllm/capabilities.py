@@ -20,5 +20,6 @@ ON_CPU = Capabilities(
     serves_adapters=True,
     max_parallel_size=8,
     shares_prompts=True,
+    returns_routing=True,
 )
 ON_GPU = replace(ON_CPU, releases_memory=True)

@@ -31,6 +31,7 @@ from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_p
 from tailrace.engines.vllm.live_request import LiveRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
 from tailrace.engines.vllm.rank_files import rank_files
+from tailrace.engines.vllm.routing import ReturnedRouting, routing_source
 from tailrace.engines.vllm.sampling import core_request, response_end
 from tailrace.weights.sharding import Holding
 
@@ -65,6 +66,7 @@ class VllmEngine:
         self._layout = engine_layout(checkpoint, parameters, options.tensor_parallel_size)
         parts = [rank_parts(holding, parameters) for holding in self._layout]
         self._client.collective_rpc("tailrace_prepare", args=(parts,))
+        self._routing = routing_source(self._client, options.routing, is_gpu=device.type == "cuda")
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._named: dict[str, LiveRequest] = {}
         """Requests that are in vLLM, by their name there."""
@@ -89,7 +91,10 @@ class VllmEngine:
         outputs = [self._finish(live, live.request.finish_at_end) for live in list(self._exhausted.values())]
         if not self._named:
             return outputs
-        for output in self._client.get_output().outputs:
+        found = self._client.get_output().outputs
+        if self._routing is not None:
+            self._routing.collect(self._named)
+        for output in found:
             if (finished := self._absorb(output)) is not None:
                 outputs.append(finished)
         return outputs
@@ -194,12 +199,16 @@ class VllmEngine:
         live = LiveRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))
         if request.sampling.stop_strings:
             live.response = request.prefix.tolist()
+        if self._routing is not None:
+            live.routing = [self._routing.nothing]
         self._live[request.trajectory] = live
         if len(request.prefix) >= response_end(request):
             self._exhausted[request.trajectory] = live
             return
         self._named[live.name] = live
-        self._client.add_request(core_request(live.name, request, self._adapters.find(request.adapter)))
+        lora = self._adapters.find(request.adapter)
+        returns_routing = isinstance(self._routing, ReturnedRouting)
+        self._client.add_request(core_request(live.name, request, lora, returns_routing=returns_routing))
 
     def _absorb(self, output: EngineCoreOutput) -> Output | None:
         """Take a request's new tokens; return its last output if they end it."""
@@ -207,6 +216,8 @@ class VllmEngine:
         self._num_preemptions += sum(event.type is EngineCoreEventType.PREEMPTED for event in events)
         if (live := self._named.get(output.request_id)) is None:
             return None
+        if self._routing is not None and output.new_token_ids:
+            live.routing.append(self._routing.rows(live, output))
         live.add(output)
         if output.finish_reason is not None:
             if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):

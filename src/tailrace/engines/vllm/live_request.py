@@ -10,7 +10,7 @@ from vllm.v1.engine import EngineCoreOutput
 from tailrace.core.ids import Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request
-from tailrace.store.segment import Segment
+from tailrace.store.segment import Routing, Segment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +27,15 @@ class LiveRequest:
     """Log-probs before truncation; empty if the request's sampling is not truncated."""
     response: list[int] = field(default_factory=list)
     """The whole response, kept only to search it for stop strings."""
+    routing: list[Routing] = field(default_factory=list)
+    """Experts of ``tokens``; the first item is that of no token. Empty if the engine does not return experts."""
+    experts_at: dict[int, Routing] = field(default_factory=dict)
+    """Experts by position, told by vLLM's worker before the tokens came."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and response so far."""
+        return len(self.request.prompt) + self.num_reported + len(self.tokens)
 
     def add(self, output: EngineCoreOutput) -> None:
         if not output.new_token_ids:
@@ -51,7 +60,9 @@ class LiveRequest:
             logprobs=np.array(self.logprobs, np.float32),
             full_logprobs=np.array(self.full_logprobs, np.float32) if is_truncated else None,
             mask=np.ones(len(self.tokens), np.uint8),
+            routing=np.concatenate(self.routing) if self.routing else None,
         )
         self.num_reported += len(self.tokens)
         self.tokens, self.logprobs, self.full_logprobs = [], [], []
+        self.routing = self.routing[:1]
         return Output(segment=segment, finish=finish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from vllm.config import VllmConfig
@@ -40,6 +41,8 @@ class VllmOptions:
     """Most LoRA adapters at the same time. Without any, vLLM leaves out the code for them, which costs time."""
     max_lora_rank: int = 64
     """Largest rank of a LoRA adapter."""
+    routing: Literal["auto", "always", "never"] = "never"
+    """Whether to return the experts that a mixture chose for each generated token. ``auto``: if possible."""
 
 
 def vllm_config(
@@ -67,6 +70,8 @@ def vllm_config(
         max_loras=max(options.max_adapters, 1) if is_gpu else options.max_adapters + 1,
         max_lora_rank=options.max_lora_rank,
         block_size=None if is_gpu else _CPU_BLOCK_TOKENS,
+        # On CPUs vLLM cannot do it, and the engine reads the experts in vLLM's worker.
+        enable_return_routed_experts=options.routing != "never" and is_gpu,
     )
     config = arguments.create_engine_config()
     kv_tokens = options.kv_tokens

@@ -12,13 +12,18 @@ from vllm.v1.engine import EngineCoreRequest
 from tailrace.engines.contract import Request
 
 
-def core_request(name: str, request: Request, lora: LoRARequest | None) -> EngineCoreRequest:
-    """Build the request that vLLM's core takes. Its prompt is ours followed by the tokens generated earlier."""
+def core_request(
+    name: str, request: Request, lora: LoRARequest | None, *, returns_routing: bool = False
+) -> EngineCoreRequest:
+    """Build the request that vLLM's core takes. Its prompt is ours followed by the tokens generated earlier.
+
+    ``returns_routing``: whether vLLM itself returns experts.
+    """
     return EngineCoreRequest(
         request_id=name,
         prompt_token_ids=[*request.prompt.tolist(), *request.prefix.tolist()],
         mm_features=None,
-        sampling_params=sampling_params(request),
+        sampling_params=sampling_params(request, returns_routing=returns_routing),
         pooling_params=None,
         arrival_time=time.time(),
         lora_request=lora,
@@ -32,7 +37,7 @@ def response_end(request: Request) -> int:
     return request.budget if request.forced_length is None else request.forced_length
 
 
-def sampling_params(request: Request) -> SamplingParams:
+def sampling_params(request: Request, *, returns_routing: bool = False) -> SamplingParams:
     sampling = request.sampling
     is_forced = request.forced_length is not None
     return SamplingParams(
@@ -48,4 +53,6 @@ def sampling_params(request: Request) -> SamplingParams:
         logprobs=1 if sampling.is_truncated else 0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        # The first generated token is predicted at the last position of vLLM's prompt.
+        routed_experts_prompt_start=len(request.prompt) + len(request.prefix) - 1 if returns_routing else 0,
     )

@@ -10,6 +10,7 @@ from tailrace.config.settings import ModelSettings, RolloutSettings
 from tailrace.engines.contract import Engine, Unsupported
 from tailrace.engines.stop_strings import DecodeText
 from tailrace.engines.vllm.versions import check_version, installed_version, prepare_environment
+from tailrace.store.model_config import is_mixture
 
 
 def start_engine(
@@ -45,6 +46,7 @@ def start_engine(
         tensor_parallel_size=rollout.tensor_parallel_size,
         enforce_eager=not is_gpu,
         is_colocated=is_colocated,
+        routing=rollout.return_routing if is_mixture(checkpoint) else "never",
     )
     print(f"vLLM {version} on {device}: log-probs are {LOGPROBS_MODE}; {options}", flush=True)  # for the worker's log
     return VllmEngine(

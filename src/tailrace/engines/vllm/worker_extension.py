@@ -17,6 +17,7 @@ from vllm.config import set_current_vllm_config
 from tailrace.engines.vllm.experts import single_experts
 from tailrace.engines.vllm.layout import Parts
 from tailrace.engines.vllm.packing import pack_again
+from tailrace.engines.vllm.router_capture import CannotCapture, RouterCapture, Rows, routed_layers
 from tailrace.engines.vllm.samplers import both_logprobs
 
 
@@ -25,6 +26,7 @@ class WorkerExtension:
     vllm_config: Any
     rank: int
     _tailrace_parts: Parts
+    _tailrace_capture: RouterCapture
 
     def tailrace_prepare(self, parts: Sequence[Parts]) -> None:
         """``parts``: for each rank, what ``tailrace_load`` will bring."""
@@ -39,6 +41,28 @@ class WorkerExtension:
         """Replace all weights in place. ``files``: for each rank, the safetensors file of its parts."""
         with safe_open(files[self.rank], framework="pt") as file:
             self._tailrace_reload((name, file.get_tensor(name)) for name in self._tailrace_parts)
+
+    def tailrace_capture_routing(self) -> tuple[tuple[int, int] | None, str]:
+        """Begin to read the experts of tokens. Return layers and experts per token, or None and why it is not possible.
+
+        All ranks route alike, so the first one is enough.
+        """
+        if self.rank:
+            return None, "only the first rank reads experts"
+        try:
+            self._tailrace_capture = RouterCapture(self.model_runner)
+        except CannotCapture as problem:
+            return None, str(problem)
+        return (self._tailrace_capture.num_layers, self._tailrace_capture.top_k), ""
+
+    def tailrace_take_routing(self) -> dict[str, Rows]:
+        """Return the experts of the steps since the last call, by request and position."""
+        return {} if self.rank else self._tailrace_capture.take()
+
+    def tailrace_routed_layers(self) -> tuple[list[int], int]:
+        """Return the numbers of the layers with a router, and the experts per token."""
+        layers = routed_layers(self.model_runner.get_model())
+        return [int(layer.layer_id) for layer in layers], int(layers[0].router.top_k)
 
     def _tailrace_reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         # vLLM's own reload also packs the weights again where a platform's kernels need that (oneDNN on CPUs).

@@ -1,7 +1,7 @@
 """What a training pass keeps for its backward pass, in bytes per token.
 
-The counts are those of Transformers' Llama, Qwen2 and Qwen3 layers as ``trainer/network.py`` runs them, with fp32
-weights. ``tests/runtime/test_activations.py`` compares them with what autograd really keeps.
+The counts are those of Transformers' Llama, Qwen2, Qwen3 and Qwen3-MoE layers as ``trainer/network.py`` runs them, with
+fp32 weights. ``tests/runtime/test_activations.py`` compares them with what autograd really keeps.
 
 In bfloat16 (autocast) the residual stream and the norms stay in fp32. Each linear layer gets a bfloat16 copy of its
 input of its own, because autocast keeps copies of weights only.
@@ -42,7 +42,9 @@ class Activations:
         # A norm keeps its input and, for the gradient of its weight, the normed values.
         norm = _FP32 * hidden * (1 if is_frozen else 2)
         inputs_of_linears = 5 * _BF16 * hidden if is_autocast else 2 * _FP32 * hidden
-        gated = 4 * item * shape.intermediate_size  # gate, silu(gate), up, and their product
+        gated = 4 * item * shape.mlp_width  # gate, silu(gate), up, and their product
+        # What each expert reads and gives, in both precisions.
+        gated += shape.experts_per_token * hidden * 2 * (_FP32 + (_BF16 if is_autocast else 0))
         num_kv = shape.query_size if is_packed else shape.kv_size
         attention = item * (2 * shape.query_size + 2 * num_kv) + _FP32 * shape.num_heads  # q, output, k, v, row sums
         output = item * shape.query_size  # what the output projection reads

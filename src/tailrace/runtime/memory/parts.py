@@ -68,7 +68,7 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     # On a CPU the head of tied embeddings is a copy.
     head = 0 if load.is_cuda or not shape.has_tied_embeddings else shape.embedding_parameters
     weights = item * (shape.num_parameters + head)
-    per_token = item * (3 * shape.hidden_size + 3 * shape.intermediate_size + shape.query_size + 2 * shape.kv_size)
+    per_token = item * (3 * shape.hidden_size + 3 * shape.mlp_width + shape.query_size + 2 * shape.kv_size)
     rows = item * shape.vocab_size + per_token
     if load.is_truncated:
         rows += BYTES_PER_TRUNCATED_LOGIT * shape.vocab_size
@@ -151,8 +151,8 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
         parts.append(
             Part(
                 name="bfloat16 weights",
-                num_bytes=2 * shape.matmul_parameters,
-                how=f"{_count(shape.matmul_parameters)} parameters x 2 bytes, cast once per micro-batch",
+                num_bytes=2 * shape.matrix_parameters,
+                how=f"{_count(shape.matrix_parameters)} parameters x 2 bytes, cast once per micro-batch",
                 is_temporary=True,
             )
         )
