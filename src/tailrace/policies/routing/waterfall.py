@@ -20,7 +20,6 @@ waiting for a better place, so there every response that has room is routed (``m
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -30,7 +29,7 @@ from tailrace.core.fleet.policy import FleetView, InstanceView, Route, WaitingGr
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.ledger.admission import Overlay
 
-_ANY, _NO_ROOM = -sys.float_info.max, -math.inf
+_ANY, _NO_ROOM = -1e300, -math.inf
 _TRIES = 4
 """Most instances of a tier that are searched for room in their KV cache."""
 
