@@ -158,3 +158,15 @@ def test_the_list_of_architectures_binds_only_the_native_engine(tmp_path: Path) 
         " Qwen3ForCausalLM; other engines: rollout.engine = 'vllm', rollout.from_run, which takes the responses of a"
         " saved run"
     )
+
+
+def test_the_timed_engine_takes_any_model_with_a_vocabulary(tmp_path: Path) -> None:
+    timed = {"rollout": {"engine": "timed", "costs": {"k4": 0.03}}}
+    foreign = mamba(tmp_path)
+    check_engine(settings(**timed), foreign)
+    config = json.loads((foreign / "config.json").read_text())
+    del config["vocab_size"]
+    (foreign / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="lacks 'vocab_size'"):
+        check_engine(settings(**timed), foreign)
+    assert "the timed engine say nothing about the weights" in refused(**timed, eval_interval=1)

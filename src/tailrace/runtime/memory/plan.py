@@ -69,7 +69,7 @@ def max_length(settings: Settings) -> int:
 
 
 def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool) -> list[Part]:
-    if settings.rollout.from_run is not None:  # saved responses: there is no model
+    if settings.rollout.from_run is not None or settings.rollout.engine == "timed":  # there is no model
         return []
     return rollout_parts(shape, rollout_load(settings, is_cuda=is_cuda))
 
