@@ -1,9 +1,9 @@
 """The timed engine: keeps the engine contract without a model, and takes as long as a cost model says.
 
 It makes up a response when it is submitted and replays it, one token a step. Before a step returns, the engine sleeps
-for the seconds that the cost model gives its load (``core/costs.py``). Everything around it is real: the worker process,
-its messages, progress, interrupts, resumes and aborts. So a controller can be measured with many more instances than
-there are accelerators. Tokens get the version last pulled; they say nothing about its weights.
+for the seconds that the cost model gives its load (``core/costs.py``). Everything around it is real: the worker
+process, its messages, progress, interrupts, resumes and aborts. So a controller can be measured with many more
+instances than there are accelerators. Tokens get the version last pulled; they say nothing about its weights.
 """
 
 from __future__ import annotations
