@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 
@@ -20,7 +21,7 @@ from core.histories import (
 )
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.schedule import Leftovers, Schedule
+from tailrace.core.schedule import Leftovers, Placement, Schedule
 
 
 def check_end(found: History) -> None:
@@ -51,6 +52,16 @@ def test_any_sound_schedule_keeps_every_invariant(case: Case) -> None:
 @given(lagging_cases(one_schedule, filters_equal_scores=False))
 def test_any_sound_schedule_reaches_its_end_when_answers_are_late_or_lost(case: Case) -> None:
     check_end(case.run_lagging())
+
+
+@held_to(40)
+@given(cases(one_schedule, 0.0, 0.03, placement=Placement.DISAGGREGATED))
+def test_rollout_on_devices_of_its_own_takes_the_decisions_of_shared_devices(case: Case) -> None:
+    """To the core both are the same: nobody makes room for anybody, and rollout and training may overlap."""
+    shared = replace(case, schedule=replace(case.schedule, placement=Placement.SHARED))
+    apart, together = case.run(), shared.run()
+    assert [entry.commands for entry in apart.world.entries] == [entry.commands for entry in together.world.entries]
+    assert not any(isinstance(command, do.ReleaseMemory) for entry in apart.world.entries for command in entry.commands)
 
 
 def overlaps(found: History) -> int:

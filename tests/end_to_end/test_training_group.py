@@ -39,12 +39,29 @@ def test_two_ranks_have_the_metrics_of_one_process(undisturbed: Path, tmp_path: 
     assert first[0]["reward/mean"] == first[1]["reward/mean"]
 
 
+COLLECTIVE = {"trainer__weight_channel": "collective"}
+
+
+def test_weights_that_each_rank_sends_by_itself_are_those_of_the_channel_file(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    run = launch.train_well(tmp_path / "run", **TWO, **COLLECTIVE).output
+    assert launch.untimed_metrics(run) == launch.untimed_metrics(undisturbed)
+    assert (
+        "weights are sent by each of 2 ranks through torch.distributed" in (run / "logs" / "training.log").read_text()
+    )
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    assert exported(run, tmp_path / "mine") == exported(undisturbed, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("channel", [{}, COLLECTIVE], ids=["file", "collective"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_in_the_middle_of_a_step_changes_no_weight(
-    undisturbed: Path, tmp_path: Path, rank: int
+    undisturbed: Path, tmp_path: Path, rank: int, channel: dict[str, str]
 ) -> None:
     output = tmp_path / "run"
-    process = launch.start(output, **TWO)
+    process = launch.start(output, **TWO, **channel)
     try:
         launch.wait_until(process, lambda: len(trainers(process)) == 2)
         victim = sorted(trainers(process), key=lambda child: child.pid)[rank]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.register_assert_rewrite("weights.channel_suite")
+pytest.register_assert_rewrite("weights.channel_suite", "weights.slot_suite")
 
 from end_to_end import launch  # noqa: E402
 from end_to_end.test_lost_trainer import GIVEN, kill_in_step  # noqa: E402
@@ -22,8 +22,9 @@ from tailrace.weights.device_checksum import checksums  # noqa: E402
 from tailrace.weights.layout import WeightLayout  # noqa: E402
 from tailrace.weights.sinks import create_sink  # noqa: E402
 from tailrace.weights.two_slots import layout_of  # noqa: E402
-from weights.channel_kinds import ChannelKind, make_kind, make_writer  # noqa: E402
+from weights.channel_kinds import SlotKind, make_kind, make_writer  # noqa: E402
 from weights.channel_suite import *  # noqa: E402, F403
+from weights.slot_suite import *  # noqa: E402, F403
 from weights.writer_process import endless_writer, pull_until_lost, with_tests_on_path  # noqa: E402
 
 PULLER = Path(__file__).parents[1] / "weights" / "timed_reader.py"
@@ -31,7 +32,7 @@ CUDA = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def kind() -> ChannelKind:
+def kind() -> SlotKind:
     return make_kind("cuda")
 
 
@@ -47,7 +48,7 @@ def small_language_model() -> dict[str, torch.Tensor]:
     return {name: tensor.view(torch.bfloat16).to(CUDA) for name, tensor in bits.items()}
 
 
-def test_another_process_pulls_bit_for_bit_and_both_take_milliseconds(kind: ChannelKind, tmp_path: Path) -> None:
+def test_another_process_pulls_bit_for_bit_and_both_take_milliseconds(kind: SlotKind, tmp_path: Path) -> None:
     weights = small_language_model()
     writer = make_writer(kind, tmp_path / "w", layout_of(weights.items()))
     publish_s = []
@@ -83,7 +84,7 @@ def test_the_checksums_of_a_gpu_are_those_of_a_cpu() -> None:
     assert torch.equal(checksums(block.to(CUDA), layout).cpu(), checksums(block, layout))
 
 
-def test_memory_of_a_closed_channel_is_given_back(kind: ChannelKind, tmp_path: Path) -> None:
+def test_memory_of_a_closed_channel_is_given_back(kind: SlotKind, tmp_path: Path) -> None:
     layout = WeightLayout.build([("a", (64 << 20,), "float32")])
     make_writer(kind, tmp_path / "w", layout).close()
     before = torch.cuda.mem_get_info(CUDA)[0]

@@ -112,7 +112,7 @@ def test_reference_critic_and_adapter_are_counted() -> None:
     assert part(adapted, "training", "AdamW") < 0.1 * part(with_critic, "training", "AdamW")
 
 
-@pytest.mark.parametrize("placement", ["shared", "colocated"])
+@pytest.mark.parametrize("placement", ["shared", "colocated", "disaggregated"])
 @pytest.mark.parametrize("memory_gib", [24, 80, 140])
 @pytest.mark.parametrize("shape", [SMOLLM, QWEN_1_5B, QWEN_7B])
 def test_what_is_fitted_fits_or_is_as_small_as_it_can_be(shape: ModelShape, memory_gib: int, placement: str) -> None:
@@ -120,8 +120,9 @@ def test_what_is_fitted_fits_or_is_as_small_as_it_can_be(shape: ModelShape, memo
     found = fit(memory_gib * GIB, shape, given)
     longest = 256 + 1024
     needed, budget = plan(shape, found.applied(given), is_cuda=True), (1 - RESERVE) * memory_gib * GIB
-    # While a colocated trainer works there is no KV cache that could be smaller.
-    is_small_cache = found.kv_tokens < longest + 32 or (placement == "colocated" and needed.training.num_bytes > budget)
+    # While a colocated trainer works there is no KV cache that could be smaller, nor on another GPU.
+    is_without_cache = placement != "shared" and needed.training.num_bytes > budget
+    is_small_cache = found.kv_tokens < longest + 32 or is_without_cache
     assert needed.num_bytes <= budget or (found.max_tokens_per_gpu == 1024 and is_small_cache)
     assert longest <= found.kv_tokens <= in_flight(given) * (longest + 16)
     assert 1 <= found.max_running <= in_flight(given) == 256
@@ -137,6 +138,23 @@ def test_a_run_that_takes_turns_gets_larger_micro_batches() -> None:
         fit(80 * GIB, QWEN_1_5B, settings(schedule={"placement": placement})) for placement in ("shared", "colocated")
     )
     assert 1024 < shared.max_tokens_per_gpu < colocated.max_tokens_per_gpu < 32768
+
+
+def test_rollout_and_training_on_gpus_of_their_own_each_have_a_whole_one() -> None:
+    given = settings(schedule={"placement": "disaggregated"}, rollout={"num_instances": 4})
+    memory = plan(QWEN_1_5B, given, is_cuda=True)
+    assert memory.num_bytes == max(memory.rollout.num_bytes, memory.training.num_bytes)
+    together = plan(QWEN_1_5B, settings(rollout={"num_instances": 4}), is_cuda=True)
+    assert together.num_bytes > 4 * memory.rollout.num_bytes + memory.training.num_bytes
+    assert part(together, "training", "published versions") > 0
+    assert not any(part.name == "published versions" for part in memory.training.parts), "they go through the host"
+    on_cpu = plan(QWEN_1_5B, given, is_cuda=False)
+    assert on_cpu.num_bytes == 4 * on_cpu.rollout.num_bytes + on_cpu.training.num_bytes
+    shared, apart = (
+        fit(40 * GIB, QWEN_1_5B, settings(schedule={"placement": placement}, trainer={"gradient_checkpointing": True}))
+        for placement in ("shared", "disaggregated")
+    )
+    assert shared.kv_tokens < apart.kv_tokens
 
 
 def test_given_numbers_are_kept_and_schedules_that_start_more_run_more() -> None:
@@ -194,7 +212,13 @@ def test_a_dry_run_checks_everything_says_the_plan_and_writes_nothing(tmp_path: 
     given = load("quickstart", {"output_dir": str(tmp_path / "run"), "model.device": "cpu"})
     assert dry_run(given, lines.append).rollout.max_running == 128
     text = "\n".join(lines)
-    for words in ("schedule: sync, 40 steps of 32 prompts x 8 responses", "KV cache", "AdamW", "memory: about"):
+    for words in (
+        "schedule: sync, 40 steps of 32 prompts x 8 responses",
+        "KV cache",
+        "AdamW",
+        "memory: about",
+        "devices: ",
+    ):
         assert words in text
     assert not any(tmp_path.iterdir())
 

@@ -20,7 +20,9 @@ import pytest
 from tailrace.config.settings import Settings
 from tailrace.core import events as ev
 from tailrace.observe.journal.journal_file import read
-from tailrace.runtime import mps, mps_daemon
+from tailrace.runtime import found_devices, mps, mps_daemon
+from tailrace.runtime.device_plan import demand_of, plan_devices
+from tailrace.runtime.found_devices import visible_devices
 from tailrace.runtime.mps import Choice, Found, decide, gpu_sharing
 from tailrace.runtime.mps_daemon import MpsDaemon, MpsFailed
 from tailrace.runtime.train_command import train
@@ -114,12 +116,25 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def share(given: dict[str, Any], do: Callable[[mps.Sharing], None] = lambda sharing: None) -> list[str]:
-    """The lines that were said."""
+def share(
+    given: dict[str, Any],
+    do: Callable[[mps.Sharing], None] = lambda sharing: None,
+    *,
+    trains: bool = True,
+    num_devices: int = 1,
+) -> list[str]:
+    """The lines that were said on a machine with so many GPUs."""
     said: list[str] = []
-    with gpu_sharing(Settings.model_validate(given), trains=True, say=said.append) as sharing:
+    settings = Settings.model_validate(given)
+    devices = visible_devices(settings.model.device, count=num_devices, environ={}) if is_cuda(given) else ()
+    plan = plan_devices(demand_of(settings, trains=trains), devices)
+    with gpu_sharing(settings, plan, say=said.append) as sharing:
         do(sharing)
     return said
+
+
+def is_cuda(given: dict[str, Any]) -> bool:
+    return found_devices.is_cuda(given["model"]["device"])
 
 
 def test_a_run_starts_a_daemon_of_its_own_and_ends_it(machine: Machine) -> None:
@@ -157,25 +172,25 @@ def test_the_daemon_ends_after_a_failure_too(machine: Machine) -> None:
         {"model": {"device": "cpu"}},
         ON_CUDA | {"schedule": {"placement": "colocated", "mps": "auto"}},
         ON_CUDA | {"rollout": {"from_run": "elsewhere"}},
+        ON_CUDA | {"schedule": {"placement": "disaggregated", "mps": "auto"}},
     ],
 )
 def test_where_nothing_is_shared_nothing_is_started_or_said(machine: Machine, given: dict[str, Any]) -> None:
-    assert share(given, lambda sharing: None if sharing == mps.Sharing() else pytest.fail(str(sharing))) == []
+    check = lambda sharing: None if sharing == mps.Sharing() else pytest.fail(str(sharing))  # noqa: E731
+    assert share(given, check, num_devices=2) == []
     assert machine.told() == []
 
 
 def test_a_run_that_does_not_train_shares_nothing(machine: Machine) -> None:
-    said: list[str] = []
-    with gpu_sharing(Settings.model_validate(ON_CUDA), trains=False, say=said.append) as sharing:
-        assert sharing == mps.Sharing()
-    assert (said, machine.told()) == ([], [])
+    assert share(ON_CUDA, trains=False) == []
+    assert machine.told() == []
 
 
 def test_auto_is_no_cuda_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", lambda path: False)
-    assert not mps.is_cuda("auto")
-    assert mps.is_cuda("cuda:1")
-    assert not mps.is_cuda("cpu")
+    assert not found_devices.is_cuda("auto")
+    assert found_devices.is_cuda("cuda:1")
+    assert not found_devices.is_cuda("cpu")
 
 
 def test_a_daemon_that_does_not_start_leaves_time_slicing_and_nothing_else(machine: Machine) -> None:
@@ -300,7 +315,7 @@ def workers() -> dict[str, psutil.Process]:
 def test_workers_get_the_variables_and_all_are_started_again_after_a_failure_of_the_server(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(mps, "is_cuda", lambda device: True)
+    monkeypatch.setattr(found_devices, "find_devices", lambda device: ("7",))
     small = {
         "output_dir": str(tmp_path / "run"),
         "model": {"path": "tiny-arith", "device": "cpu"},
@@ -312,11 +327,13 @@ def test_workers_get_the_variables_and_all_are_started_again_after_a_failure_of_
         "report": False,
     }
     priorities: dict[str, str | None] = {}
+    devices: dict[str, str | None] = {}
 
     def say(line: str) -> None:
         if line.startswith("step 1") and not priorities:
             found = workers()
             priorities.update({name: child.environ().get("CUDA_MPS_CLIENT_PRIORITY") for name, child in found.items()})
+            devices.update({name: child.environ().get("CUDA_VISIBLE_DEVICES") for name, child in found.items()})
             machine.status.write_text("FAULT\n")
             found["rollout_worker"].kill()
         if "MPS" in line:
@@ -325,6 +342,7 @@ def test_workers_get_the_variables_and_all_are_started_again_after_a_failure_of_
     result = train(Settings.model_validate(small), say=say)
     assert result.is_complete
     assert priorities == {"rollout_worker": "0", "training_worker": "1", "reward_worker": None}
+    assert devices == {"rollout_worker": "7", "training_worker": "7", "reward_worker": None}
     events = [type(entry.event) for _, entry in read(tmp_path / "run" / "journal.jsonl")]
     assert events.count(ev.InstanceLost) == 1
     assert events.count(ev.TrainerLost) == 1

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tailrace.core.ids import Version
+from tailrace.weights.channel import Fetched, WeightSink
+from tailrace.weights.collective_sink import CollectiveSink
+from tailrace.weights.collective_source import CollectiveSource
 from tailrace.weights.cuda_ipc import DeviceSlots
 from tailrace.weights.device_memory import CudaMemory, DeviceMemory
 from tailrace.weights.layout import WeightLayout
 from tailrace.weights.mapped_file import MappedFile
+from tailrace.weights.sharding import Holding
+from tailrace.weights.shards import whole_parts
+from tailrace.weights.transfer_plan import Slice, Transfer
 from tailrace.weights.two_slots import WeightReader, WeightWriter
 from weights.file_memory import FileMemory
 
 Meddle = Callable[[], None]
+
+
+class Reader(Protocol):
+    """What the suite asks of a reader: a ``WeightSource`` that can also be asked for everything."""
+
+    def latest_version(self) -> Version | None: ...
+    def senders(self) -> Sequence[Holding]: ...
+    def fetch(self, minimum_version: Version, transfers: Sequence[Transfer]) -> Fetched: ...
+    def fetch_whole(self, minimum_version: Version) -> tuple[Version, dict[str, torch.Tensor]]: ...
+    def close(self) -> None: ...
+
+
+class ChannelKind(Protocol):
+    """A kind of channel. A path names a channel; a test may have several."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where pulled tensors are."""
+        ...
+
+    def writer(self, path: Path, layout: WeightLayout) -> WeightSink: ...
+    def reader(self, path: Path) -> Reader: ...
 
 
 class MeddledFile(MappedFile):
@@ -52,6 +82,9 @@ class SharedMemoryChannel:
     device = torch.device("cpu")
     outlives_its_writer = True
 
+    def writer(self, path: Path, layout: WeightLayout) -> WeightWriter:
+        return make_writer(self, path, layout)
+
     def file(self, path: Path, layout: WeightLayout) -> MappedFile:
         return MappedFile.create(path, layout)
 
@@ -72,6 +105,9 @@ class DeviceChannel:
         """``memory``: the memory that a process uses for a channel with this path."""
         self._memory, self.device = memory, device
 
+    def writer(self, path: Path, layout: WeightLayout) -> WeightWriter:
+        return make_writer(self, path, layout)
+
     def file(self, path: Path, layout: WeightLayout) -> DeviceSlots:
         return DeviceSlots.create(path, layout, self._memory(path))
 
@@ -85,10 +121,38 @@ class DeviceChannel:
         file.slot(generation)[file.layout.entries[entry].offset + position] ^= 1
 
 
-ChannelKind = SharedMemoryChannel | DeviceChannel
+SlotKind = SharedMemoryChannel | DeviceChannel
 
 
-def make_kind(name: str) -> ChannelKind:
+class WholeSource(CollectiveSource):
+    """A receiver that can ask for everything."""
+
+    def fetch_whole(self, minimum_version: Version) -> tuple[Version, dict[str, torch.Tensor]]:
+        [sender] = self.senders()
+        slices = [Slice(parameter.name, parameter.box) for parameter in self.parameters()]
+        transfers = [Transfer(slice=one, sender=sender.worker, receiver="all") for one in slices]
+        version, found = self.fetch(minimum_version, transfers)
+        return version, {one.parameter: found[one] for one in slices}
+
+
+class CollectiveChannel:
+    """The channel through torch.distributed, with one sender. A file tells the receivers its address."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.sinks: list[CollectiveSink] = []
+
+    def writer(self, path: Path, layout: WeightLayout) -> CollectiveSink:
+        self.sinks.append(CollectiveSink(whole_parts(layout), self.device))
+        path.write_text(self.sinks[-1].address.location)
+        return self.sinks[-1]
+
+    def reader(self, path: Path) -> WholeSource:
+        return WholeSource(path.read_text(), self.device)
+
+
+def make_kind(name: str) -> SlotKind:
     if name == "shared memory":
         return SharedMemoryChannel()
     if name == "device memory in files":
@@ -98,5 +162,5 @@ def make_kind(name: str) -> ChannelKind:
     return DeviceChannel(lambda path: CudaMemory(device), device)
 
 
-def make_writer(kind: ChannelKind, path: Path, layout: WeightLayout) -> WeightWriter:
+def make_writer(kind: SlotKind, path: Path, layout: WeightLayout) -> WeightWriter:
     return WeightWriter(kind.file(path, layout))

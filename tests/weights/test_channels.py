@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("weights.channel_suite")
+pytest.register_assert_rewrite("weights.channel_suite", "weights.slot_suite")
 
-from weights.channel_kinds import ChannelKind, make_kind  # noqa: E402
+from weights.channel_kinds import SlotKind, make_kind  # noqa: E402
 from weights.channel_suite import *  # noqa: E402, F403
+from weights.slot_suite import *  # noqa: E402, F403
 
 STRESS = Path(__file__).parents[2] / "benchmarks" / "weights.py"
 
 
 @pytest.fixture(params=["shared memory", "device memory in files"])
-def kind(request: pytest.FixtureRequest) -> ChannelKind:
+def kind(request: pytest.FixtureRequest) -> SlotKind:
     return make_kind(request.param)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tailrace.devices.cuda_driver import CudaError
 from tailrace.weights import shared_memory
-from tailrace.weights.address import SHARED_MEMORY
+from tailrace.weights.address import COLLECTIVE, SHARED_MEMORY
 from tailrace.weights.channel import WeightSink
 from tailrace.weights.channel_files import remove_channel
 from tailrace.weights.layout import WeightLayout
@@ -62,6 +62,13 @@ def test_shared_memory_can_be_chosen_on_a_gpu(stage: Stage) -> None:
 def test_device_to_device_is_refused_without_a_gpu(stage: Stage) -> None:
     with pytest.raises(ValueError, match=r"weight_channel = .cuda-ipc. needs a CUDA device, and the model is on cpu"):
         stage.create("cuda-ipc", CPU)
+
+
+def test_a_process_that_trains_alone_sends_everything_through_torch_distributed(stage: Stage) -> None:
+    sink = stage.create("collective", CPU)
+    assert sink.address.kind == COLLECTIVE
+    assert stage.said == ["weights are sent by this process through torch.distributed"]
+    sink.close()
 
 
 def test_on_a_gpu_auto_publishes_on_the_device(stage: Stage) -> None:

@@ -15,8 +15,8 @@ class RayResources(Section):
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each worker of this kind."""
     gpus: NonNegativeFloat | None = None
-    """GPUs that Ray reserves for each worker of this kind. Default: 1 for rollout and training if the cluster has GPUs,
-    else 0."""
+    """GPUs that Ray reserves for each worker of this kind. Default: for rollout and training by the device plan (see
+    `schedule.placement`) if the cluster has GPUs, else 0."""
     custom: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Other resources that Ray reserves for each worker of this kind, by the names of `ray start --resources`. So
     workers can be kept on nodes that have them."""

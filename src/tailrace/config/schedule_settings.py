@@ -64,8 +64,10 @@ class ScheduleSettings(Section):
     migration: StrategyName | None = None
     """`throughput`: responses move away from overloaded or much faster instances. `vanilla`: responses never move."""
     coordination: CoordinationSettings = CoordinationSettings()
-    placement: Literal["shared", "colocated"] = "shared"
-    """`shared`: rollout and training both stay in memory. `colocated`: rollout frees its memory while training runs."""
+    placement: Literal["shared", "colocated", "disaggregated"] = "shared"
+    """Which devices rollout and training use. `shared`: the same, and both stay in memory. `colocated`: the same, and
+    rollout frees its memory while training runs. `disaggregated`: different ones, `trainer.num_ranks` for training and
+    `rollout.num_instances * rollout.tensor_parallel_size` for rollout."""
     mps: Literal["auto", "never"] = "auto"
     """`auto`: if rollout and training share a GPU (`shared`), the run starts NVIDIA's Multi-Process Service for its
     workers where it is installed, so that their kernels run at the same time. `never`: it starts none."""

@@ -247,10 +247,11 @@ class TrainerSettings(Section):
     reduce_gradients: Literal["each", "last"] = "each"
     """With several ranks: add up gradients after each micro-batch, or once before the optimizer step. The second sends
     less and keeps a whole gradient of the model on every rank."""
-    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray"] = "auto"
+    weight_channel: Literal["auto", "shared-memory", "cuda-ipc", "ray", "collective"] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
-    in device memory; `ray` through Ray's object store, once to each node. `auto`: with `runtime = "ray"` that one, else
-    `cuda-ipc` on a GPU if its driver allows it, else `shared-memory`."""
+    in device memory; `ray` through Ray's object store, once to each node; `collective` through torch.distributed (gloo,
+    or NCCL between different GPUs), each rank sends what it holds. `auto`: with `runtime = "ray"` that one, else
+    `cuda-ipc` if the run uses one GPU and its driver allows it, else `shared-memory`."""
     threads: PositiveInt | None = None
     """CPU threads of the training worker; default: the cores of this machine."""
 

@@ -12,9 +12,12 @@ from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
+from tailrace.runtime.channel_choice import chosen_channel
+from tailrace.runtime.device_plan import demand_of
 from tailrace.runtime.memory import card_defaults, planned
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
+from tailrace.runtime.place import local_plan
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.train_command import Say, prepare
 from tailrace.store.model_shape import ModelShape
@@ -36,7 +39,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     finally:
         directory.close()
     sources = prepare(settings)
-    for line in (*sources.notes, *_plan_lines(settings, sources.schedule, card)):
+    for line in (*sources.notes, *_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
         say(line)
     try:
         shape = ModelShape.read(sources.model)
@@ -58,7 +61,7 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
         raise SettingsError(str(error)) from error
     planned.check(settings, card)
     settings, _ = card_defaults.resolve(settings, find=lambda device: card, shape=shape)
-    for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape)):
+    for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)
     _say_memory(settings, shape, card, say)
     return settings
@@ -75,6 +78,15 @@ def _plan_lines(settings: Settings, schedule: Schedule, card: Card | None) -> li
         f"training: micro-batches of at most {settings.trainer.token_limit:,} tokens"
         + (", activations recomputed" if settings.trainer.gradient_checkpointing else ""),
     ]
+
+
+def _device_lines(settings: Settings) -> list[str]:
+    """Which device does what. On Ray that depends on the cluster, so the devices are numbered from 0."""
+    if settings.runtime == "ray":
+        demand = demand_of(settings, trains=True)
+        return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
+    devices = local_plan(settings, trains=True)
+    return [devices.line(), *chosen_channel(settings, devices).lines]
 
 
 def _cards(card: Card) -> str:
@@ -107,7 +119,9 @@ def _process_lines(process: ProcessMemory) -> list[str]:
 
 def _verdict(memory: MemoryPlan, card: Card | None) -> str:
     kind = "at most, because rollout and training take turns" if memory.is_colocated else "in all"
-    where = "" if card is None or card.count == 1 else "on each GPU, "
+    if memory.is_apart:
+        kind = "on the fullest GPU"
+    where = "" if card is None or card.count == 1 or memory.is_apart else "on each GPU, "
     needed = f"memory: {where}about {memory.num_bytes / _GIB:.1f} GiB {kind}"
     if card is not None:
         return f"{needed}; {card.name} has {card.total / _GIB:.1f} GiB, {card.available / _GIB:.0f} GiB of it available"

@@ -31,9 +31,11 @@ from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
+from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.driver import Driver
+from tailrace.runtime.found_devices import seen_by_worker
 from tailrace.runtime.place import Place
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
@@ -70,6 +72,7 @@ class LocalRun:
     ) -> None:
         self._settings, self._directory, self._sources, self._place = settings, directory, sources, place
         self._launch, self._sharing = place.launch, place.sharing
+        self._channel_name = chosen_channel(settings, place.plan).name
         self._checks: set[asyncio.Future[None]] = set()
         """Checks of the GPU after a worker was lost."""
         self._store, self._catalogue = store, sources.catalogue(store)
@@ -111,7 +114,7 @@ class LocalRun:
         settings, launch, post = self._settings, self._launch, self._post
         init = RolloutInit(
             checkpoint=self._sources.model,
-            model=settings.model,
+            model=seen_by_worker(settings.model),
             rollout=with_chosen_engine(settings, self._sources.model),
             max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
             seed=settings.seed,
@@ -123,7 +126,7 @@ class LocalRun:
             post=post,
             on_saved=self._complete,
             work=self._batches.do,
-            env=self._sharing.training,
+            env=self._place.training_env,
         )
         self._rollouts = RolloutAdapter(
             init,
@@ -133,7 +136,7 @@ class LocalRun:
             store=self._store,
             post=post,
             work=self._payload,
-            env=self._sharing.rollout,
+            env=self._place.rollout_env,
         )
         scores = ScoreBatcher(post)
         self._rewards = RewardPool(
@@ -203,8 +206,8 @@ class LocalRun:
             name=POLICY,
             model_path=self._sources.model,
             checkpoint=checkpoint,
-            model=settings.model,
-            trainer=settings.trainer,
+            model=seen_by_worker(settings.model),
+            trainer=settings.trainer.model_copy(update={"weight_channel": self._channel_name}),
             algorithm=settings.algorithm,
             temperature=settings.rollout.temperature,
             max_response_length=settings.rollout.max_response_length,

@@ -1,4 +1,4 @@
-"""How rollout and training share one GPU: with NVIDIA's Multi-Process Service (MPS), or by time-slicing.
+"""How rollout and training share a GPU: with NVIDIA's Multi-Process Service (MPS), or by time-slicing.
 
 With time-slicing the GPU belongs to one process at a time. With MPS the kernels of all processes run at the same time.
 ``decide`` chooses from what was found on the machine; ``gpu_sharing`` looks, decides, acts and says one line.
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from tailrace.config.settings import Settings
+from tailrace.runtime.device_plan import DevicePlan
 from tailrace.runtime.mps_daemon import PIPES, MpsDaemon, MpsFailed, ask, has_failed_server
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -80,9 +81,9 @@ def decide(found: Found, *, may_start: bool) -> Choice:
 
 
 @contextmanager
-def gpu_sharing(settings: Settings, *, trains: bool, say: Callable[[str], None]) -> Iterator[Sharing]:
-    """Share the GPU as well as the machine allows, while the context is open. ``trains``: whether the run trains."""
-    if not (trains and _shares_gpu(settings)):
+def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], None]) -> Iterator[Sharing]:
+    """Share GPUs as well as the machine allows, while the context is open."""
+    if settings.schedule.placement != "shared" or not plan.shared:  # with `colocated` they take turns
         yield Sharing()
         return
     found = look()
@@ -132,24 +133,6 @@ def sharing(choice: Choice, env: Mapping[str, str], found: Found) -> Sharing:
 def _line(choice: Choice) -> str:
     how = "with MPS" if choice.is_mps else "by time-slicing"
     return f"rollout and training share the GPU {how}" + (f": {choice.reason}" if choice.reason else "")
-
-
-def _shares_gpu(settings: Settings) -> bool:
-    """Whether two kinds of workers use the same GPU at the same time."""
-    if settings.schedule.placement != "shared" or settings.rollout.from_run is not None:
-        return False
-    return is_cuda(settings.model.device)
-
-
-def is_cuda(device: str) -> bool:
-    """Whether workers compute on CUDA. Makes no CUDA context; imports torch only if there is an NVIDIA driver."""
-    if device != "auto":
-        return device.startswith("cuda")
-    if not Path("/dev/nvidiactl").exists():
-        return False
-    import torch  # takes seconds
-
-    return bool(torch.cuda.is_available())
 
 
 def _index(device: str) -> int:

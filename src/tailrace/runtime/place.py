@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.load import SettingsError
+from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
+from tailrace.runtime import found_devices
+from tailrace.runtime.channel_choice import chosen_channel, refused_channel
+from tailrace.runtime.device_plan import DevicePlan, TooFewDevices, demand_of, device_env, plan_devices
 from tailrace.runtime.mps import Sharing, gpu_sharing
 from tailrace.runtime.process import ProcessLauncher
 from tailrace.runtime.worker import Launcher
@@ -26,14 +30,43 @@ class Place:
     """Starts the workers."""
     sharing: Sharing
     """How they share a GPU."""
+    plan: DevicePlan
+    """Which device does what."""
+    names_devices: bool = True
+    """Whether workers are told their devices; if not, whoever starts them gives them devices by the plan."""
     pack: Callable[[SentSamples], Batch] = _as_they_are
     """Makes the batch that a trainer is sent, if it does not see the payload store."""
 
+    def rollout_env(self, instance: int) -> dict[str, str]:
+        """Environment variables of the worker of this instance."""
+        own = device_env(self.plan.of_instance(instance)) if self.names_devices else {}
+        return {**self.sharing.rollout, **own}
+
+    def training_env(self, rank: int) -> dict[str, str]:
+        """Environment variables of the worker of this rank."""
+        own = device_env(self.plan.of_rank(rank)) if self.names_devices else {}
+        return {**self.sharing.training, **own}
+
 
 def check_runtime(settings: Settings) -> None:
-    """Raise ``SettingsError`` if the package of the runtime is missing. Imports nothing."""
-    if settings.runtime == "ray" and importlib.util.find_spec("ray") is None:
-        raise SettingsError("runtime 'ray' needs the package ray: pip install 'tailrace[ray]'")
+    """Raise ``SettingsError`` if the package of the runtime is missing, or this machine has too few devices for the
+    local one."""
+    if settings.runtime == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise SettingsError("runtime 'ray' needs the package ray: pip install 'tailrace[ray]'")
+    else:
+        local_plan(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
+
+
+def local_plan(settings: Settings, *, trains: bool) -> DevicePlan:
+    """The device plan of a run on this machine. ``SettingsError`` if it has too few devices."""
+    try:
+        plan = plan_devices(demand_of(settings, trains=trains), found_devices.find_devices(settings.model.device))
+    except TooFewDevices as error:
+        raise SettingsError(str(error)) from error
+    if (sentence := refused_channel(settings, plan)) is not None:
+        raise SettingsError(sentence)
+    return plan
 
 
 @contextmanager
@@ -45,5 +78,8 @@ def open_place(settings: Settings, *, logs: Path, trains: bool, say: Callable[[s
         with open_ray(settings, logs=logs, trains=trains, say=say) as place:
             yield place
         return
-    with gpu_sharing(settings, trains=trains, say=say) as sharing:
-        yield Place(launch=ProcessLauncher(logs), sharing=sharing)
+    plan = local_plan(settings, trains=trains)
+    for line in (plan.line(), *chosen_channel(settings, plan).lines):
+        say(line)
+    with gpu_sharing(settings, plan, say=say) as sharing:
+        yield Place(launch=ProcessLauncher(logs), sharing=sharing, plan=plan)

@@ -51,10 +51,11 @@ class RolloutAdapter:
         store: PayloadStore,
         post: Post,
         work: WorkThread,
-        env: Mapping[str, str] | None = None,
+        env: Callable[[int], Mapping[str, str]] = lambda instance: {},
     ) -> None:
-        """``work``: the thread that reads and writes payload. ``env``: more environment variables of the workers."""
-        self._env = OPENMP_PASSIVE_WAIT | dict(env or {})
+        """``work``: the thread that reads and writes payload. ``env``: more environment variables of the worker of an
+        instance."""
+        self._env = env
         self._init, self._launch, self._request, self._channel = init, launch, request, channel
         self._store, self._post, self._work = store, post, work
         self._workers: dict[InstanceId, WorkerHandle] = {}
@@ -67,7 +68,7 @@ class RolloutAdapter:
             name=f"rollout-{instance}",
             entry="tailrace.workers.rollout_worker:serve",
             init=self._init,
-            env=self._env,
+            env=OPENMP_PASSIVE_WAIT | dict(self._env(instance)),
         )
         self._workers[instance] = self._launch(
             spec,

@@ -49,12 +49,12 @@ class TrainingAdapter:
         post: Callable[[ev.Event], None],
         on_saved: Callable[[Version, float], None],
         work: Callable[[Callable[[], None]], object] = lambda job: job(),
-        env: Mapping[str, str] | None = None,
+        env: Callable[[int], Mapping[str, str]] = lambda rank: {},
     ) -> None:
         """``on_saved`` is called with version and seconds when the files of a checkpoint are written. It posts the
         event of the checkpoint. ``work`` runs a job off the event loop, in the order in which jobs are given. ``env``:
-        more environment variables of the worker."""
-        self._env = OPENMP_PASSIVE_WAIT | dict(env or {})
+        more environment variables of the worker of a rank."""
+        self._env = env
         self._work = work
         self._launch, self._batch, self._post, self._on_saved = launch, batch, post, on_saved
         self.channel: ChannelAddress | None = None
@@ -76,7 +76,7 @@ class TrainingAdapter:
             name=f"training-{rank}" if rank else "training",
             entry="tailrace.workers.training_worker:serve",
             init=replace(init, rank=rank),
-            env=self._env,
+            env=OPENMP_PASSIVE_WAIT | dict(self._env(rank)),
         )
 
     def perform(self, command: do.Accumulate | do.FinishStep | do.PublishWeights) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 SHARED_MEMORY = "shared memory"
 CUDA_IPC = "CUDA IPC"
 RAY_OBJECT_STORE = "Ray object store"
+COLLECTIVE = "torch.distributed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelAddress:
     kind: str
-    """How weights travel: ``SHARED_MEMORY``, ``CUDA_IPC`` or ``RAY_OBJECT_STORE``."""
+    """How weights travel: ``SHARED_MEMORY``, ``CUDA_IPC``, ``RAY_OBJECT_STORE`` or ``COLLECTIVE``."""
     location: str
     """What this kind needs to find the channel. ``RAY_OBJECT_STORE``: the name of the actor that
-    publishes; the others: the path of the channel file."""
+    publishes; ``COLLECTIVE``: the endpoints of all senders; the others: the path of the channel file."""

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tailrace.weights.address import CUDA_IPC, RAY_OBJECT_STORE, SHARED_MEMORY, ChannelAddress
+from tailrace.weights.address import COLLECTIVE, CUDA_IPC, RAY_OBJECT_STORE, SHARED_MEMORY, ChannelAddress
 
 MEMORY_DIRECTORY = Path("/dev/shm")
 
@@ -27,8 +27,8 @@ def directories() -> list[Path]:
 
 def remove_channel(address: ChannelAddress) -> None:
     """Remove what a writer that has ended left at this address. Nothing happens if nothing is left."""
-    if address.kind == RAY_OBJECT_STORE:
-        return  # its objects end with their writer
+    if address.kind in (RAY_OBJECT_STORE, COLLECTIVE):
+        return  # its weights end with their writer
     if address.kind not in (SHARED_MEMORY, CUDA_IPC):
         raise ValueError(f"a weight channel of kind {address.kind!r} is not a file of this machine")
     Path(address.location).unlink(missing_ok=True)

@@ -37,11 +37,14 @@ class Puller:
         self._receiver, self._open_source = tuple(receiver), open_source
         self._links = Links() if links is None else links
         self._opened: _OpenedSource | None = None
+        self.num_bytes = 0
+        """Bytes that the last pull fetched. What several holdings have in common is fetched once."""
 
     def pull(self, address: ChannelAddress, minimum_version: Version) -> Pulled:
         """Pull the newest version, which must be at least ``minimum_version``."""
         opened = self._open(address)
         version, slices = opened.source.fetch(minimum_version, opened.transfers)
+        self.num_bytes = sum(tensor.nbytes for tensor in slices.values())
         return Pulled(version, tuple(_parts(holding, slices) for holding in self._receiver))
 
     def _open(self, address: ChannelAddress) -> _OpenedSource:

@@ -11,10 +11,12 @@ from tailrace.devices.cuda_driver import CudaError
 from tailrace.weights import cuda_ipc, shared_memory
 from tailrace.weights.address import RAY_OBJECT_STORE
 from tailrace.weights.channel import WeightSink
+from tailrace.weights.collective_sink import CollectiveSink
 from tailrace.weights.layout import WeightLayout
 from tailrace.weights.more_kinds import MORE_KINDS
+from tailrace.weights.shards import whole_parts
 
-Choice = Literal["auto", "shared-memory", "cuda-ipc", "ray"]
+Choice = Literal["auto", "shared-memory", "cuda-ipc", "ray", "collective"]
 
 
 def create_sink(
@@ -32,6 +34,9 @@ def create_sink(
     if choice in ("auto", "ray") and (more := MORE_KINDS.get(RAY_OBJECT_STORE)) is not None:
         say("weights are published in Ray's object store")
         return more.create(name, layout)
+    if choice == "collective":
+        say("weights are sent by this process through torch.distributed")
+        return CollectiveSink(whole_parts(layout), device)
     if choice == "cuda-ipc" and device.type != "cuda":
         raise ValueError(f'trainer.weight_channel = "cuda-ipc" needs a CUDA device, and the model is on {device}')
     if choice == "shared-memory" or device.type != "cuda":

@@ -8,13 +8,15 @@ from pathlib import Path
 import torch
 
 from tailrace.weights import cuda_ipc, shared_memory
-from tailrace.weights.address import CUDA_IPC, SHARED_MEMORY, ChannelAddress
+from tailrace.weights.address import COLLECTIVE, CUDA_IPC, SHARED_MEMORY, ChannelAddress
 from tailrace.weights.channel import WeightSource
+from tailrace.weights.collective_source import CollectiveSource
 from tailrace.weights.more_kinds import MORE_KINDS
 
-_OPENERS: dict[str, Callable[[Path, torch.device], WeightSource]] = {
-    SHARED_MEMORY: lambda path, device: shared_memory.open_reader(path),
-    CUDA_IPC: cuda_ipc.open_reader,
+_OPENERS: dict[str, Callable[[str, torch.device], WeightSource]] = {
+    SHARED_MEMORY: lambda location, device: shared_memory.open_reader(Path(location)),
+    CUDA_IPC: lambda location, device: cuda_ipc.open_reader(Path(location), device),
+    COLLECTIVE: CollectiveSource,
 }
 CPU = torch.device("cpu")
 
@@ -27,4 +29,4 @@ def open_source(address: ChannelAddress, device: torch.device = CPU) -> WeightSo
     if opener is None:
         known = ", ".join((*_OPENERS, *MORE_KINDS))
         raise ValueError(f"cannot open a weight channel of kind {address.kind!r}; known kinds: {known}")
-    return opener(Path(address.location), device)
+    return opener(address.location, device)

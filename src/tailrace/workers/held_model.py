@@ -18,9 +18,6 @@ from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
 from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.trainer import Trainer
-from tailrace.weights.channel import WeightSink
-from tailrace.weights.sinks import create_sink
-from tailrace.weights.two_slots import layout_of
 from tailrace.workers.link import Link
 from tailrace.workers.messages import (
     Accumulate,
@@ -38,6 +35,7 @@ from tailrace.workers.messages import (
     StepFinished,
 )
 from tailrace.workers.publishing import Publishing
+from tailrace.workers.weight_outlet import open_outlet
 
 _CANNOT = (FloatingPointError, torch.OutOfMemoryError, ValueError, DamagedStore, OSError)
 
@@ -61,12 +59,12 @@ class HeldModel:
         self._gives_cache_back = init.is_colocated and self._trainer.model.device.type == "cuda"
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
-        sink = self._open_sink(init) if ranks.index == 0 else None
-        self.channel = None if sink is None else sink.address
+        outlet = open_outlet(self._trainer, ranks, name=init.channel_name, choice=init.trainer.weight_channel)
+        self.channel = outlet.address
         self.publishing = Publishing(
             link,
-            sink,
-            self._trainer.named_weights if ranks.publishes else lambda: (),
+            outlet.sink,
+            outlet.weights,
             model=init.name,
             device=self._trainer.model.device,
             on_written=self._give_cache_back,
@@ -75,15 +73,6 @@ class HeldModel:
         """Seconds that the step in progress took so far."""
         self._refusal: str | None = None
         """Why the step in progress cannot be finished; None: it can."""
-
-    def _open_sink(self, init: ModelInit) -> WeightSink:
-        return create_sink(
-            init.channel_name,
-            layout_of(self._trainer.named_weights(is_whole=False)),
-            choice=init.trainer.weight_channel,
-            device=self._trainer.model.device,
-            say=lambda line: print(line, flush=True),
-        )
 
     def ready(self) -> ModelReady:
         return ModelReady(name=self.name, version=self._trainer.version, channel=self.channel)

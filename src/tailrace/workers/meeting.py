@@ -5,7 +5,6 @@ The first worker opens a store on a free port of its machine and tells the contr
 
 from __future__ import annotations
 
-import socket
 from datetime import timedelta
 
 import torch
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from tailrace.trainer.network import resolve_device
 from tailrace.trainer.ranks import ALONE, Ranks
+from tailrace.weights.own_address import own_address
 from tailrace.workers.link import Link
 from tailrace.workers.messages import Meeting, TrainingInit
 
@@ -39,23 +39,13 @@ def meet(link: Link, init: TrainingInit) -> Ranks:
 
 def _open_store(link: Link, rank: int, size: int) -> dist.TCPStore:
     if rank == 0:
-        host = _own_address()
+        host = own_address()
         store = dist.TCPStore(host, 0, size, is_master=True, wait_for_workers=False, timeout=_LIMIT)
         link.send(Meeting(host=host, port=store.port))
         return store
     meeting = link.receive(None)
     assert isinstance(meeting, Meeting), meeting
     return dist.TCPStore(meeting.host, meeting.port, size, is_master=False, timeout=_LIMIT)
-
-
-def _own_address() -> str:
-    """Address under which other machines reach this one; on a machine without a network, its own."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # an address that nobody has; nothing is sent
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 def _device(init: TrainingInit) -> torch.device:

@@ -176,8 +176,13 @@ class RolloutWorker:
         self._engine.pull(pulled.weights, pulled.version)
         self._is_released, self._num_failed_pulls = False, 0
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
-        if torch.cuda.is_initialized():  # for the worker's log
-            print(f"version {pulled.version}: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most", flush=True)
+        self._log_pull(pulled.version, self._puller.num_bytes)
+
+    def _log_pull(self, version: Version, num_bytes: int) -> None:
+        memory = ""
+        if torch.cuda.is_initialized():
+            memory = f"; {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB of the device at most"
+        print(f"version {version}: {num_bytes:,} bytes were fetched{memory}", flush=True)
 
     def _fail_pull(self, error: Exception) -> None:
         """Report a pull that failed, and leave the engine as it was before."""

@@ -22,7 +22,7 @@ def unsound(schedule: Schedule) -> Iterator[str]:
     yield from _unsound_leftovers(s, bound)
     yield from _unsound_bound(s, bound)
     if s.overlaps and s.placement is Placement.COLOCATED:
-        yield "colocated rollout and training take turns, so they cannot overlap; use placement 'shared'"
+        yield "colocated rollout and training take turns, so they cannot overlap; use 'shared' or 'disaggregated'"
     is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
     if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
         yield "a response counts when its reward is back: only 'wait' without over-provisioning can hold rewards back"

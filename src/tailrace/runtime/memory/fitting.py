@@ -107,8 +107,8 @@ class _Room:
         least = replace(found, kv_tokens=_PAGE, max_tokens_per_gpu=1)
         free = self.budget - self._total(least)
         kv = min(self._kv_bytes() * found.kv_tokens, free // 2)
-        if self.settings.schedule.placement == "colocated":
-            kv = 0  # the KV cache is not there while training works
+        if self.settings.schedule.placement in ("colocated", "disaggregated"):
+            kv = 0  # the KV cache is not there while training works, or lies on other GPUs
         for tokens in MICRO_BATCHES:
             if self._total(replace(least, max_tokens_per_gpu=tokens)) + kv <= self.budget:
                 break
@@ -122,6 +122,8 @@ class _Room:
         free = self.budget - memory.num_bytes
         if memory.is_colocated:
             free = self.budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
+        elif memory.is_apart:
+            free = self.budget - memory.rollout.num_bytes
         least = _whole_pages(max_length(self.settings) + _LOOKAHEAD)
         most = free // self._kv_bytes() // _PAGE * _PAGE
         return replace(found, kv_tokens=min(found.kv_tokens, max(least, most)))

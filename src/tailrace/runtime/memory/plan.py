@@ -37,11 +37,15 @@ class MemoryPlan:
     training: ProcessMemory
     is_colocated: bool
     """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
+    is_apart: bool = False
+    """Rollout and training have memories of their own: different GPUs."""
 
     @property
     def num_bytes(self) -> int:
-        """Most bytes in use at the same time."""
+        """Most bytes in use at the same time, in the memory that is used most."""
         rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
+        if self.is_apart:
+            return max(rollout, training)
         if not self.is_colocated:
             return rollout + training
         contexts = self.rollout.count * _context(self.rollout)
@@ -65,11 +69,14 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: i
             parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda))),
         ),
         is_colocated=settings.schedule.placement == "colocated",
+        is_apart=is_cuda and settings.schedule.placement == "disaggregated",
     )
 
 
 def parts_per_device(settings: Settings, num_devices: int) -> int:
     """Parts of rollout instances on the fullest device. An instance has ``tensor_parallel_size`` parts."""
+    if settings.schedule.placement == "disaggregated":
+        return 1
     num_parts = settings.rollout.num_instances * settings.rollout.tensor_parallel_size
     return -(-num_parts // num_devices)
 
@@ -107,8 +114,11 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
 
 def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
     """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
-    Several ranks gather them in the memory of the host."""
-    return not is_cuda or (settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1)
+    Several ranks gather them in the memory of the host, and between different GPUs they go through it."""
+    if not is_cuda:
+        return True
+    is_apart = settings.schedule.placement == "disaggregated"
+    return settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1 and not is_apart
 
 
 def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:

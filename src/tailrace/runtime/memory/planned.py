@@ -12,6 +12,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.engines.registry import ENGINES, engine_name, refusals
 from tailrace.runtime import schedule_builder
+from tailrace.runtime.device_plan import DISAGGREGATED, DevicePlan, TooFewDevices, demand_of, plan_devices
 from tailrace.runtime.memory.card import Card
 from tailrace.runtime.memory.parts import CHANNEL_SLOTS
 from tailrace.runtime.memory.plan import item_bytes
@@ -51,28 +52,21 @@ def check(settings: Settings, card: Card) -> None:
     # `auto` takes vLLM if the native engine cannot do what is asked, so nothing is refused that vLLM can do.
     for sentence in refusals(settings, ENGINES["vllm" if engine == "auto" else engine].capabilities_on(_GPU)):
         raise SettingsError(sentence)
-    for name, count in _devices_needed(settings).items():
-        if count > card.count:
-            raise SettingsError(
-                f"{name} is {count}, but the plan has {card.count} GPUs: give --card {count}x{card.name}"
-            )
+    try:
+        _devices(settings, card)
+    except TooFewDevices as error:
+        raise SettingsError(f"{error}: --card {card.count}x{card.name}") from error
 
 
-def lines(settings: Settings, shape: ModelShape) -> list[str]:
-    """What is not checked, and what the host must hold."""
-    rollout, trainer = settings.rollout, settings.trainer
-    found = [
-        f"GPUs: {trainer.num_ranks} for training (trainer.num_ranks), {rollout.num_instances} x"
-        f" {rollout.tensor_parallel_size} for rollout (num_instances x tensor_parallel_size)"
-    ]
-    if trainer.num_ranks > 1:
+def lines(settings: Settings, shape: ModelShape, card: Card) -> list[str]:
+    """Which GPU does what, what the host must hold, and what is not checked."""
+    found = [_devices(settings, card).line()]
+    if settings.trainer.num_ranks > 1 or settings.schedule.placement == DISAGGREGATED:
         published = CHANNEL_SLOTS * item_bytes(settings) * shape.num_parameters
         found.append(f"memory of the host: {published / 2**30:.0f} GiB for published weights, besides the processes")
     return [*found, "not checked, because this is a plan: the model's files, its tokenizer, the data, the packages"]
 
 
-def _devices_needed(settings: Settings) -> dict[str, int]:
-    return {
-        "trainer.num_ranks": settings.trainer.num_ranks,
-        "rollout.tensor_parallel_size": settings.rollout.tensor_parallel_size,
-    }
+def _devices(settings: Settings, card: Card) -> DevicePlan:
+    """The device plan, with GPUs numbered from 0 over all machines."""
+    return plan_devices(demand_of(settings, trains=True), [str(number) for number in range(card.count)])

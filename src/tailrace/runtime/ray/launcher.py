@@ -14,8 +14,9 @@ from pathlib import Path
 import ray
 
 from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
+from tailrace.runtime.ray.bundles import kind_of
 from tailrace.runtime.ray.handle import RayWorker
-from tailrace.runtime.ray.resources import Placement, kind_of
+from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 
 _ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)

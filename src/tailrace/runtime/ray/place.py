@@ -9,7 +9,10 @@ from pathlib import Path
 
 import ray
 
+from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
+from tailrace.runtime.channel_choice import refused_channel
+from tailrace.runtime.device_plan import DevicePlan, demand_of, plan_devices
 from tailrace.runtime.mps import Sharing
 from tailrace.runtime.place import Place
 from tailrace.runtime.ray.cluster import connected
@@ -21,18 +24,37 @@ from tailrace.runtime.ray.samples import put_samples
 @contextmanager
 def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[Place]:
     """Connect to Ray while the context is open."""
-    counts = _worker_counts(settings, trains=trains)
-    with connected(settings.ray, num_cpus=math.ceil(_placement(settings, counts, has_gpus=False).total(counts)["CPU"])):
+    counts, on_cpu = _worker_counts(settings, trains=trains), plan_devices(demand_of(settings, trains=trains), ())
+    num_cpus = math.ceil(_placement(settings, counts, on_cpu).total(counts)["CPU"])
+    with connected(settings.ray, num_cpus=num_cpus):
         found = ray.cluster_resources()
-        placement = _placement(settings, counts, has_gpus=found.get("GPU", 0) > 0)
-        for line in _lines(found, placement.total(counts)):
+        plan = _plan(settings, int(found.get("GPU", 0)), trains=trains)
+        placement = _placement(settings, counts, plan)
+        for line in _lines(found, placement.total(counts), plan):
             say(line)
         try:
             placement.reserve()
             launch = RayLauncher(logs, placement, gathers_checkpoints=settings.ray.checkpoints == "gathered")
-            yield Place(launch=launch, sharing=Sharing(), pack=put_samples)
+            yield Place(launch=launch, sharing=Sharing(), plan=plan, names_devices=False, pack=put_samples)
         finally:
             placement.close()
+
+
+def _plan(settings: Settings, num_gpus: int, *, trains: bool) -> DevicePlan:
+    """The device plan of a run on a cluster with so many GPUs, which are numbered from 0: Ray chooses real ones. If
+    there are too few, those that must still come are counted too."""
+    demand = demand_of(settings, trains=trains)
+    if not num_gpus or settings.model.device == "cpu":
+        return plan_devices(demand, ())
+    plan = plan_devices(demand, [str(number) for number in range(max(num_gpus, demand.least))])
+    if plan.shared and demand.devices_per_instance > 1:
+        raise SettingsError(
+            f"on Ray, rollout.tensor_parallel_size {demand.devices_per_instance} needs GPUs that training does not use:"
+            " set schedule.placement to 'disaggregated'"
+        )
+    if (sentence := refused_channel(settings, plan)) is not None:
+        raise SettingsError(sentence)
+    return plan
 
 
 def _worker_counts(settings: Settings, *, trains: bool) -> dict[str, int]:
@@ -44,17 +66,18 @@ def _worker_counts(settings: Settings, *, trains: bool) -> dict[str, int]:
     }
 
 
-def _placement(settings: Settings, counts: Mapping[str, int], *, has_gpus: bool) -> Placement:
+def _placement(settings: Settings, counts: Mapping[str, int], plan: DevicePlan) -> Placement:
     return Placement(
         settings.ray.resources,
         one_node={kind: counts[kind] for kind in settings.ray.one_node if counts[kind]},
-        has_gpus=has_gpus and settings.model.device != "cpu",
+        plan=plan,
     )
 
 
-def _lines(found: Mapping[str, float], needed: Mapping[str, float]) -> Iterator[str]:
+def _lines(found: Mapping[str, float], needed: Mapping[str, float], plan: DevicePlan) -> Iterator[str]:
     has = ", ".join(f"{found.get(name, 0):g} {name}s" for name in ("CPU", "GPU"))
     yield f"workers run as Ray actors; the cluster has {has} on {len(ray.nodes())} node(s)"
+    yield plan.line()
     for name, number in needed.items():
         if number > found.get(name, 0):
             yield (
