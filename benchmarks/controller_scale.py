@@ -11,6 +11,7 @@ Counted are the steps after the first, from the end of one to the end of the nex
 
 * processor seconds of the controller process (all its threads), also as a share of a step of 60 s and of the steps
   that were measured (those of `staleflow` are shorter, since it does not wait for the longest responses);
+* the same by kind of thread: event loop, decide (core, journal, metrics), payload, one reader for each worker, ...;
 * how late a callback came that was due every 20 ms, and the longest turn of the event loop;
 * resident memory of the controller.
 
@@ -31,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -60,7 +62,7 @@ class Mark:
 
     at: float
     cpu_s: float
-    loop_cpu_s: float
+    cpu_s_by_thread: Counter[str]
     rss_mb: float
 
 
@@ -114,7 +116,7 @@ def measure(folder: Path, schedule: str, num_instances: int, num_steps: int, *, 
     def say(line: str) -> None:
         print(f"  {line}", flush=True)
         if line.startswith("step "):
-            marks.append(Mark(time.monotonic(), time.process_time(), _loop_cpu_s(policy), _rss_mb()))
+            marks.append(Mark(time.monotonic(), time.process_time(), _cpu_s_by_thread(), _rss_mb()))
 
     if where:
         sampler.start()
@@ -142,7 +144,10 @@ def _figures(policy: Policy, marks: list[Mark]) -> dict[str, Any]:
         "controller_cpu_s_per_step": [round(cpu, 2) for _, cpu in steps],
         "controller_share_of_60_s": round(cpu_s / STEP_S, 4),
         "controller_share_of_its_steps": round(cpu_s * len(steps) / (last.at - first.at), 4),
-        "loop_cpu_s_per_step": round((last.loop_cpu_s - first.loop_cpu_s) / len(steps), 2),
+        "cpu_s_per_step_by_thread": {
+            kind: round((total - first.cpu_s_by_thread[kind]) / len(steps), 2)
+            for kind, total in last.cpu_s_by_thread.most_common()
+        },
         "callback_late_ms": {
             "p50": _ms(late[len(late) // 2]),
             "p99": _ms(late[len(late) * 99 // 100]),
@@ -187,8 +192,14 @@ def _write_lengths(path: Path) -> None:
     path.write_text(json.dumps(np.clip(drawn.round().astype(int), 1, MAX_LENGTH).tolist()))
 
 
-def _loop_cpu_s(policy: Policy) -> float:
-    return sum(monitor.cpu_s for monitor in policy.monitors)
+def _cpu_s_by_thread() -> Counter[str]:
+    """Processor seconds of all threads so far, by kind: the event loop, threads for work, readers and writers."""
+    found: Counter[str] = Counter()
+    for thread in threading.enumerate():
+        kind = "event loop" if thread is threading.main_thread() else thread.name.rpartition("-")[2]
+        times = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()[11:13]
+        found[kind] += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _rss_mb() -> float:
