@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -92,6 +92,9 @@ bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five s
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses
 	@$(BIN)/python benchmarks/planning.py --json benchmarks/results/planning.json
+
+bench-controller-scale: $(STAMP)  ## the controller of 64 instances without accelerators: CPU, event loop, memory (about 12 minutes)
+	@$(BIN)/python benchmarks/controller_scale.py --json benchmarks/results/controller_scale.json
 
 bench-cluster: $(STAMP)  ## many jobs on shared accelerators in virtual time, five seeds (about 3 minutes; FULL=1: hours)
 	@$(BIN)/python benchmarks/cluster.py $(if $(FULL),--full) --json benchmarks/results/cluster.json

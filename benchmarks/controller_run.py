@@ -45,8 +45,9 @@ MEDIAN, SPREAD = 400.0, 0.9
 class Policy(asyncio.DefaultEventLoopPolicy):
     """Gives every loop a monitor and a heartbeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, beat_s: float = BEAT_S) -> None:
         super().__init__()
+        self._beat_s = beat_s
         self.monitors: list[LoopMonitor] = []
         self.lateness: list[tuple[float, float]] = []
         """(due, seconds late) of each beat: what any other callback would have waited, for whatever reason."""
@@ -60,7 +61,7 @@ class Policy(asyncio.DefaultEventLoopPolicy):
     def _beat(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         now = loop.time()
         self.lateness.append((due, now - due))
-        loop.call_at(now + BEAT_S, self._beat, loop, now + BEAT_S)
+        loop.call_at(now + self._beat_s, self._beat, loop, now + self._beat_s)
 
 
 class Sampler(threading.Thread):
@@ -138,7 +139,7 @@ def _first_report(journal: Path) -> float:
 def _settings(folder: Path) -> Settings:
     given = {
         "output_dir": folder / "run",
-        "model.path": str(_write_model(folder / "model")),
+        "model.path": str(write_model(folder / "model")),
         "save_interval": 1,
         "report": False,
         "rollout.from_run": str(folder / "saved"),
@@ -155,7 +156,7 @@ def _settings(folder: Path) -> Settings:
     return assemble(recipe, given, hint=print)
 
 
-def _write_model(path: Path) -> Path:
+def write_model(path: Path) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -88,6 +88,7 @@ def test_every_setting_says_what_it_means() -> None:
         ({"eval": [{"name": "a", "path": "x"}] * 2}, "two evaluation sets are called 'a'"),
         ({"rollout": {"temperature": 0}}, "greedy responses of a prompt are all the same"),
         ({"rollout": {"n_samples_per_prompt": 1}}, "grpo compares the responses of a group"),
+        ({"rollout": {"engine": "timed"}}, "takes as long as rollout.costs says: give rollout.costs"),
         ({"rollout": {"kv_tokens": 10}}, "rollout.kv_tokens (10) cannot hold one longest response (768 tokens"),
         ({"algorithm": {"importance_sampling": {"type": "tis"}}}, "set old_logprobs to 'recompute'"),
         (

@@ -201,3 +201,15 @@ def test_replay_contradicts_a_rollout_that_returns_no_experts() -> None:
 def test_replay_makes_the_rollout_return_experts() -> None:
     assert with_chosen_engine(settings(), TINY).return_routing == "auto"
     assert with_chosen_engine(settings(trainer={"replay_routing": True}), TINY).return_routing == "always"
+
+
+def test_the_timed_engine_takes_any_model_with_a_vocabulary(tmp_path: Path) -> None:
+    timed = {"rollout": {"engine": "timed", "costs": {"k4": 0.03}}}
+    foreign = mamba(tmp_path)
+    check_engine(settings(**timed), foreign)
+    config = json.loads((foreign / "config.json").read_text())
+    del config["vocab_size"]
+    (foreign / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="lacks 'vocab_size'"):
+        check_engine(settings(**timed), foreign)
+    assert "the timed engine say nothing about the weights" in refused(**timed, eval_interval=1)

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from tailrace.runtime.work_thread import WorkThread
 
 
@@ -68,5 +70,48 @@ def test_what_is_closed_forgets_the_jobs_it_has_not_begun() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return done
+
+    assert asyncio.run(run()) == []
+
+
+def test_a_question_that_raises_raises_where_it_was_asked() -> None:
+    async def run() -> None:
+        work = WorkThread("test")
+        with pytest.raises(ZeroDivisionError):
+            await work.ask(lambda: 1 // 0)
+        assert await work.ask(lambda: 1) == 1
+        work.close()
+
+    asyncio.run(run())
+
+
+def test_a_question_that_was_not_reached_is_cancelled_and_later_jobs_are_refused() -> None:
+    async def run() -> None:
+        work, gate, started = WorkThread("test"), threading.Event(), threading.Event()
+        work.do(lambda: (started.set(), gate.wait()))
+        asked = asyncio.ensure_future(work.ask(lambda: 1))
+        await asyncio.get_running_loop().run_in_executor(None, started.wait)
+        threading.Timer(0.01, gate.set).start()
+        work.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        with pytest.raises(RuntimeError, match="'test' is closed"):
+            work.do(lambda: None)
+
+    asyncio.run(run())
+
+
+def test_a_question_that_nobody_waits_for_any_more_disturbs_nobody() -> None:
+    async def run() -> list[dict[str, Any]]:
+        broken: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: broken.append(context))
+        work, gate = WorkThread("test"), threading.Event()
+        asked = asyncio.ensure_future(work.ask(gate.wait))
+        await asyncio.sleep(0)
+        asked.cancel()
+        gate.set()
+        assert await work.ask(lambda: 1) == 1
+        work.close()
+        return broken
 
     assert asyncio.run(run()) == []

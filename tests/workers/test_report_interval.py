@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.observe.display.display import WAIT_SHOWN_AFTER_S
-from tailrace.workers.report_interval import LONGEST_INTERVAL_S, PROGRESS_PER_S, progress_interval_s
+from tailrace.workers.report_interval import LONGEST_INTERVAL_S, PROGRESS_PER_S, REPORTS_PER_S, progress_interval_s
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,17 @@ def test_all_instances_together_report_no_more_than_their_share_below_the_limit(
 
 def test_a_report_that_is_on_time_is_never_shown_as_a_wait() -> None:
     assert 2 * LONGEST_INTERVAL_S <= WAIT_SHOWN_AFTER_S
+
+
+@pytest.mark.parametrize("num_instances", [8, 64, 128])
+@pytest.mark.parametrize("num_live", [1, 4, 32])
+def test_instances_with_few_responses_do_not_report_more_often_than_all_of_them_may(
+    num_live: int, num_instances: int
+) -> None:
+    interval_s = progress_interval_s(num_live, shortest_s=0.01, num_instances=num_instances)
+    assert num_instances / interval_s <= REPORTS_PER_S
+
+
+def test_a_few_instances_report_as_often_as_asked() -> None:
+    assert progress_interval_s(1, shortest_s=0.25, num_instances=8) == 0.25
+    assert progress_interval_s(1, shortest_s=0.25, num_instances=64) == 2.0

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])
 
-_RECIPE = "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail"
+_RECIPE = (
+    "a TOML or YAML file, or a built-in recipe: quickstart[-ppo|-dapo|-gspo|-cispo], long-tail, qwen-{gpu,8gpu,64gpu}"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None:

@@ -1,7 +1,8 @@
 """Train a model with a recipe: `tailrace train RECIPE [--section.key value ...]`.
 
 With `--dry-run` nothing is run or written: settings, data and model are checked, every setting is printed, and on
-stderr the plan of the run and the memory it will take.
+stderr the plan of the run and the memory it will take. With `--dry-run --card 8xH100` the run is planned for GPUs that
+need not be here, without the model's files and the data.
 
 Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not start.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.cli import recipe
-from tailrace.config.load import load
+from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,16 +24,37 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_arguments(parser)
+    parser.add_argument(
+        "--card",
+        metavar="[Nx]CARD",
+        help="with --dry-run: plan for these GPUs instead of this machine's: H100, 8xH200, 80GiB",
+    )
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.carry_out(options, rest, lambda: load(options.recipe, recipe.overrides(options)), _train, _check)
+    return recipe.carry_out(options, rest, lambda: _load(options), _train, lambda settings: _check(settings, options))
 
 
-def _check(settings: Settings) -> Settings:
-    from tailrace.runtime.dry_run import dry_run
+def _load(options: argparse.Namespace) -> Settings:
+    if options.card is not None and not options.dry_run:
+        raise SettingsError("--card is for planning: give --dry-run too")
+    return load(options.recipe, recipe.overrides(options))
 
-    return dry_run(settings, say=lambda line: print(line, file=sys.stderr))
+
+def _check(settings: Settings, options: argparse.Namespace) -> Settings:
+    from tailrace.runtime.dry_run import dry_run, dry_run_on
+    from tailrace.runtime.memory.stated_card import parse_card
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    if options.card is None:
+        return dry_run(settings, say)
+    try:
+        card = parse_card(options.card)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return dry_run_on(card, settings, say)
 
 
 def _train(settings: Settings) -> Result:

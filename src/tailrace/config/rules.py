@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailrace.config.presets import ROLLOUT_ONLY
-from tailrace.config.settings import Settings
+from tailrace.config.settings import CostSettings, Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"
@@ -77,6 +77,8 @@ def _engine(settings: Settings) -> Iterator[str]:
     longest = settings.data.max_prompt_length + rollout.max_response_length
     if rollout.kv_tokens is not None and rollout.kv_tokens < longest:
         yield f"rollout.kv_tokens ({rollout.kv_tokens}) cannot hold one longest response ({longest} tokens with prompt)"
+    if rollout.engine == "timed" and rollout.costs == CostSettings():
+        yield "rollout.engine is 'timed', which takes as long as rollout.costs says: give rollout.costs"
     if rollout.deterministic and settings.model.dtype != "float32":
         yield f"rollout.deterministic needs model.dtype 'float32', got '{settings.model.dtype}'"
     if rollout.deterministic and settings.schedule.over_provision_trials:

@@ -145,9 +145,10 @@ class RolloutSettings(SamplingSettings):
     """Most tokens of a response, also if it is interrupted and resumed."""
     num_instances: PositiveInt = 1
     """Number of rollout instances. Each is a process with its own engine."""
-    engine: Literal["native", "vllm", "auto"] = "native"
+    engine: Literal["native", "vllm", "auto", "timed"] = "native"
     """Engine that generates responses. `auto`: `native` where it can do what the run needs, else `vllm`; the choice and
-    its reason are printed."""
+    its reason are printed. `timed`, for benchmarks of everything else: it makes up tokens and takes as long as
+    `rollout.costs` says."""
     tensor_parallel_size: PositiveInt = 1
     """Number of devices that hold one instance's model together."""
     return_routing: Literal["auto", "always", "never"] = "auto"
@@ -178,7 +179,7 @@ class RolloutSettings(SamplingSettings):
     Slower."""
     progress_interval_s: PositiveFloat = 0.25
     """Least seconds between two reports of unfinished responses. Grows with load, up to 5 s: all instances together
-    report at most 512 responses per second."""
+    report at most 512 responses per second, in at most 32 reports."""
     costs: CostSettings = CostSettings()
 
     @property

@@ -15,17 +15,18 @@ from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint
 from tailrace.engines.replay import capabilities as replay
+from tailrace.engines.timed import capabilities as timed
 from tailrace.engines.vllm import capabilities as vllm
 from tailrace.engines.vllm import models as vllm_models
 from tailrace.engines.vllm import versions as vllm_versions
-from tailrace.store.model_config import is_mixture
+from tailrace.store.model_config import is_mixture, vocabulary_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     capabilities: Capabilities
-    chosen_by: str
-    """The setting that chooses this engine."""
+    chosen_by: str | None
+    """The setting that chooses this engine; None if the engine is no substitute for another one."""
     check_checkpoint: Callable[[Settings, Path], None] | None = None
     """Raises ``Unsupported`` if the engine cannot run a model (given by its directory) with these settings; None if the
     engine runs no model."""
@@ -53,6 +54,10 @@ def _check_vllm(settings: Settings, checkpoint: Path) -> None:
         vllm_models.check_on_cpu(checkpoint)
 
 
+def _check_vocabulary(checkpoint: Path) -> None:
+    vocabulary_size(checkpoint)
+
+
 ENGINES: dict[str, EngineKind] = {
     "native": EngineKind(
         capabilities=native.CAPABILITIES,
@@ -64,6 +69,11 @@ ENGINES: dict[str, EngineKind] = {
         capabilities_on_cpu=vllm.ON_CPU,
         chosen_by="rollout.engine = 'vllm'",
         check_checkpoint=_check_vllm,
+    ),
+    "timed": EngineKind(
+        capabilities=timed.CAPABILITIES,
+        chosen_by=None,
+        check_checkpoint=lambda _, checkpoint: _check_vocabulary(checkpoint),
     ),
     "replay": EngineKind(
         capabilities=replay.CAPABILITIES, chosen_by="rollout.from_run, which takes the responses of a saved run"
@@ -126,7 +136,7 @@ def check_engine(settings: Settings, checkpoint: Path) -> None:
         if check is not None:
             check(settings, checkpoint)
     except Unsupported as error:
-        others = [other.chosen_by for other in ENGINES.values() if other is not ENGINES[name]]
+        others = [other.chosen_by for other in ENGINES.values() if other.chosen_by and other is not ENGINES[name]]
         raise Unsupported(f"{error}; other engines: {', '.join(others)}") from error
 
 

@@ -1,4 +1,8 @@
-"""A dry run: everything that is checked before a run starts, and the memory that it will take. Nothing is written."""
+"""A dry run: everything that is checked before a run starts, and the memory that it will take. Nothing is written.
+
+A dry run for a stated card (``--card``) plans a run for another machine: it needs neither a GPU nor the model's files
+nor the data, and does not check them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ import os
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
+from tailrace.core.schedule import Schedule
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.device_plan import demand_of
-from tailrace.runtime.memory import card_defaults
+from tailrace.runtime.memory import card_defaults, planned
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
 from tailrace.runtime.place import local_plan
 from tailrace.runtime.run_directory import RunDirectory
-from tailrace.runtime.sources import Sources
 from tailrace.runtime.train_command import Say, prepare
 from tailrace.store.model_shape import ModelShape
 
@@ -35,16 +39,38 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     finally:
         directory.close()
     sources = prepare(settings)
-    for line in (*sources.notes, *_plan_lines(settings, sources, card), *_device_lines(settings)):
+    for line in (*sources.notes, *_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
         say(line)
-    _say_memory(settings, sources, card, say)
+    try:
+        shape = ModelShape.read(sources.model)
+    except ValueError as error:
+        say(f"memory: not computed ({error})")
+    else:
+        _say_memory(settings, shape, card, say)
     return settings
 
 
-def _plan_lines(settings: Settings, sources: Sources, card: Card | None) -> list[str]:
-    schedule, rollout = sources.schedule, settings.rollout
+def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
+    """Plan the run for this card. Return its settings, with the numbers that depend on the card.
+
+    ``SettingsError`` if the settings do not work together, or if the card's memory is not enough.
+    """
+    try:
+        shape = planned.shape_of(settings.model.path)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    planned.check(settings, card)
+    settings, _ = card_defaults.resolve(settings, find=lambda device: card, shape=shape)
+    for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
+        say(line)
+    _say_memory(settings, shape, card, say)
+    return settings
+
+
+def _plan_lines(settings: Settings, schedule: Schedule, card: Card | None) -> list[str]:
+    rollout = settings.rollout
     return [
-        f"device: {'CPU' if card is None else card.name}, {settings.model.dtype}",
+        f"device: {'CPU' if card is None else _cards(card)}, {settings.model.dtype}",
         f"schedule: {settings.schedule.preset}, {schedule.max_steps} steps of {schedule.batch_size} prompts x"
         f" {schedule.group_size} responses; a round starts {schedule.launch_prompts} x {schedule.launch_responses}",
         f"rollout instances: {rollout.num_instances}, at most {rollout.running_limit} responses at a time in each,"
@@ -63,13 +89,12 @@ def _device_lines(settings: Settings) -> list[str]:
     return [devices.line(), *chosen_channel(settings, devices).lines]
 
 
-def _say_memory(settings: Settings, sources: Sources, card: Card | None, say: Say) -> None:
-    try:
-        shape = ModelShape.read(sources.model)
-    except ValueError as error:
-        say(f"memory: not computed ({error})")
-        return
-    memory = plan(shape, settings, is_cuda=card is not None)
+def _cards(card: Card) -> str:
+    return card.name if card.count == 1 else f"{card.count} x {card.name}"
+
+
+def _say_memory(settings: Settings, shape: ModelShape, card: Card | None, say: Say) -> None:
+    memory = plan(shape, settings, is_cuda=card is not None, num_devices=1 if card is None else card.count)
     for line in table(memory):
         say(line)
     say(_verdict(memory, card))
@@ -96,7 +121,8 @@ def _verdict(memory: MemoryPlan, card: Card | None) -> str:
     kind = "at most, because rollout and training take turns" if memory.is_colocated else "in all"
     if memory.is_apart:
         kind = "on the fullest GPU"
-    needed = f"memory: about {memory.num_bytes / _GIB:.1f} GiB {kind}"
+    where = "" if card is None or card.count == 1 or memory.is_apart else "on each GPU, "
+    needed = f"memory: {where}about {memory.num_bytes / _GIB:.1f} GiB {kind}"
     if card is not None:
         return f"{needed}; {card.name} has {card.total / _GIB:.1f} GiB, {card.available / _GIB:.0f} GiB of it available"
     has = _main_memory()

@@ -23,7 +23,10 @@ from tailrace.engines.native.limits import Decoding, EngineLimits
 from tailrace.engines.registry import engine_name
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedRollouts
+from tailrace.engines.timed.engine import TimedEngine
+from tailrace.engines.timed.made_up import MadeUpModel
 from tailrace.engines.vllm.start import start_engine as start_vllm
+from tailrace.store.model_config import vocabulary_size
 from tailrace.weights.channel import VersionNotPublished, WriterLost
 from tailrace.weights.puller import Puller
 from tailrace.weights.sources import open_source
@@ -227,6 +230,11 @@ def replay_engine(init: RolloutInit) -> Engine:
     return ReplayEngine(SavedRollouts.open(init.rollout.from_run).find, max_running=init.rollout.running_limit)
 
 
+def timed_engine(init: RolloutInit) -> Engine:
+    model = MadeUpModel(vocabulary_size(init.checkpoint), seed=init.seed, decode_text=_text_decoder(init.checkpoint))
+    return TimedEngine(model, init.rollout.costs, max_running=init.rollout.running_limit)
+
+
 def vllm_engine(init: RolloutInit) -> Engine:
     return start_vllm(
         init.checkpoint,
@@ -240,7 +248,7 @@ def vllm_engine(init: RolloutInit) -> Engine:
     )
 
 
-_ENGINES = {"native": native_engine, "vllm": vllm_engine, "replay": replay_engine}
+_ENGINES = {"native": native_engine, "vllm": vllm_engine, "timed": timed_engine, "replay": replay_engine}
 
 
 def make_engine(init: RolloutInit) -> Engine:

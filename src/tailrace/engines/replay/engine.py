@@ -43,8 +43,11 @@ class _Playback:
 class ReplayEngine:
     capabilities = CAPABILITIES
 
-    def __init__(self, find: Callable[[TrajectoryId], SavedResponse], *, max_running: int) -> None:
-        self._find, self._max_running = find, max_running
+    def __init__(
+        self, find: Callable[[TrajectoryId], SavedResponse], *, max_running: int, name: str = CAPABILITIES.name
+    ) -> None:
+        """``name``: the engine's name in messages, if another engine replays with this one."""
+        self._find, self._max_running, self._name = find, max_running, name
         self._waiting: dict[TrajectoryId, _Playback] = {}
         self._running: dict[TrajectoryId, _Playback] = {}
         self._version = Version(0)
@@ -57,7 +60,7 @@ class ReplayEngine:
             if request.trajectory in self._waiting or request.trajectory in self._running:
                 raise ValueError(f"{request.trajectory} is live already")
             if request.adapter is not None:
-                raise Unsupported(f"{request.trajectory} names an adapter, but the replay engine serves no adapters")
+                raise Unsupported(f"{request.trajectory} names an adapter; the {self._name} engine serves no adapters")
         self._waiting |= {request.trajectory: _play(request, self._find(request.trajectory)) for request in requests}
 
     def step(self) -> list[Output]:
@@ -81,6 +84,10 @@ class ReplayEngine:
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             self._release(trajectory)
+
+    def running_lengths(self) -> dict[TrajectoryId, int]:
+        """Tokens that each running response has so far, its prefix included."""
+        return {trajectory: playback.position for trajectory, playback in self._running.items()}
 
     def layout(self) -> tuple[Holding, ...]:
         return ()  # it has no model

@@ -35,6 +35,8 @@ class Card:
     """Bytes of the card's memory."""
     free: int
     """Bytes that no process used when the question was answered; the asking process counts as one."""
+    count: int = 1
+    """Cards like this one over which rollout and training are spread."""
 
     @property
     def available(self) -> int:

@@ -23,20 +23,23 @@ def resolve(
     stored: Mapping[str, Any] | None = None,
     *,
     find: Callable[[str], Card | None] = find_card,
+    shape: ModelShape | None = None,
 ) -> tuple[Settings, str | None]:
     """Settings with these numbers, and a line about them if they come from a card.
 
-    ``stored``: the settings that the run began with; None if it begins now.
+    ``stored``: the settings that the run began with; None if it begins now. ``shape``: sizes of the model; default:
+    those in its files.
     """
     if stored is not None:
         return with_stored(settings, stored), None
     if all(_value(settings, name) is not None for name in FROM_CARD):
         return settings, None
     card = find(settings.model.device)
-    shape = None if card is None else _shape(settings)
+    if card is not None and shape is None:
+        shape = _shape(settings)
     if card is None or shape is None:
         return on_cpu(settings), None
-    fitted = fit(card.available, shape, settings)
+    fitted = fit(card.available, shape, settings, num_devices=card.count)
     return fitted.applied(settings), _line(fitted, card, shape, settings)
 
 
@@ -68,7 +71,7 @@ def _shape(settings: Settings) -> ModelShape | None:
 
 
 def _line(fitted: Fitted, card: Card, shape: ModelShape, settings: Settings) -> str:
-    needed = plan(shape, fitted.applied(settings), is_cuda=True).num_bytes
+    needed = plan(shape, fitted.applied(settings), is_cuda=True, num_devices=card.count).num_bytes
     return (
         f"{card.name}, {card.available / 2**30:.0f} GiB free: max_running {fitted.max_running}, kv_tokens"
         f" {fitted.kv_tokens:,}, max_tokens_per_gpu {fitted.max_tokens_per_gpu:,};"

@@ -13,7 +13,8 @@ from tailrace.config import presets
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Leftovers
-from tailrace.runtime.memory.plan import max_length, plan, rollout_load
+from tailrace.runtime.memory.parts import kv_bytes
+from tailrace.runtime.memory.plan import MemoryPlan, max_length, parts_per_device, plan, rollout_load
 from tailrace.store.model_shape import ModelShape
 
 RESERVE = 0.1
@@ -49,9 +50,9 @@ class Fitted:
         )
 
 
-def fit(memory_bytes: int, shape: ModelShape, settings: Settings) -> Fitted:
-    """Numbers for a card with this much free memory. If even the smallest ones do not fit, they are given all the same:
-    ``plan`` says so then."""
+def fit(memory_bytes: int, shape: ModelShape, settings: Settings, *, num_devices: int = 1) -> Fitted:
+    """Numbers for cards with this much free memory each. If even the smallest ones do not fit, they are given all the
+    same: ``plan`` says so then."""
     rollout, longest = settings.rollout, max_length(settings)
     budget = int(memory_bytes * (1 - RESERVE))
     max_running = rollout.max_running or _wanted_running(settings)
@@ -61,9 +62,10 @@ def fit(memory_bytes: int, shape: ModelShape, settings: Settings) -> Fitted:
         max_tokens_per_gpu=settings.trainer.max_tokens_per_gpu or MICRO_BATCHES[0],
         prefill_chunk=rollout.prefill_chunk or PREFILL_CHUNK,
     )
-    found = _with_micro_batch(found, budget, shape, settings)
+    room = _Room(budget=budget, shape=shape, settings=settings, num_devices=num_devices)
+    found = room.with_micro_batch(found)
     if rollout.kv_tokens is None:
-        found = _with_kv_cache(found, budget, shape, settings)
+        found = room.with_kv_cache(found)
     if rollout.max_running is None:
         at_once = int(found.kv_tokens / (_LEAST_KV_SHARE * longest))
         found = replace(found, max_running=max(1, min(max_running, at_once)))
@@ -89,45 +91,53 @@ def _wanted_running(settings: Settings) -> int:
     return min(MOST_RUNNING, math.ceil(wanted / settings.rollout.num_instances))
 
 
-def _with_micro_batch(found: Fitted, budget: int, shape: ModelShape, settings: Settings) -> Fitted:
-    """The largest micro-batch that leaves the KV cache what it can use, or half of what is left."""
-    if settings.trainer.max_tokens_per_gpu is not None:
-        return found
-    least = replace(found, kv_tokens=_PAGE, max_tokens_per_gpu=1)
-    free = budget - _total(least, shape, settings)
-    kv = min(_kv_bytes(found, shape, settings), free // 2)
-    if settings.schedule.placement in ("colocated", "disaggregated"):
-        kv = 0  # the KV cache is not there while training works, or lies on other GPUs
-    for tokens in MICRO_BATCHES:
-        tried = replace(least, max_tokens_per_gpu=tokens)
-        if _total(tried, shape, settings) + kv <= budget:
-            break
-    return replace(found, max_tokens_per_gpu=tokens)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """A device to be filled."""
 
+    budget: int
+    shape: ModelShape
+    settings: Settings
+    num_devices: int
 
-def _with_kv_cache(found: Fitted, budget: int, shape: ModelShape, settings: Settings) -> Fitted:
-    """A KV cache for all that may run, or as large as memory allows, but large enough for one response."""
-    if _total(found, shape, settings) <= budget:
-        return found
-    without = replace(found, kv_tokens=_PAGE)
-    memory = plan(shape, without.applied(settings), is_cuda=True)
-    free = budget - memory.num_bytes
-    if memory.is_colocated:
-        free = budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
-    elif memory.is_apart:
-        free = budget - memory.rollout.num_bytes
-    per_token = shape.kv_bytes(rollout_load(settings, is_cuda=True).itemsize) * memory.rollout.count
-    least = _whole_pages(max_length(settings) + _LOOKAHEAD)
-    return replace(found, kv_tokens=min(found.kv_tokens, max(least, free // per_token // _PAGE * _PAGE)))
+    def with_micro_batch(self, found: Fitted) -> Fitted:
+        """The largest micro-batch that leaves the KV cache what it can use, or half of what is left."""
+        if self.settings.trainer.max_tokens_per_gpu is not None:
+            return found
+        least = replace(found, kv_tokens=_PAGE, max_tokens_per_gpu=1)
+        free = self.budget - self._total(least)
+        kv = min(self._kv_bytes() * found.kv_tokens, free // 2)
+        if self.settings.schedule.placement in ("colocated", "disaggregated"):
+            kv = 0  # the KV cache is not there while training works, or lies on other GPUs
+        for tokens in MICRO_BATCHES:
+            if self._total(replace(least, max_tokens_per_gpu=tokens)) + kv <= self.budget:
+                break
+        return replace(found, max_tokens_per_gpu=tokens)
 
+    def with_kv_cache(self, found: Fitted) -> Fitted:
+        """A KV cache for all that may run, or as large as memory allows, but large enough for one response."""
+        if self._total(found) <= self.budget:
+            return found
+        memory = self._plan(replace(found, kv_tokens=_PAGE))
+        free = self.budget - memory.num_bytes
+        if memory.is_colocated:
+            free = self.budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
+        elif memory.is_apart:
+            free = self.budget - memory.rollout.num_bytes
+        least = _whole_pages(max_length(self.settings) + _LOOKAHEAD)
+        most = free // self._kv_bytes() // _PAGE * _PAGE
+        return replace(found, kv_tokens=min(found.kv_tokens, max(least, most)))
 
-def _kv_bytes(found: Fitted, shape: ModelShape, settings: Settings) -> int:
-    per_token = shape.kv_bytes(rollout_load(settings, is_cuda=True).itemsize)
-    return per_token * found.kv_tokens * settings.rollout.num_instances
+    def _kv_bytes(self) -> int:
+        """Bytes on the device for one token in the KV cache of every instance."""
+        load = rollout_load(self.settings, is_cuda=True)
+        return kv_bytes(self.shape, load) * parts_per_device(self.settings, self.num_devices)
 
+    def _total(self, found: Fitted) -> int:
+        return self._plan(found).num_bytes
 
-def _total(found: Fitted, shape: ModelShape, settings: Settings) -> int:
-    return plan(shape, found.applied(settings), is_cuda=True).num_bytes
+    def _plan(self, found: Fitted) -> MemoryPlan:
+        return plan(self.shape, found.applied(self.settings), is_cuda=True, num_devices=self.num_devices)
 
 
 def _whole_pages(num_tokens: int) -> int:

@@ -37,6 +37,8 @@ class RolloutLoad:
     is_truncated: bool = False
     """Whether sampling uses top-k, top-p or min-p."""
     is_cuda: bool = True
+    num_parts: int = 1
+    """Devices that hold the model of one instance together. The process is one of its parts."""
     pulls_here: bool = True
     """Whether a pulled version is in the same memory before it is copied."""
 
@@ -64,11 +66,13 @@ class TrainingLoad:
 
 
 def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
-    item = load.itemsize
+    """The memory of one part of an instance: usually all of it."""
+    item, share = load.itemsize, "" if load.num_parts == 1 else f" / {load.num_parts} devices"
     # On a CPU the head of tied embeddings is a copy.
     head = 0 if load.is_cuda or not shape.has_tied_embeddings else shape.embedding_parameters
-    weights = item * (shape.num_parameters + head)
-    per_token = item * (3 * shape.hidden_size + 3 * shape.mlp_width + shape.query_size + 2 * shape.kv_size)
+    weights = item * (shape.num_parameters + head) // load.num_parts
+    divided = 3 * shape.mlp_width + shape.query_size + 2 * shape.kv_size
+    per_token = item * (3 * shape.hidden_size + divided // load.num_parts)
     rows = item * shape.vocab_size + per_token
     if load.is_truncated:
         rows += BYTES_PER_TRUNCATED_LOGIT * shape.vocab_size
@@ -76,12 +80,12 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     num_pools = 2 if load.is_cuda else 1
     return [
         _context(),
-        Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes"),
-        *([_pulled_copy(item * shape.num_parameters)] if load.pulls_here else []),
+        Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"),
+        *([_pulled_copy(item * shape.num_parameters // load.num_parts)] if load.pulls_here else []),
         Part(
             name="KV cache",
-            num_bytes=shape.kv_bytes(item) * load.kv_tokens,
-            how=f"{load.kv_tokens:,} tokens x {shape.kv_bytes(item):,} bytes",
+            num_bytes=kv_bytes(shape, load) * load.kv_tokens,
+            how=f"{load.kv_tokens:,} tokens x {kv_bytes(shape, load):,} bytes",
         ),
         Part(
             name="prefill",
@@ -94,6 +98,12 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
             how=f"{load.max_running:,} rows x {rows:,} bytes" + (", twice for graphs" if load.is_cuda else ""),
         ),
     ]
+
+
+def kv_bytes(shape: ModelShape, load: RolloutLoad) -> int:
+    """Bytes of one token in the KV cache of a part. A head is not divided."""
+    heads = -(-shape.num_kv_heads // load.num_parts)
+    return shape.kv_bytes(load.itemsize) * heads // shape.num_kv_heads
 
 
 def _pulled_copy(num_bytes: int) -> Part:

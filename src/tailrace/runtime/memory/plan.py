@@ -1,4 +1,4 @@
-"""The memory of a whole run on one device: what its settings and the model's shape say, before anything is loaded."""
+"""The memory of a run on one of its devices: what its settings and the model's shape say, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 class ProcessMemory:
     name: str
     count: int
-    """Processes of this kind."""
+    """Processes of this kind on the device."""
     parts: tuple[Part, ...]
 
     @property
@@ -52,13 +52,15 @@ class MemoryPlan:
         return max(rollout + self.training.count * self.training.resting_bytes, contexts + training)
 
 
-def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
-    """The plan of these settings. Numbers that they leave open count as the defaults of a CPU."""
-    is_apart = is_cuda and settings.schedule.placement == "disaggregated"
+def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: int = 1) -> MemoryPlan:
+    """The plan of these settings. Numbers that they leave open count as the defaults of a CPU.
+
+    ``num_devices``: GPUs over which rollout and training are spread.
+    """
     return MemoryPlan(
         rollout=ProcessMemory(
             name="rollout",
-            count=1 if is_apart else settings.rollout.num_instances,  # apart, each instance has a GPU of its own
+            count=parts_per_device(settings, num_devices) if is_cuda else settings.rollout.num_instances,
             parts=tuple(_rollout(shape, settings, is_cuda)),
         ),
         training=ProcessMemory(
@@ -67,8 +69,21 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool) -> MemoryPlan:
             parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda))),
         ),
         is_colocated=settings.schedule.placement == "colocated",
-        is_apart=is_apart,
+        is_apart=is_cuda and settings.schedule.placement == "disaggregated",
     )
+
+
+def parts_per_device(settings: Settings, num_devices: int) -> int:
+    """Parts of rollout instances on the fullest device. An instance has ``tensor_parallel_size`` parts."""
+    if settings.schedule.placement == "disaggregated":
+        return 1
+    num_parts = settings.rollout.num_instances * settings.rollout.tensor_parallel_size
+    return -(-num_parts // num_devices)
+
+
+def item_bytes(settings: Settings) -> int:
+    """Bytes of a number in the rollout's precision."""
+    return _ITEM_BYTES[settings.model.dtype]
 
 
 def max_length(settings: Settings) -> int:
@@ -77,7 +92,7 @@ def max_length(settings: Settings) -> int:
 
 
 def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool) -> list[Part]:
-    if settings.rollout.from_run is not None:  # saved responses: there is no model
+    if settings.rollout.from_run is not None or settings.rollout.engine == "timed":  # there is no model
         return []
     return rollout_parts(shape, rollout_load(settings, is_cuda=is_cuda))
 
@@ -86,12 +101,13 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
     rollout = settings.rollout
     samplings = (rollout, *settings.eval)
     return RolloutLoad(
-        itemsize=_ITEM_BYTES[settings.model.dtype],
+        itemsize=item_bytes(settings),
         max_running=rollout.running_limit,
         kv_tokens=rollout.kv_tokens or max(max_length(settings), rollout.running_limit * max_length(settings) // 2),
         prefill_chunk=rollout.prefill_limit,
         is_truncated=any(s.top_k is not None or s.top_p < 1 or s.min_p > 0 for s in samplings),
         is_cuda=is_cuda,
+        num_parts=rollout.tensor_parallel_size if is_cuda else 1,
         pulls_here=_holds_channel(settings, is_cuda),
     )
 
@@ -111,7 +127,7 @@ def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
     return TrainingLoad(
         # A longer response is a micro-batch of its own.
         micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
-        published_itemsize=_ITEM_BYTES[settings.model.dtype] if _holds_channel(settings, is_cuda) else 0,
+        published_itemsize=item_bytes(settings) if _holds_channel(settings, is_cuda) else 0,
         is_autocast=is_autocast,
         is_packed=is_autocast,
         recomputes=settings.trainer.gradient_checkpointing,

@@ -1,0 +1,17 @@
+"""What the timed engine can do."""
+
+from __future__ import annotations
+
+from tailrace.engines.contract import Capabilities
+
+CAPABILITIES = Capabilities(
+    name="timed",
+    # A made-up token is a function of (seed, trajectory, token position), bit by bit.
+    has_keyed_randomness=True,
+    has_exact_interrupt=True,
+    streams_progress=True,
+    has_deterministic_mode=True,
+    releases_memory=True,
+    uses_weights=False,
+    has_kv_cache=False,
+)

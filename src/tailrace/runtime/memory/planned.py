@@ -1,0 +1,72 @@
+"""What can be said about a run on a machine that is not there: no GPU, no files of the model, no data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailrace.config.load import SettingsError
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.settings import Settings
+from tailrace.core.schedule import Schedule
+from tailrace.data.models import resolve_model
+from tailrace.engines.registry import ENGINES, engine_name, refusals
+from tailrace.runtime import schedule_builder
+from tailrace.runtime.device_plan import DISAGGREGATED, DevicePlan, TooFewDevices, demand_of, plan_devices
+from tailrace.runtime.memory.card import Card
+from tailrace.runtime.memory.parts import CHANNEL_SLOTS
+from tailrace.runtime.memory.plan import item_bytes
+from tailrace.store.known_shapes import known_names, known_shape
+from tailrace.store.model_shape import ModelShape
+
+_GPU = "cuda"
+
+
+def shape_of(name: str) -> ModelShape:
+    """Sizes of a model: known by its name, or read from files that are here. Nothing is downloaded."""
+    if (shape := known_shape(name)) is not None:
+        return shape
+    if "/" in name and not Path(name).is_dir() and not name.startswith((".", "/", "~")):
+        raise ValueError(
+            f"the sizes of model {name!r} are not known: give the directory of its config.json, or one of"
+            f" {', '.join(known_names())}"
+        )
+    return ModelShape.read(resolve_model(name))
+
+
+def schedule(settings: Settings) -> Schedule:
+    """The schedule, as if there were prompts enough; ``SettingsError`` if it does not work."""
+    asked = settings.schedule
+    counts = {TRAIN_SOURCE: asked.rollout_batch_size * (asked.max_steps or 1)}
+    counts |= {each.name: each.max_prompts or 1 for each in settings.eval}
+    return schedule_builder.schedule(settings, counts, prompt_length=settings.data.max_prompt_length)
+
+
+def check(settings: Settings, card: Card) -> None:
+    """``SettingsError`` if the settings ask for what the engine or so many cards cannot do."""
+    if settings.schedule.preset == ROLLOUT_ONLY:
+        raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
+    if settings.model.device == "cpu":
+        raise SettingsError("--card plans for a GPU, but model.device is 'cpu'")
+    engine = engine_name(settings.rollout)
+    # `auto` takes vLLM if the native engine cannot do what is asked, so nothing is refused that vLLM can do.
+    for sentence in refusals(settings, ENGINES["vllm" if engine == "auto" else engine].capabilities_on(_GPU)):
+        raise SettingsError(sentence)
+    try:
+        _devices(settings, card)
+    except TooFewDevices as error:
+        raise SettingsError(f"{error}: --card {card.count}x{card.name}") from error
+
+
+def lines(settings: Settings, shape: ModelShape, card: Card) -> list[str]:
+    """Which GPU does what, what the host must hold, and what is not checked."""
+    found = [_devices(settings, card).line()]
+    if settings.trainer.num_ranks > 1 or settings.schedule.placement == DISAGGREGATED:
+        published = CHANNEL_SLOTS * item_bytes(settings) * shape.num_parameters
+        found.append(f"memory of the host: {published / 2**30:.0f} GiB for published weights, besides the processes")
+    return [*found, "not checked, because this is a plan: the model's files, its tokenizer, the data, the packages"]
+
+
+def _devices(settings: Settings, card: Card) -> DevicePlan:
+    """The device plan, with GPUs numbered from 0 over all machines."""
+    return plan_devices(demand_of(settings, trains=True), [str(number) for number in range(card.count)])
