@@ -91,3 +91,23 @@ def test_one_job_moves_for_one_that_waits() -> None:
     assert submit(scheduler, "new", now=200.0, steps=LONG)
     assert len(set(where(scheduler).values())) == 3, "two of the three share a group now"
     assert len([name for name in where(scheduler) if name in "abc"]) == 3
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_lone_job_kept_out_by_waits_moves_when_their_share_is_small_enough(policy: Policy) -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=policy, max_wait_share=0.1, drift=10.0)
+    node = scheduler.state.groups[G1].facts.nodes[0]
+    scheduler.handle(ev.NodeLost(node=node), now=0.0)
+    for name in ("a", "b"):
+        assert submit(scheduler, name, trace=trace(100, 20), steps=LONG)
+        ask(scheduler, name, now=0.0)
+    ended(scheduler, "a", now=200.0, seconds=200.0)  # b waits for 200 s
+    ended(scheduler, "b", now=220.0)
+    scheduler.handle(ev.NodeReturned(node=node), now=221.0)
+    assert submit(scheduler, "c", now=222.0, trace=trace(100, 20), steps=LONG)
+    assert where(scheduler) == {"a": G0, "b": G0, "c": G1}
+    assert not submit(scheduler, "head", now=230.0, steps=LONG)
+    assert tell(scheduler, ev.TimePassed(), now=1_999.0) == [do.Wake(at=2_000.0)]
+    commands = tell(scheduler, ev.TimePassed(), now=2_000.0)
+    assert do.Admit(job=JobId("head")) in commands
+    assert where(scheduler)["c"] == G0

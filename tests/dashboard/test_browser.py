@@ -29,12 +29,23 @@ def long_run() -> World:
 
 
 def browse(page: Path, profile: Path, *, is_dark: bool) -> tuple[str, list[str]]:
-    """The document after its scripts ran, and what was written to the console."""
+    """The document after its scripts ran, and what was written to the console.
+
+    A busy machine may draw fewer frames in the time that the page is given, so an unfinished page gets more of it.
+    """
+    for seconds in (8, 30, 120):
+        text, console = _browse(page, profile, is_dark, seconds)
+        if "data-complete-ms" in text:
+            break
+    return text, console
+
+
+def _browse(page: Path, profile: Path, is_dark: bool, seconds: int) -> tuple[str, list[str]]:
     done = subprocess.run(
         [
             str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
-            "--enable-logging=stderr", "--window-size=1366,768", "--virtual-time-budget=8000",
+            "--enable-logging=stderr", "--window-size=1366,768", f"--virtual-time-budget={seconds}000",
             f"--blink-settings=preferredColorScheme={0 if is_dark else 1}", "--dump-dom", page.as_uri(),
         ],
         capture_output=True,

@@ -95,17 +95,8 @@ def _place(
             return choice
     if choice is None:
         homeless.add(_needs(job))
-    _await_calm(state, job, now)
+    state.await_calm(job, now)
     return None
-
-
-def _await_calm(state: ClusterState, job: JobRecord, now: float) -> None:
-    """Note the groups that the job cannot join only because of the waits there: it is looked at again when they are
-    smaller (``GroupRecord.calm_at``)."""
-    for group in state.groups.values():
-        if group.calm_at is None and group.has_place_for(job, state.rules):
-            at = group.calm_from(state.rules, now)
-            group.calm_at = at if at > now else None
 
 
 def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:

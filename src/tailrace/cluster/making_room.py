@@ -42,6 +42,8 @@ def _empty_a_group(state: ClusterState, waiting: JobRecord, only: JobId | None, 
         elif moves := list(rearranging.join_others(state, job, now)):
             yield from moves
             return
+        else:
+            state.await_calm(job, now)
 
 
 def _alone(state: ClusterState, waiting: JobRecord, only: JobId | None) -> list[JobRecord]:

@@ -71,6 +71,14 @@ class ClusterState:
             group for group in self.groups.values() if group.id not in claimed and group.takes(job, self.rules, now)
         ]
 
+    def await_calm(self, job: JobRecord, now: float) -> None:
+        """Note the groups that the job cannot join only because of the waits there: places are looked for again when
+        they are smaller (``GroupRecord.calm_at``)."""
+        for group in self.groups.values():
+            if group.calm_at is None and job.id not in group.jobs and group.has_place_for(job, self.rules):
+                at = group.calm_from(self.rules, now)
+                group.calm_at = at if at > now else None
+
     def seat(self, job: JobRecord, choice: Choice, now: float) -> None:
         """Give the job its place, and its slots in the timetable."""
         assert job.seat is None

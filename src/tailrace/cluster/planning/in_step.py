@@ -23,22 +23,24 @@ def place_in_step(
     timetable: Timetable, trace: DemandTrace, candidates: Iterable[NodeGroupId], start_slot: int, rules: ClusterRules
 ) -> Candidate | None:
     """The place with the least shift beside other jobs; None: no group has jobs of such a period, and room."""
-    found = []
+    by_period: dict[int, list[NodeGroupId]] = {}
     for group in candidates:
-        footprint = _adapted(timetable, trace, group, rules)
-        place = None if footprint is None else best_place(timetable, footprint, [group], start_slot, rules)
+        if (period := _near_period(timetable, trace, group, rules)) is not None:
+            by_period.setdefault(period, []).append(group)
+    found = []
+    for period, groups in by_period.items():
+        adapted = trace.with_period(period * rules.slot_s)
+        footprint = None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
+        place = None if footprint is None else best_place(timetable, footprint, groups, start_slot, rules)
         found += [] if place is None else [place]
     return min(found, key=lambda place: (place.shift, place.interference, place.group), default=None)
 
 
-def _adapted(timetable: Timetable, trace: DemandTrace, group: NodeGroupId, rules: ClusterRules) -> Footprint | None:
-    """The job's slots with the nearest period that goes with a job of the group; None: none is near enough."""
+def _near_period(timetable: Timetable, trace: DemandTrace, group: NodeGroupId, rules: ClusterRules) -> int | None:
+    """The nearest period in slots that goes with a job of the group; None: none is near enough."""
     period = trace.period_s / rules.slot_s
     others = {resident.footprint.period for resident in timetable.residents(group)}
     near = [max(1, round(period / other)) * other for other in others]
     near += [other // max(1, round(other / period)) for other in others]
     target = min(near, key=lambda slots: (abs(slots - period), slots), default=None)
-    if target is None or abs(target - period) > rules.drift * period:
-        return None
-    adapted = trace.with_period(target * rules.slot_s)
-    return None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
+    return None if target is None or abs(target - period) > rules.drift * period else target

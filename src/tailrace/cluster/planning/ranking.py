@@ -89,8 +89,7 @@ def best_place(
     groups = _worth_trying(timetable, footprint, candidates, rules, counts)
     if not groups:
         return None
-    least_nodes = min(timetable.num_nodes(group) for group in groups)
-    bound = least_shift_by_capacity(timetable.profile, footprint, start_slot, least_nodes)
+    bound = _least_shift_anywhere(timetable, footprint, groups, start_slot)
     if bound is None:
         counts.no_capacity += len(groups)
         return None
@@ -98,6 +97,16 @@ def best_place(
     for group in groups:
         search.try_group(group, bound, counts)
     return search.best()
+
+
+def _least_shift_anywhere(
+    timetable: Timetable, footprint: Footprint, groups: list[NodeGroupId], start_slot: int
+) -> int | None:
+    """A shift below which no group has room; None: no group has room at any."""
+    if len(groups) == 1:
+        return 0  # looking at this group takes less time than looking at the profile of all
+    least_nodes = min(timetable.num_nodes(group) for group in groups)
+    return least_shift_by_capacity(timetable.profile, footprint, start_slot, least_nodes)
 
 
 def _worth_trying(
