@@ -16,8 +16,9 @@ Proof: from then on only those n are ahead. The first of the queue that finds no
 would stay longer joins it (``admission.py``). So after at most L the group is empty, rollout devices of the jobs that
 ran have been given back, and the first of the queue is admitted. That happens n + 1 times at most.
 
-With m tenants of weights w_i, the others get their shares meanwhile. If all jobs use the same number of devices and their
-demand is known (an unknown job is charged an hour), they get at most w_i / w times what the job's own tenant with weight w gets, and each one turn more:
+With m tenants of weights w_i, the others get their shares meanwhile. If all jobs use the same number of devices and
+their demand is known (an unknown job is charged an hour), they get at most w_i / w times what the job's own tenant with
+weight w gets, and each one turn more:
 
     max_queue_s + (n + 1) L (sum of w_i) / w + (m - 1) L
 
