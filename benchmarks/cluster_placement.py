@@ -8,6 +8,9 @@ equal parts; the period and the duration of a job differ from its row by up to 1
 one decision: a search over all node groups and, if one was found, a reservation. Afterwards jobs end and others take
 their place, so that decisions are also counted in a full cluster. Seconds are CPU seconds of the one process. Memory is
 what the timetable and its reservations allocate (tracemalloc); they are made again for that, because tracing is slow.
+
+The same jobs are also submitted to a whole scheduler, up to 1,000 of them. It does more for each: it looks at waits and
+bytes, plans jobs in step that do not fit otherwise, and moves lone jobs to make room.
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.jobs import JobSpec
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import SearchCounts, best_place
 from tailrace.cluster.planning.timetable import Reservation, Timetable
 from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
+from tailrace.cluster.scheduler import Scheduler
 
 ROWS = {
     "7B": (289.03, 9.66 + 38.08 + 9.76),
@@ -40,9 +46,10 @@ JITTER = 0.1
 RULES = ClusterRules(policy=Policy.SPREAD, max_jobs_per_group=3, max_duty=0.8)
 SIZES = ((1_000, 400), (10_000, 4_000))
 """Jobs and node groups."""
+MOST_SUBMITTED = 1_000
 
 
-def footprints(num_jobs: int, seed: int) -> list[Footprint]:
+def traces(num_jobs: int, seed: int) -> list[DemandTrace]:
     rng, rows = random.Random(seed), list(ROWS.values())
     found = []
     for index in range(num_jobs):
@@ -50,19 +57,27 @@ def footprints(num_jobs: int, seed: int) -> list[Footprint]:
         period_s = cycle_s * rng.uniform(1 - JITTER, 1 + JITTER)
         duration_s = phase_s * rng.uniform(1 - JITTER, 1 + JITTER)
         segments = (Segment(offset_s=0.0, duration_s=duration_s),)
-        footprint = Footprint.of(DemandTrace(period_s=period_s, segments=segments), RULES.slot_s, RULES.horizon_slots)
-        assert footprint is not None
-        found.append(footprint)
+        found.append(DemandTrace(period_s=period_s, segments=segments))
     rng.shuffle(found)
     return found
 
 
+def footprint_of(trace: DemandTrace) -> Footprint:
+    footprint = Footprint.of(trace, RULES.slot_s, RULES.horizon_slots)
+    assert footprint is not None
+    return footprint
+
+
+def node_groups(num_groups: int) -> tuple[NodeGroup, ...]:
+    return tuple(
+        NodeGroup(id=NodeGroupId(f"g{index:04}"), nodes=(NodeId(f"n{index:04}"),), devices=8)
+        for index in range(num_groups)
+    )
+
+
 class Cluster:
     def __init__(self, num_groups: int) -> None:
-        groups = [
-            NodeGroup(id=NodeGroupId(f"g{index:04}"), nodes=(NodeId(f"n{index:04}"),), devices=8)
-            for index in range(num_groups)
-        ]
+        groups = node_groups(num_groups)
         self.timetable = Timetable(groups, RULES.horizon_slots)
         self.groups = [group.id for group in groups]
         self.running: list[Reservation] = []
@@ -79,7 +94,7 @@ class Cluster:
 
 
 def place_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
-    jobs, cluster = footprints(num_jobs, seed), Cluster(num_groups)
+    jobs, cluster = [footprint_of(trace) for trace in traces(num_jobs, seed)], Cluster(num_groups)
     began = time.process_time()
     for footprint in jobs:
         cluster.place(footprint, 0)
@@ -100,6 +115,17 @@ def place_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
     cluster.timetable.check()
     result["timetable_mib"] = round(memory_mib(num_groups, cluster.running), 1)
     return result
+
+
+def submit_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
+    """The same jobs through a whole scheduler."""
+    scheduler = Scheduler(ev.ClusterStarted(rules=RULES, groups=node_groups(num_groups), rollout_devices=num_jobs))
+    began = time.process_time()
+    for number, trace in enumerate(traces(num_jobs, seed)):
+        spec = JobSpec(id=JobId(f"job-{number}"), train_devices=8, rollout_devices=1, steps=100, trace=trace)
+        scheduler.handle(ev.JobSubmitted(job=spec), now=0.0)
+    seconds = time.process_time() - began
+    return {"scheduler_cpu_s": round(seconds, 2), "scheduler_admitted": len(scheduler.state.running)}
 
 
 def turn_over(cluster: Cluster, jobs: list[Footprint], seed: int) -> int:
@@ -135,6 +161,8 @@ def main() -> None:
     rows = []
     for num_jobs, num_groups in SIZES[:1] if options.small else SIZES:
         row = place_all(num_jobs, num_groups, options.seed)
+        if num_jobs <= MOST_SUBMITTED:
+            row |= submit_all(num_jobs, num_groups, options.seed)
         rows.append(row)
         print(json.dumps(row, indent=1), flush=True)
     if options.json:
