@@ -3,7 +3,7 @@
 #     docker build --target gpu --tag tailrace-gpu .      one machine
 #     docker build --target ray --tag tailrace-ray .      every node of a Ray cluster (docs/ray.md)
 #
-#     docker run --gpus all --ipc host --volume $PWD:/work tailrace-gpu train qwen-gpu
+#     docker run --gpus all --ipc host --volume $PWD:/workspace tailrace-gpu train qwen-gpu
 #
 # --ipc host: weights and batches pass through shared memory, which a container otherwise limits to 64 MB.
 ARG BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
@@ -24,7 +24,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 RUN pip install --constraint constraints-cuda.txt '.[torch,data,math,lora,report,vllm]'
 
-WORKDIR /work
+WORKDIR /workspace
 ENTRYPOINT ["tailrace"]
 
 FROM gpu AS ray
@@ -34,7 +34,7 @@ RUN pip install --constraint constraints-cuda.txt '.[ray]'
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends wget \
     && rm -rf /var/lib/apt/lists/*
-WORKDIR /work
+WORKDIR /workspace
 # The cluster says what a node runs: `ray start ... --block`, or `tailrace train ...` on the first one.
 ENTRYPOINT []
 CMD ["bash"]
