@@ -193,7 +193,11 @@ def test_a_run_says_how_well_the_routers_of_vllm_and_the_trainer_agree(asked: di
     assert [row["step"] for row in rows] == [1, 2, 3]
     if asked["rollout__engine"] == "auto":
         assert "the native engine does not support Qwen3MoeForCausalLM" in run.said
-    for row in rows:
+    # The two are compared where the weights are the same: a batch of resumed responses may hold no such token.
+    compared = [row for row in rows if "mismatch/router_agreement" in row]
+    assert compared[0] is rows[0]
+    assert len(compared) == 3 or asked["schedule__preset"] != "sync"
+    for row in compared:
         print({name: value for name, value in row.items() if name.startswith("mismatch/")})
         assert row["actor/grad_norm"] > 0
         assert row["mismatch/router_agreement"] > 0.99
