@@ -23,11 +23,11 @@ from tailrace.store.segment import Response, Tokens
 
 class _Distribution(NamedTuple):
     cumulative: NDArray[np.float64]
-    """Of the tokens that may be sampled; the last is 1."""
+    """Sums of the probabilities of the tokens that may be sampled; the last is 1."""
     logprobs: NDArray[np.float32]
-    """Of the tokens that may be sampled."""
+    """Log-probs of the tokens that may be sampled."""
     full_logprobs: NDArray[np.float32]
-    """Of all tokens, before top-k, top-p and min-p."""
+    """Log-probs of all tokens, before top-k, top-p and min-p."""
 
 
 class MadeUpModel:
