@@ -11,6 +11,9 @@ what the timetable and its reservations allocate (tracemalloc); they are made ag
 
 The same jobs are also submitted to a whole scheduler, up to 1,000 of them. It does more for each: it looks at waits and
 bytes, plans jobs in step that do not fit otherwise, and moves lone jobs to make room.
+
+`waiting`: what an event costs while many jobs wait, with the policy `spread-backfill`, which looks at all of them. 500
+jobs of different demand are submitted to 100 groups, a second apart; then 40 of those that run end, one by one.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ import platform
 import random
 import time
 import tracemalloc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tailrace.cluster import events as ev
@@ -128,6 +132,32 @@ def submit_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
     return {"scheduler_cpu_s": round(seconds, 2), "scheduler_admitted": len(scheduler.state.running)}
 
 
+def events_with_many_waiting(seed: int) -> dict[str, Any]:
+    rules = replace(RULES, policy=Policy.SPREAD_BACKFILL)
+    scheduler = Scheduler(ev.ClusterStarted(rules=rules, groups=node_groups(100), rollout_devices=500))
+    submits = []
+    for number, trace in enumerate(traces(500, seed)):
+        steps = 100 + number % 7 * 300
+        spec = JobSpec(id=JobId(f"job-{number}"), train_devices=8, rollout_devices=1, steps=steps, trace=trace)
+        submits.append(_cpu_s(scheduler, ev.JobSubmitted(job=spec), float(number)))
+    num_waiting = len(scheduler.state.queue)
+    names = list(scheduler.state.running)[:40]
+    ends = [_cpu_s(scheduler, ev.JobEnded(job=name), 1000.0 + 100 * at) for at, name in enumerate(names)]
+    return {
+        "waiting": num_waiting,
+        "submits_cpu_s": round(sum(submits), 2),
+        "longest_submit_ms": round(1000 * max(submits), 1),
+        "median_end_ms": round(1000 * median(ends), 1),
+        "longest_end_ms": round(1000 * max(ends), 1),
+    }
+
+
+def _cpu_s(scheduler: Scheduler, event: ev.Event, now: float) -> float:
+    began = time.process_time()
+    scheduler.handle(event, now=now)
+    return time.process_time() - began
+
+
 def turn_over(cluster: Cluster, jobs: list[Footprint], seed: int) -> int:
     """Decisions per CPU second while random jobs end and other ones are placed at a random start."""
     rng = random.Random(seed)
@@ -158,6 +188,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="only 1,000 jobs on 400 node groups")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    waiting = events_with_many_waiting(options.seed)
+    print(json.dumps({"events_with_many_waiting": waiting}, indent=1), flush=True)
     rows = []
     for num_jobs, num_groups in SIZES[:1] if options.small else SIZES:
         row = place_all(num_jobs, num_groups, options.seed)
@@ -167,7 +199,8 @@ def main() -> None:
         print(json.dumps(row, indent=1), flush=True)
     if options.json:
         machine = f"{platform.machine()}, one of {os.cpu_count()} cores, Python {platform.python_version()}"
-        options.json.write_text(json.dumps({"machine": machine, "jitter": JITTER, "sizes": rows}, indent=1) + "\n")
+        result = {"machine": machine, "jitter": JITTER, "events_with_many_waiting": waiting, "sizes": rows}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

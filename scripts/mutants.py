@@ -6,7 +6,8 @@ Every change that `mutations.py` finds in `src/tailrace/core` and its folders is
 the working tree: each mutant runs in its own process, forked from one that has the test tools loaded, and its module
 is compiled from the changed tree. The tests run in stages, quick ones first, up to the first failure; the last stage
 runs the random histories. Seeds are fixed. A mutant is killed when a test fails or when it takes much more processor
-time than the unchanged core (`timeout`). A mutant that survives needs a line with a reason in `docs/mutants.md`.
+time than the unchanged core (`timeout`). A mutant with which the tests do not even start is not counted as killed. A
+mutant that survives needs a line with a reason in `docs/mutants.md`.
 Each result is written to FILE at once; a second run with the same FILE, core and tests skips the mutants in it.
 
 The script exits with 1 if fewer than 85 % (`cluster/`: 80 %) are killed or a survivor has no reason.
@@ -79,6 +80,18 @@ CLUSTER_STAGES: tuple[Stage, ...] = (
     ("0", ("tests/sim/cluster",)),
 )
 PARTS = {"core": (CORE, STAGES), "cluster": (CLUSTER, CLUSTER_STAGES)}
+DEPENDS_ON = {
+    "core": ("src/tailrace", "tests/core", "tests/policies", "tests/sim", "scripts"),
+    "cluster": (
+        "src/tailrace/core",
+        "src/tailrace/cluster",
+        "src/tailrace/sim",
+        "tests/cluster",
+        "tests/sim",
+        "scripts",
+    ),
+}
+"""Folders whose files decide what becomes of a mutant."""
 PACKAGES = {"torch": "tests/core/test_active_partial.py", "yaml": "tests/sim"}
 """Tests that need a package which may be missing where only the core is tested."""
 
@@ -170,8 +183,12 @@ class Laboratory:
                 waiting.append(replace(job, stage=job.stage + 1))
             elif status == 0:
                 yield row(job, "survived", "")
+            elif os.WIFSIGNALED(status):
+                yield row(job, "timeout", f"limit of {self._limits[job.stage]} s of processor time")
+            elif self._report(job).exists():
+                yield row(job, "killed", self._report(job).read_text())
             else:
-                yield row(job, "timeout" if os.WIFSIGNALED(status) else "killed", self._failure(job))
+                yield row(job, "not started", "the tests did not start")
 
     def _start(self, job: Job) -> None:
         self._report(job).unlink(missing_ok=True)
@@ -208,10 +225,6 @@ class Laboratory:
 
     def _report(self, job: Job, kind: str = "failure") -> Path:
         return self._directory / f"{job.number}.{kind}"
-
-    def _failure(self, job: Job) -> str:
-        report = self._report(job)
-        return report.read_text() if report.exists() else "the tests did not start"
 
 
 def row(job: Job, status: str, by: str) -> Row:
@@ -253,7 +266,7 @@ def main() -> None:
     jobs, skipped = all_jobs(folder)
     figures: dict[str, Any] = {
         "python": platform.python_version(),
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(options.part),
         "num_mutants": len(jobs),
     }
     figures["skipped"] = skipped
@@ -297,13 +310,9 @@ def default_stages(part: str) -> list[Stage]:
     return [(share, tests) for share, tests in stages if any(test.startswith("tests/") for test in tests)]
 
 
-def fingerprint() -> str:
+def fingerprint(part: str) -> str:
     """Of everything a result depends on."""
-    files = [
-        file
-        for folder in ("src/tailrace", "tests/core", "tests/policies", "tests/sim", "tests/cluster", "scripts")
-        for file in sorted((ROOT / folder).rglob("*.py"))
-    ]
+    files = [file for folder in DEPENDS_ON[part] for file in sorted((ROOT / folder).rglob("*.py"))]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
@@ -319,7 +328,8 @@ def judge(rows: Sequence[Row], num_missing: int, min_killed: float = MIN_KILLED[
     survivors = [found for found in rows if found["status"] == "survived"]
     reasons = REASONS.read_text() if REASONS.exists() else ""
     unexplained = [found for found in survivors if name_of(found) not in reasons]
-    share = 1 - len(survivors) / max(1, len(rows))
+    num_killed = sum(found["status"] in ("killed", "timeout") for found in rows)
+    share = num_killed / max(1, len(rows))
     print(f"{share:.1%} of {len(rows)} killed; {len(survivors)} survived, {len(unexplained)} of them without a reason")
     for found in unexplained:
         print(f"* {name_of(found)} (line {found['line']})")

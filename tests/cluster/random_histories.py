@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def node_groups(draw: st.DrawFn) -> tuple[NodeGroup, ...]:
             host_bytes=draw(st.sampled_from([100, 200, 1000])),
             disk_bytes=draw(st.sampled_from([0, 100])),
         )
-        for number in range(draw(st.integers(1, 3)))
+        for number in range(draw(st.integers(1, 4)))
     )
 
 
@@ -74,7 +75,7 @@ def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
         train_devices=st.sampled_from([8, 8, 8, 16]),
         rollout_devices=st.sampled_from([0, 2, 4]),
         steps=st.integers(1, 5),
-        trace=st.one_of(st.none(), traces(), traces()),
+        trace=st.one_of(st.none(), traces()),
         state=st.sampled_from(STATES),
         tenant=st.sampled_from(TENANTS),
     )
@@ -83,7 +84,7 @@ def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
 @st.composite
 def job_lists(draw: st.DrawFn) -> tuple[tuple[float, JobSpec], ...]:
     """A few different jobs, and perhaps a stream of equal short ones."""
-    names = [JobId(f"j{number}") for number in range(draw(st.integers(1, 5)))]
+    names = [JobId(f"j{number}") for number in range(draw(st.sampled_from([1, 2, 3, 5, 8])))]
     jobs = [(draw(st.sampled_from([0.0, 3.0, 17.0, 60.0])), draw(specs(name))) for name in names]
     length, every_s = draw(st.sampled_from([0, 0, 3, 6])), draw(st.sampled_from([2.0, 9.0]))
     if length:
@@ -134,3 +135,17 @@ def equal_job_histories(draw: st.DrawFn) -> History:
     )
     jobs = tuple((at, replace(one, id=spec.id)) for at, spec in history.jobs)
     return replace(history, started=started, jobs=jobs, jitter=0.0, slow=frozenset())
+
+
+@st.composite
+def alike_histories(draw: st.DrawFn, policies: Sequence[Policy]) -> History:
+    """Jobs of one to three kinds of demand, as runs of the same models have, and waits that close groups to others."""
+    history = draw(histories())
+    kinds = draw(st.lists(st.one_of(st.none(), traces()), min_size=1, max_size=3))
+    jobs = tuple(
+        (at, replace(spec, train_devices=8, state=STATES[0], trace=kinds[number % len(kinds)]))
+        for number, (at, spec) in enumerate(history.jobs)
+    )
+    groups = tuple(replace(group, devices=8) for group in history.started.groups)
+    rules = replace(history.started.rules, policy=draw(st.sampled_from(policies)), max_wait_share=0.1)
+    return replace(history, jobs=jobs, started=replace(history.started, groups=groups, rules=rules))

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, A, computing
 from cluster.random_cluster import History, World
-from cluster.random_histories import equal_job_histories, histories
+from cluster.random_histories import alike_histories, equal_job_histories, histories
 from cluster.random_simulations import Simulation, occupied_s, simulations
 from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
@@ -43,6 +43,7 @@ from tailrace.cluster.placement import choose, slot_of
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import best_place, has_room
 from tailrace.cluster.rules import ClusterRules, Grain, Order, Policy, Ratio, Transfers
+from tailrace.cluster.scheduler import Scheduler
 
 NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
 SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
@@ -318,6 +319,32 @@ def test_the_first_job_in_the_queue_never_waits_for_a_place_that_is_there(histor
             assert not has_devices or choose(job, groups, state.timetable, rules, world.now) is None, job
 
     world.run(look)
+
+
+class Forgetful(Scheduler):
+    """Looks for every place as if for the first time."""
+
+    def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
+        self.state.searched.clear()
+        self.state.room_searched = ()
+        return super().handle(event, now=now)
+
+
+@many
+@given(alike_histories([Policy.PACK, Policy.ISOLATED]))
+def test_what_is_remembered_of_searches_changes_no_decision(history: History) -> None:
+    """With these policies. With the others a fit may also appear because time passes (``openings.py``)."""
+    worlds = [World(history), World(history)]
+    worlds[1].scheduler = Forgetful(history.started)
+    told = []
+    for world in worlds:
+        world.run()
+        told.append([(each.now, command) for each in world.entries for command in each.commands if _decides(command)])
+    assert told[0] == told[1]
+
+
+def _decides(command: do.Command) -> bool:
+    return isinstance(command, do.Place | do.Admit | do.Move | do.Refuse)
 
 
 @many

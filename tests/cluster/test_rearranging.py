@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
+from cluster.test_wait_share import tell
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
@@ -12,7 +13,7 @@ from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import Stage
 from tailrace.cluster.planning.timetable import Reservation
-from tailrace.cluster.rules import NodeGroup, Policy
+from tailrace.cluster.rules import Grain, NodeGroup, Policy
 from tailrace.cluster.scheduler import Scheduler
 
 G0, G1 = NodeGroupId("g0"), NodeGroupId("g1")
@@ -211,3 +212,23 @@ def test_a_claim_on_a_lost_group_ends() -> None:
     scheduler.check()
     assert G0 not in scheduler.state.claims.values()
     assert set(scheduler.state.claims) == {"a"}, "the job that lost its group is first now"
+
+
+@pytest.mark.parametrize(("asked_at", "has_drifted"), [(50.0, False), (30.0, True)])
+def test_a_phase_counts_as_drifted_if_it_is_far_from_where_it_is_planned(asked_at: float, has_drifted: bool) -> None:
+    """The job is planned at 0 s, 60 s and so on, in slots of 2 s. A fifth of its period is allowed: 12 s."""
+    scheduler = cluster(policy=Policy.SPREAD, slot_s=2.0, drift=0.2, drift_cycles=9)
+    assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
+    run_phase(scheduler, "a", now=asked_at)
+    assert scheduler.state.jobs[JobId("a")].num_drifted == int(has_drifted)
+
+
+def test_a_phase_of_two_operations_is_complete_when_both_are_done() -> None:
+    scheduler = cluster(policy=Policy.PACK, grain=Grain.OPERATION)
+    assert submit(scheduler, "a", trace=trace(60, 20), steps=100)
+    job = scheduler.state.jobs[JobId("a")]
+    for asked_at, operations_s in ((5.0, (12.0, 8.0)), (17.5, (8.0,))):
+        tell(scheduler, ev.PhaseAsked(job=job.id, operations_s=operations_s), now=asked_at)
+        assert (job.num_phases, job.asked_at) == (0, 5.0)
+        tell(scheduler, ev.PhaseEnded(job=job.id, seconds=operations_s[0]), now=asked_at + operations_s[0])
+    assert (job.num_phases, job.ratios) == (1, [1.0]), "20 s, as planned"

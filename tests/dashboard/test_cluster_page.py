@@ -40,6 +40,8 @@ def result(policy: str, *, num_groups: int = 2, sharing: int = 1, steps: int = 4
         "switches_per_step": 1.0,
         "bytes_moved": 2.5e12,
         "device_hours_per_step": 0.96 * (4 + 8 / sharing) / 12,
+        "alone_device_hours_per_step": 0.96,
+        "saving": 1 - (4 + 8 / sharing) / 12,
         "utilisation": 0.2,
     }
     groups = [{"id": f"g{group}", "devices": 8} for group in range(num_groups)]
@@ -52,6 +54,14 @@ def test_every_policy_is_measured_by_the_first() -> None:
     assert rows[2][:4] == ["spread", "1:07 h", "50.0%", "1.040x"]
     assert [row[rows[0].index("saved")] for row in rows[1:]] == ["0.0%", "33.3%"]
     assert rows[2][rows[0].index("moved")] == "2.5 TB"
+
+
+def test_what_is_saved_is_measured_by_jobs_that_are_alone_whatever_the_first_policy_is() -> None:
+    rows = figure_rows([result("spread", sharing=2)])
+    assert rows[1][rows[0].index("saved")] == "33.3%"
+    rounded = result("isolated")
+    rounded["figures"]["saving"] = -1e-17
+    assert figure_rows([rounded])[1][rows[0].index("saved")] == "0.0%"
 
 
 def test_a_figure_that_is_not_known_is_a_dash() -> None:

@@ -13,22 +13,18 @@ Later jobs of the same size wait behind the head. With backfill they may start i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tailrace.cluster import admission_order, phases
 from tailrace.cluster import commands as do
-from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.group_record import GroupRecord, fits
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.jobs import Stage, StateBytes
+from tailrace.cluster.jobs import Stage
 from tailrace.cluster.placement import Choice, choose
 from tailrace.cluster.rules import Policy
 from tailrace.cluster.state import ClusterState
-
-Needs = tuple[int, StateBytes, DemandTrace | None]
-"""What decides where a job can be placed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,29 +45,23 @@ class Head:
 def admit(state: ClusterState, now: float) -> Iterator[do.Command]:
     """Give every job its place that can have one."""
     heads: dict[int, Head] = {}
-    homeless: set[Needs] = set()
-    for group in state.groups.values():
-        group.calm_at = None
     for job in [*displaced(state), *admission_order.in_order(state, now)]:
         size = job.spec.train_devices
         if size in heads and state.rules.policy is not Policy.SPREAD_BACKFILL:
             continue  # it waits behind the head
-        choice = _place(state, job, heads.values(), homeless, now)
+        choice = _place(state, job, heads.values(), now)
         if choice is not None:
             yield from _settle(state, job, choice, heads.values(), now)
             continue
         if size not in heads:
-            heads[size] = head_of(state, job, now)
-            _keep_claims(state, heads.values())
-    _keep_claims(state, heads.values())
+            heads[size] = head = head_of(state, job, now)
+            _claim(state, head)
+    state.order_changes_at = admission_order.changes_at(state, now)
+    state.forget_searches(is_anybody_waiting=bool(state.queue or heads))
 
 
 def displaced(state: ClusterState) -> list[JobRecord]:
     return sorted((job for job in state.live() if job.displaced is not None), key=lambda job: job.number)
-
-
-def _needs(job: JobRecord) -> Needs:
-    return job.spec.train_devices, job.spec.state, job.trace
 
 
 def _devices(job: JobRecord) -> int:
@@ -79,34 +69,51 @@ def _devices(job: JobRecord) -> int:
     return 0 if job.is_live else job.spec.rollout_devices
 
 
-def _place(
-    state: ClusterState, job: JobRecord, heads: Iterable[Head], homeless: set[Needs], now: float
-) -> Choice | None:
-    """A place for the job that delays no head; None: there is none now.
-
-    ``homeless``: needs for which no group has room. Nothing that starts in the same pass makes room.
-    """
-    if _needs(job) in homeless or _devices(job) > state.free_rollout_devices:
+def _place(state: ClusterState, job: JobRecord, heads: Collection[Head], now: float) -> Choice | None:
+    """A place for the job that delays no head; None: there is none now."""
+    if _devices(job) > state.free_rollout_devices or not all(_may_start(job, head, now) for head in heads):
         return None
-    for with_claimed in (False, True):
-        groups = state.groups_for(job, now, with_claimed=with_claimed)
-        choice = choose(job, groups, state.timetable, state.rules, now)
-        if choice is not None and all(_is_harmless(job, choice, head, now) for head in heads):
-            return choice
+    places = (choice for choice in _search(state, job, heads, now) if choice is not None)
+    return next((choice for choice in places if all(_is_harmless(job, choice, head, now) for head in heads)), None)
+
+
+def _search(state: ClusterState, job: JobRecord, heads: Iterable[Head], now: float) -> Iterator[Choice | None]:
+    """The best place on a group that nobody has claimed, then the best one on a claimed group that the job may use."""
+    opened, newest = state.opened_for(job), state.openings.newest
+    choice = _choose_among(state, job, opened, now)
     if choice is None:
-        homeless.add(_needs(job))
-    state.await_calm(job, now)
-    return None
+        state.searched[job.needs] = newest
+    yield choice
+    barred = {head.group for head in heads if not _ends_before(job, head, now)}
+    yield _choose_among(state, job, [state.groups[name] for name in state.claims.values() if name not in barred], now)
+
+
+def _choose_among(state: ClusterState, job: JobRecord, groups: Sequence[GroupRecord], now: float) -> Choice | None:
+    taking = [group for group in groups if group.takes(job, state.rules, now)]
+    choice = choose(job, taking, state.timetable, state.rules, now)
+    if choice is None:
+        state.await_calm(job, groups, now)
+    return choice
+
+
+def _may_start(job: JobRecord, head: Head, now: float) -> bool:
+    """Whether there may be a place for the job that does not delay the head. This takes no search."""
+    return head.group is None or _ends_before(job, head, now) or _devices(job) <= max(0, head.spare_devices)
 
 
 def _is_harmless(job: JobRecord, choice: Choice, head: Head, now: float) -> bool:
     """Whether the head starts no later if this job starts now."""
     if head.group is None:
         return True  # no group that it could use is left: only a node that comes back helps it
-    ends_at = math.inf if job.trace is None else now + choice.shift_s + job.spec.steps * job.trace.step_s
-    if ends_at <= head.promised < math.inf:
-        return True  # it has ended when the head starts
+    if _ends_before(job, head, now + choice.shift_s):
+        return True
     return choice.group != head.group and _devices(job) <= max(0, head.spare_devices)
+
+
+def _ends_before(job: JobRecord, head: Head, start: float) -> bool:
+    """Whether the job will have ended when the head starts."""
+    ends_at = math.inf if job.trace is None else start + job.spec.steps * job.trace.step_s
+    return ends_at <= head.promised < math.inf
 
 
 def _settle(
@@ -130,14 +137,21 @@ def _settle(
     yield do.Admit(job=job.id)
 
 
-def _keep_claims(state: ClusterState, heads: Iterable[Head]) -> None:
-    """A head keeps its group until it starts. Otherwise it might wait for another one each time, and never start."""
-    state.claims = {head.job.id: head.group for head in heads if head.group is not None}
-    state.promises = {head.job.id: head.promised for head in heads if head.group is not None}
+def _claim(state: ClusterState, head: Head) -> None:
+    """The head claims its group, and no other job of its size has a claim.
+
+    It keeps that group until it starts. Otherwise it might wait for another one each time, and never start.
+    """
+    size = head.job.spec.train_devices
+    others = [name for name in state.claims if name != head.job.id and state.jobs[name].spec.train_devices == size]
+    for name in others:
+        state.drop_claim(name)
+    if head.group is not None:
+        state.claims[head.job.id], state.promises[head.job.id] = head.group, head.promised
 
 
 def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
-    group, group_at = _claim(state, job, now)
+    group, group_at = _group_for(state, job, now)
     needed, free, devices_at = _devices(job), state.free_rollout_devices, now
     for at, other in _endings(state.live(), now):
         if free < needed:
@@ -153,15 +167,16 @@ def head_of(state: ClusterState, job: JobRecord, now: float) -> Head:
     return Head(job=job, at=at, promised=promised, group=group, spare_devices=free - needed)
 
 
-def _claim(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
+def _group_for(state: ClusterState, job: JobRecord, now: float) -> tuple[NodeGroupId | None, float]:
     """The group that the job claims, and when it will have room."""
-    kept = state.claims.get(job.id)
-    times = [
-        (group.id != kept, _free_at(state, group, job, now), group.id)
+    usable = [
+        group
         for group in state.groups.values()
         if group.facts.devices == job.spec.train_devices and group.is_usable and fits(group.facts, job.spec.state)
     ]
-    _, at, found = min(times, default=(True, math.inf, None))
+    kept = [group for group in usable if group.id == state.claims.get(job.id)]
+    times = [(_free_at(state, group, job, now), group.id) for group in kept or usable]
+    at, found = min(times, default=(math.inf, None))
     return found, at
 
 
@@ -174,11 +189,12 @@ def _free_at(state: ClusterState, group: GroupRecord, job: JobRecord, now: float
         return endings[-1][0]
     if group.has_place_for(job, state.rules) and (at := group.calm_from(state.rules, now)) > now:
         return min(at, endings[-1][0])
-    duty, num_jobs, num_bytes = group.duty, len(group.jobs), sum(other.spec.state.total for _, other in endings)
+    # When a job has ended, the group has one less than it may have: only duty and bytes can still be in the way.
+    duty, num_bytes = group.duty, sum(other.spec.state.total for _, other in endings)
     for at, other in endings[:-1]:
-        duty, num_jobs, num_bytes = duty - other.duty, num_jobs - 1, num_bytes - other.spec.state.total
+        duty, num_bytes = duty - other.duty, num_bytes - other.spec.state.total
         has_bytes = group.facts.host_bytes is None or num_bytes + job.spec.state.total <= group.stored_bytes
-        if num_jobs < state.rules.max_jobs_per_group and duty + job.duty <= state.rules.max_duty and has_bytes:
+        if duty + job.duty <= state.rules.max_duty and has_bytes:
             return at
     return endings[-1][0]
 

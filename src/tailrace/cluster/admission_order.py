@@ -27,6 +27,8 @@ With ``Order.FIRST_COME`` the first bound holds from the submission on, without 
 
 from __future__ import annotations
 
+import math
+
 from tailrace.cluster.ids import TenantId
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.rules import Order
@@ -50,6 +52,34 @@ def in_order(state: ClusterState, now: float) -> list[JobRecord]:
         for job, start in zip(jobs, state.shares.starts(tenant, map(_device_seconds, jobs)), strict=True)
     }
     return sorted(by_ratio, key=lambda job: starts[job.id])
+
+
+def changes_at(state: ClusterState, now: float) -> float:
+    """When the order will be another one, only because time passes; infinite: never.
+
+    A job passes its neighbour of the same tenant when its ratio, which grows faster, has become the larger one, or when
+    it is overdue. A second is added, so that rounding does no harm.
+    """
+    if state.rules.order is Order.FIRST_COME:
+        return math.inf
+    limit_s, before = state.rules.max_queue_s, dict[TenantId, JobRecord]()
+    at = math.inf
+    for job in in_order(state, now):
+        ahead = before.get(job.tenant)
+        if ahead is not None and now - job.submitted_at <= limit_s:
+            at = min(at, job.submitted_at + limit_s)
+            if now - ahead.submitted_at <= limit_s:
+                at = min(at, _passes_at(job, ahead))
+        before[job.tenant] = job
+    return max(at, now) + 1.0
+
+
+def _passes_at(job: JobRecord, ahead: JobRecord) -> float:
+    """When the response ratios of the two are equal; infinite: that of the job grows no faster."""
+    own_s, other_s = _expected_s(job), _expected_s(ahead)
+    if own_s >= other_s:
+        return math.inf
+    return (job.submitted_at * other_s - ahead.submitted_at * own_s) / (other_s - own_s)
 
 
 def enter(state: ClusterState, job: JobRecord) -> None:

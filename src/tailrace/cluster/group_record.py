@@ -18,9 +18,12 @@ class GroupRecord:
     queue: GroupQueue
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     lost: set[NodeId] = field(default_factory=set)
-    calm_at: float | None = None
-    """A job that waits for a place could join if the jobs of this group had waited for a smaller share of their time:
-    when that will be, infinite if it is not known. None: no job waits for that."""
+    # What follows from its jobs, counted when they change: every search for a place asks every group.
+    is_dedicated: bool = False
+    is_planned: bool = True
+    """Whether all its jobs have their slots in the timetable."""
+    duty: float = 0.0
+    """Duty of all its jobs together."""
 
     @property
     def id(self) -> NodeGroupId:
@@ -30,18 +33,12 @@ class GroupRecord:
     def is_usable(self) -> bool:
         return not self.lost
 
-    @property
-    def is_dedicated(self) -> bool:
-        return any(job.seat is not None and job.seat.is_dedicated for job in self.jobs.values())
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether all its jobs have their slots in the timetable."""
-        return all(job.seat is not None and job.seat.reservation is not None for job in self.jobs.values())
-
-    @property
-    def duty(self) -> float:
-        return sum(job.duty for job in self.jobs.values())
+    def count(self) -> None:
+        """Its jobs have changed, or what is known about one of them."""
+        seats = [job.seat for job in self.jobs.values()]
+        self.is_dedicated = any(seat is not None and seat.is_dedicated for seat in seats)
+        self.is_planned = all(seat is not None and seat.reservation is not None for seat in seats)
+        self.duty = sum(job.duty for job in self.jobs.values())
 
     def takes(self, job: JobRecord, rules: ClusterRules, now: float) -> bool:
         """Whether the job may join: by the number of jobs, their duty, their waits and the bytes of their state."""
@@ -50,21 +47,22 @@ class GroupRecord:
     def calm_from(self, rules: ClusterRules, now: float) -> float:
         """When none of its jobs will have waited for more than ``max_wait_share`` of its time, if nothing happens;
         infinite: not known."""
-        return max((job.calm_at(rules.max_wait_share, now) for job in self.jobs.values()), default=now)
-
-    def is_calm_again(self, now: float) -> bool:
-        """Whether the time has come for which a job waits (``calm_at``)."""
-        return self.calm_at is not None and self.calm_at <= now
+        at = now
+        for job in self.jobs.values():
+            if job.late_s or job.phase is not None:  # otherwise it has never waited here
+                at = max(at, job.calm_at(rules.max_wait_share, now))
+        return at
 
     def has_place_for(self, job: JobRecord, rules: ClusterRules) -> bool:
         """Whether the job may join, if the waits of the group's jobs do not count."""
         if not self.is_usable or self.facts.devices != job.spec.train_devices:
             return False
-        if self.jobs and (job.trace is None or len(self.jobs) >= rules.max_jobs_per_group or self.is_dedicated):
-            return False
-        if not self.has_room_for(job.spec.state):
-            return False
-        return not self.jobs or self.duty + job.duty <= rules.max_duty + 1e-9
+        if self.jobs:
+            if job.trace is None or len(self.jobs) >= rules.max_jobs_per_group:
+                return False
+            if self.duty + job.duty > rules.max_duty + 1e-9 or self.is_dedicated:
+                return False
+        return self.has_room_for(job.spec.state)
 
     def has_room_for(self, state: StateBytes) -> bool:
         """Whether the state of one job fits on the devices, and that of all jobs in host memory and on disk.
@@ -72,6 +70,8 @@ class GroupRecord:
         All jobs count, because the job that computes leaves its place in host memory reserved: it must be offloaded
         again.
         """
+        if self.facts.device_bytes is None and self.facts.host_bytes is None:
+            return True  # bytes are not checked
         return fits(self.facts, state, [job.spec.state for job in self.jobs.values()])
 
     @property

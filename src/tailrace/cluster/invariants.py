@@ -33,6 +33,9 @@ def _check_group(state: ClusterState, group: GroupRecord) -> None:
     if running is not None:
         assert group.queue.resident == running, f"{running} computes on {group.id}, {group.queue.resident} is loaded"
     group.queue.check()
+    counted = (group.is_dedicated, group.is_planned, group.duty)
+    group.count()
+    assert counted == (group.is_dedicated, group.is_planned, group.duty), f"{group.id} is miscounted"
     assert len(jobs) <= 1 or not any(job.seat is not None and job.seat.is_dedicated for job in jobs)
     if len(jobs) > 1:
         assert rules.policy is not Policy.ISOLATED

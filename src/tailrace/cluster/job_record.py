@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.jobs import JobSpec, Stage
+from tailrace.cluster.jobs import JobSpec, Needs, Stage
 from tailrace.cluster.planning.timetable import Reservation
 
 MAX_REST = 64
@@ -90,6 +90,10 @@ class JobRecord:
     @property
     def tenant(self) -> TenantId:
         return self.spec.tenant
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(devices=self.spec.train_devices, state=self.spec.state, trace=self.trace)
 
     @property
     def is_live(self) -> bool:

@@ -37,6 +37,15 @@ class StateBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What decides where a job can be placed."""
+
+    devices: int
+    state: StateBytes
+    trace: DemandTrace | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     id: JobId
     train_devices: int

@@ -26,7 +26,10 @@ def make_room(state: ClusterState, now: float, only: JobId | None = None) -> Ite
     if state.rules.policy is Policy.ISOLATED:
         return
     if only is None:
-        state.in_the_way = set()
+        seen = (state.openings.newest, state.free_rollout_devices, *state.claims.items())
+        if seen == state.room_searched:
+            return  # the same jobs wait, and nothing has become free
+        state.room_searched, state.in_the_way = seen, set()
     for name in list(state.claims):
         waiting = state.jobs[name]
         if waiting.is_live or waiting.spec.rollout_devices <= state.free_rollout_devices:
@@ -43,7 +46,7 @@ def _empty_a_group(state: ClusterState, waiting: JobRecord, only: JobId | None, 
             yield from moves
             return
         else:
-            state.await_calm(job, now)
+            state.await_calm(job, state.groups.values(), now)
 
 
 def _alone(state: ClusterState, waiting: JobRecord, only: JobId | None) -> list[JobRecord]:

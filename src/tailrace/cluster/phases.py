@@ -122,9 +122,8 @@ def noted(state: ClusterState, commands: Iterable[do.Command], now: float) -> It
             late_s = max(0.0, now - job.phase.asked_at - job.phase.slack_s)
             job.late_s += late_s
             job.late_in_phase_s += late_s
-            group = state.groups[command.group]
-            if group.calm_at is not None:  # its share of waiting grew until now, and falls from now on
-                group.calm_at = group.calm_from(state.rules, now)
+            if command.group in state.calm_at:  # its share of waiting grew until now, and falls from now on
+                state.calm_at[command.group] = state.groups[command.group].calm_from(state.rules, now)
             yield replace(command, lease=state.num_leases)
         else:
             yield command

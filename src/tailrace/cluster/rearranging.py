@@ -32,15 +32,17 @@ def node_lost(state: ClusterState, event: ev.NodeLost, now: float) -> Iterator[d
         return
     was_usable = group.is_usable
     group.lost.add(event.node)
-    state.claims = {job: claimed for job, claimed in state.claims.items() if claimed != group.id}
+    for job in [job for job, claimed in state.claims.items() if claimed == group.id]:
+        state.drop_claim(job)
+        state.is_changed = True  # it claims another group
     if not was_usable:
         return
     group.queue.lose(now)
-    for job in list(group.jobs.values()):
-        state.unseat(job)
-        group.queue.leave(job.id, now)
-        job.displaced = Displaced(group=group.id, at=now)
-        job.withdraw_lease()
+    for resident in list(group.jobs.values()):
+        state.unseat(resident)
+        group.queue.leave(resident.id, now)
+        resident.displaced = Displaced(group=group.id, at=now)
+        resident.withdraw_lease()
     state.timetable.lose(group.id)
     yield from ()
 
@@ -52,7 +54,7 @@ def node_returned(state: ClusterState, event: ev.NodeReturned, now: float) -> It
         return
     group.lost.discard(event.node)
     if group.is_usable:
-        state.is_changed = True
+        state.open(group.id)
         state.timetable.restore(group.id)
         yield from phases.noted(state, group.queue.restore(now), now)
 
@@ -69,6 +71,9 @@ def job_profiled(state: ClusterState, event: ev.JobProfiled, now: float) -> Iter
         job.stage = Stage.RUNNING
     if job.is_live:
         state.to_refit.add(job.id)
+    if job.seat is not None:
+        state.groups[job.seat.group].count()
+        state.open(job.seat.group)  # it may need less of its group than was believed
     yield from ()
 
 
@@ -82,6 +87,7 @@ def refit(state: ClusterState, now: float) -> Iterator[do.Command]:
             state.to_refit.discard(name)
             if job.num_drifted >= state.rules.drift_cycles:
                 job.trace, job.num_drifted, job.ratios = _observed(job), 0, []
+                state.groups[job.seat.group].count()
                 job.give_rest(state.rules.drift_cycles)
             yield from _refit(state, job, job.seat, now)
 
@@ -107,7 +113,9 @@ def join_others(state: ClusterState, job: JobRecord, now: float) -> Iterator[do.
     choice = _beside_others(state, job, old, now)
     if choice is not None:
         state.unseat(job)
-        state.claims = {name: old.id if claimed == choice.group else claimed for name, claimed in state.claims.items()}
+        for name in [name for name, claimed in state.claims.items() if claimed == choice.group]:
+            state.claims[name] = old.id
+            state.openings.note(choice.group)
         yield from _move(state, job, old, choice, now)
 
 

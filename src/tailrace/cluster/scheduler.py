@@ -19,6 +19,7 @@ from tailrace.cluster.invariants import check
 from tailrace.cluster.job_record import JobRecord
 from tailrace.cluster.jobs import JobSpec
 from tailrace.cluster.making_room import make_room
+from tailrace.cluster.rules import Grain
 from tailrace.cluster.state import ClusterState
 from tailrace.cluster.waits import waits
 from tailrace.core.run.waits import Wait
@@ -30,14 +31,14 @@ class Scheduler:
     def __init__(self, event: ev.ClusterStarted) -> None:
         self.state = ClusterState.start(event.rules, event.groups, event.rollout_devices)
         self._wake_at: float | None = None
+        self._may_hold = event.rules.grain is Grain.OPERATION
 
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
         """Note one event and return the commands that follow from it."""
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
-        if self._wake_at is not None and self._wake_at <= now:
-            self.state.is_changed |= any(group.is_calm_again(now) for group in self.state.groups.values())
+        self.state.pass_time(now)
         if isinstance(event, ev.TimePassed):
             self._wake_at = None
         commands = list(handler(self.state, event, now))
@@ -59,14 +60,10 @@ class Scheduler:
         check(self.state)
 
     def _wake(self, now: float) -> list[do.Command]:
-        times = [
-            at
-            for group in self.state.groups.values()
-            for at in (group.queue.wake_at(), group.calm_at)
-            if at is not None and at < math.inf
-        ]
-        at = min(times, default=None)
-        if at is None or at == self._wake_at:
+        holds = (group.queue.wake_at() for group in self.state.groups.values() if self._may_hold)
+        times = (*holds, *self.state.calm_at.values(), self.state.order_changes_at)
+        at = min(at for at in times if at is not None)
+        if at == math.inf or at == self._wake_at:
             return []
         self._wake_at = at
         return [do.Wake(at=max(at, now))]

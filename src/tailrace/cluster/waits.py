@@ -36,7 +36,7 @@ def _wait_for_place(state: ClusterState, job: JobRecord, head: Head) -> Wait:
     what = f"room on a node group of {job.spec.train_devices} devices"
     if head.group is not None:
         what += f", on {head.group}"
-        if state.groups[head.group].calm_at is not None:
+        if head.group in state.calm_at:
             what += ", whose jobs have waited for too much of their time"
     if not job.is_live and job.spec.rollout_devices > state.free_rollout_devices:
         what += f", and {job.spec.rollout_devices} rollout devices ({state.free_rollout_devices} are free)"

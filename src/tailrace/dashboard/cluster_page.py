@@ -104,7 +104,6 @@ def figure_rows(results: Sequence[Result]) -> Rows:
 def _figure_row(result: Result, first: Mapping[str, Any]) -> list[str]:
     figures = result["figures"]
     waits = sorted(_known(job["wait_s"] for job in result["jobs"]))
-    hours, first_hours = figures["device_hours_per_step"], first["device_hours_per_step"]
     return [
         result["policy"],
         _duration(figures["makespan_s"]),
@@ -114,8 +113,8 @@ def _figure_row(result: Result, first: Mapping[str, Any]) -> list[str]:
         _duration(waits[min(int(0.95 * len(waits)), len(waits) - 1)] if waits else None),
         _number(figures["switches_per_step"], "{:.2f}"),
         _number(figures["bytes_moved"], "{:,.1f} TB", scale=1e-12),
-        _number(hours, "{:,.3f}"),
-        _number(_saving(hours, first_hours), "{:.1%}"),
+        _number(figures["device_hours_per_step"], "{:,.3f}"),
+        _number(_saving(figures), "{:.1%}"),
         _number(figures["utilisation"], "{:.1%}"),
     ]
 
@@ -130,7 +129,7 @@ def _figure_notes(first: Result) -> list[str]:
     return [
         f'Makespan: from the first submission to the last end; "of the first" compares it with {first["policy"]}.'
         " Saved: device-hours of an optimizer step, training and rollout devices together, compared with"
-        f" {first['policy']}. In use: share of the time in which node groups compute."
+        " jobs that have all devices to themselves (alone). In use: share of the time in which node groups compute."
     ]
 
 
@@ -190,12 +189,13 @@ def _is_over(job: Mapping[str, Any]) -> bool:
 
 
 def _hours(results: Sequence[Result]) -> Chart:
-    hours = {result["policy"]: result["figures"]["device_hours_per_step"] or 0.0 for result in results}
-    measure = next(iter(hours.values()))
-    words = {}
-    for name, value in hours.items():
-        saving = _saving(value, measure)
-        words[name] = f"{value:,.3f}" + (f", {saving:.1%} saved" if saving else "")
+    figures = {result["policy"]: result["figures"] for result in results}
+    hours = {"alone": results[0]["figures"]["alone_device_hours_per_step"] or 0.0}
+    hours |= {policy: each["device_hours_per_step"] or 0.0 for policy, each in figures.items()}
+    words = {name: f"{value:,.3g}" for name, value in hours.items()}
+    words |= {
+        policy: f"{words[policy]}, {saving:.1%} saved" for policy, each in figures.items() if (saving := _saving(each))
+    }
     return charts.bars(hours, words, title="Training and rollout devices together", x_title="device-hours per step")
 
 
@@ -207,9 +207,10 @@ def _ratio(value: float | None, measure: float | None) -> float | None:
     return None if value is None or not measure else value / measure
 
 
-def _saving(value: float | None, measure: float | None) -> float | None:
-    ratio = _ratio(value, measure)
-    return None if ratio is None else 1.0 - ratio
+def _saving(figures: Mapping[str, Any]) -> float | None:
+    """Share of the device-hours per step that jobs need when each has its own devices."""
+    saving = figures["saving"]
+    return None if saving is None else round(saving, 3) + 0.0  # not -0.0
 
 
 def _number(value: float | None, form: str, *, scale: float = 1.0) -> str:

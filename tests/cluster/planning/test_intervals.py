@@ -141,3 +141,11 @@ def test_a_ring_has_slots_and_sets_of_other_rings_differ() -> None:
         IntervalSet(0)
     assert IntervalSet(3) != IntervalSet(4)
     assert IntervalSet(3) != "IntervalSet(3)"
+
+
+@pytest.mark.parametrize(("starts", "ends"), [([1, 3], [3, 5]), ([3], [3]), ([4, 1], [5, 2]), ([8], [11]), ([-1], [2])])
+def test_a_form_that_is_not_the_one_form_of_its_slots_is_noticed(starts: list[int], ends: list[int]) -> None:
+    busy = IntervalSet(10)
+    busy._starts, busy._ends = starts, ends
+    with pytest.raises(AssertionError):
+        busy.check()

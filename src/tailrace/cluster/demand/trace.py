@@ -7,7 +7,7 @@ instance. Between segments the group is free for others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,9 @@ class DemandTrace:
     """In order, without overlap, all within the period."""
     steps: int = 1
     """Optimizer steps in one period. Tail batching, for instance, repeats only every five steps."""
+    busy_s: float = field(init=False, repr=False, compare=False)
+    duty: float = field(init=False, repr=False, compare=False)
+    """Share of the time in which the job uses the group."""
 
     def __post_init__(self) -> None:
         if not 0 < self.period_s < math.inf or self.steps < 1 or not self.segments:
@@ -41,15 +44,9 @@ class DemandTrace:
                 raise ValueError(f"segments must follow each other and last longer than 0 s, got {self.segments}")
         if not ends[-1] <= self.period_s * (1 + 1e-9):
             raise ValueError(f"the last segment ends at {ends[-1]} s, after the period of {self.period_s} s")
-
-    @property
-    def busy_s(self) -> float:
-        return sum(segment.duration_s for segment in self.segments)
-
-    @property
-    def duty(self) -> float:
-        """Share of the time in which the job uses the group."""
-        return self.busy_s / self.period_s
+        # Asked for again and again while places are compared.
+        object.__setattr__(self, "busy_s", sum(segment.duration_s for segment in self.segments))
+        object.__setattr__(self, "duty", self.busy_s / self.period_s)
 
     @property
     def step_s(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tailrace.cluster.demand.trace import DemandTrace
@@ -41,6 +41,11 @@ class Footprint:
     """In order, disjoint, all within the period."""
     duty: float
     """Share of the time in which the job uses the group, of the trace itself."""
+    probes: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+    """All (offset from the start, count), in the order in which a search looks at them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probes", _probes(self.num_slots // self.period, self.period, self.segments))
 
     @classmethod
     def of(cls, trace: DemandTrace, slot_s: float, num_slots: int) -> Footprint | None:
@@ -114,33 +119,33 @@ def _jump_search(
 ) -> int | None:
     """``blocked(slot, count)`` is the shift below which the range does not fit; None: it fits."""
     last = footprint.period - 1 if at_most is None else min(at_most, footprint.period - 1)
-    probes, num_slots = _probes(footprint), footprint.num_slots
-    shift, index, num_open = at_least, 0, len(probes)
+    probes, num_slots = footprint.probes, footprint.num_slots
+    num_probes = num_open = len(probes)
+    shift, index = at_least, 0
     while num_open and shift <= last:
         offset, count = probes[index]
         jump = blocked((start + shift + offset) % num_slots, count)
         if jump is None:
             num_open -= 1
-            index = index + 1 if index + 1 < len(probes) else 0
+            index = index + 1 if index + 1 < num_probes else 0
         else:
             shift += jump
-            num_open = len(probes)
+            num_open = num_probes
     return shift if shift <= last else None
 
 
 @lru_cache(maxsize=256)
-def _probes(footprint: Footprint) -> tuple[tuple[int, int], ...]:
+def _probes(repetitions: int, period: int, segments: tuple[SlotSegment, ...]) -> tuple[tuple[int, int], ...]:
     """All (offset from the start, count). Repetitions that are far apart come first.
 
     Jobs of slightly different periods collide at the far end of the ring if not at the near one. Steps of about the
     golden ratio of the repetitions find that after few probes.
     """
-    repetitions = footprint.num_repetitions
     stride = max(1, round(repetitions * 0.618))
     while math.gcd(stride, repetitions) != 1:
         stride += 1
     order = [index * stride % repetitions for index in range(repetitions)]
-    return tuple((m * footprint.period + part.offset, part.count) for m in order for part in footprint.segments)
+    return tuple((m * period + part.offset, part.count) for m in order for part in segments)
 
 
 def _slots_up(slots: float) -> int:

@@ -27,13 +27,19 @@ def place_in_step(
     for group in candidates:
         if (period := _near_period(timetable, trace, group, rules)) is not None:
             by_period.setdefault(period, []).append(group)
-    found = []
+    best: Candidate | None = None
     for period, groups in by_period.items():
         adapted = trace.with_period(period * rules.slot_s)
         footprint = None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
-        place = None if footprint is None else best_place(timetable, footprint, groups, start_slot, rules)
-        found += [] if place is None else [place]
-    return min(found, key=lambda place: (place.shift, place.interference, place.group), default=None)
+        if footprint is not None:
+            at_most = None if best is None else best.shift
+            found = best_place(timetable, footprint, groups, start_slot, rules, at_most=at_most)
+            best = min((place for place in (best, found) if place is not None), key=_rank, default=None)
+    return best
+
+
+def _rank(place: Candidate) -> tuple[int, float, NodeGroupId]:
+    return place.shift, place.interference, place.group
 
 
 def _near_period(timetable: Timetable, trace: DemandTrace, group: NodeGroupId, rules: ClusterRules) -> int | None:

@@ -27,6 +27,8 @@ from tailrace.cluster.rules import ClusterRules
 PERIOD_TOLERANCE = 0.02
 MAX_PERIOD_RATIO = 8
 """With the tolerance above, every ratio from about 25 on is near a whole number, so it would mean nothing."""
+PROBES_PER_GROUP = 4
+"""After about as many probes it is known that a job does not fit on a group. The capacity profile takes them all."""
 _DUTY_ROUNDING = 1e-9
 
 
@@ -82,9 +84,13 @@ def best_place(
     start_slot: int,
     rules: ClusterRules,
     *,
+    at_most: int | None = None,
     counts: SearchCounts | None = None,
 ) -> Candidate | None:
-    """Best feasible place for a job that can start at ``start_slot`` at the earliest; None: there is none."""
+    """Best feasible place for a job that can start at ``start_slot`` at the earliest; None: there is none.
+
+    ``at_most``: a larger shift is of no use.
+    """
     counts = SearchCounts() if counts is None else counts
     groups = _worth_trying(timetable, footprint, candidates, rules, counts)
     if not groups:
@@ -93,7 +99,7 @@ def best_place(
     if bound is None:
         counts.no_capacity += len(groups)
         return None
-    search = _Search(timetable, footprint, start_slot, rules)
+    search = _Search(timetable, footprint, start_slot, rules, at_most)
     for group in groups:
         search.try_group(group, bound, counts)
     return search.best()
@@ -103,8 +109,8 @@ def _least_shift_anywhere(
     timetable: Timetable, footprint: Footprint, groups: list[NodeGroupId], start_slot: int
 ) -> int | None:
     """A shift below which no group has room; None: no group has room at any."""
-    if len(groups) == 1:
-        return 0  # looking at this group takes less time than looking at the profile of all
+    if len(groups) * PROBES_PER_GROUP < len(footprint.probes):
+        return 0  # looking at these groups takes less time than looking at the profile of all
     least_nodes = min(timetable.num_nodes(group) for group in groups)
     return least_shift_by_capacity(timetable.profile, footprint, start_slot, least_nodes)
 
@@ -131,13 +137,23 @@ def _worth_trying(
     return [min(empty), *groups]
 
 
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    group: NodeGroupId
+    shift: int
+    placement: Placement
+
+
 class _Search:
-    def __init__(self, timetable: Timetable, footprint: Footprint, start_slot: int, rules: ClusterRules) -> None:
+    def __init__(
+        self, timetable: Timetable, footprint: Footprint, start_slot: int, rules: ClusterRules, at_most: int | None
+    ) -> None:
         self._timetable, self._footprint, self._rules = timetable, footprint, rules
         self._start = start_slot % footprint.num_slots
         self._guard = math.ceil(rules.guard_s / rules.slot_s)
-        self._found: list[Candidate] = []
-        self._last_worth = footprint.period - 1
+        self._found: list[_Fit] = []
+        self._disturbances: dict[NodeGroupId, float] = {}
+        self._last_worth = footprint.period - 1 if at_most is None else min(at_most, footprint.period - 1)
         """A shift above which no group can be better than the best one found."""
 
     def try_group(self, group: NodeGroupId, bound: int, counts: SearchCounts) -> None:
@@ -148,45 +164,52 @@ class _Search:
             counts.no_fit += 1
             return
         counts.compared += 1
-        placement = Placement(self._footprint, (self._start + shift) % self._footprint.num_slots)
-        disturbance = interference(placement, self._timetable.residents(group), self._guard)
-        candidate = Candidate(group=group, shift=shift, placement=placement, interference=disturbance)
-        self._found.append(candidate)
+        fit = _Fit(group, shift, Placement(self._footprint, (self._start + shift) % self._footprint.num_slots))
+        self._found.append(fit)
         # One bucket and one slot more than needed, so that rounding does no harm.
-        beyond_s = self._cost(candidate) + self._rules.bucket_s
+        beyond_s = self._cost(fit) + self._rules.bucket_s
         self._last_worth = min(self._last_worth, math.ceil(beyond_s / self._rules.slot_s) + 1)
 
     def best(self) -> Candidate | None:
         """Compare what was found, one criterion after the other."""
         left = self._found
-        criteria: tuple[Callable[[Candidate], float], ...] = (
+        criteria: tuple[Callable[[_Fit], float], ...] = (
             self._cost, self._interference, self._num_incommensurate, self._num_windows, self._duty,
         )  # fmt: skip
         for criterion in criteria:
             if len(left) < 2:
                 break
-            values = [criterion(candidate) for candidate in left]
+            values = [criterion(fit) for fit in left]
             least = min(values)
-            left = [candidate for candidate, value in zip(left, values, strict=True) if value == least]
-        return min(left, key=lambda candidate: candidate.group, default=None)
+            left = [fit for fit, value in zip(left, values, strict=True) if value == least]
+        if not left:
+            return None
+        best = min(left, key=lambda fit: fit.group)
+        disturbance = self._interference(best)
+        return Candidate(group=best.group, shift=best.shift, placement=best.placement, interference=disturbance)
 
-    def _cost(self, candidate: Candidate) -> float:
+    def _cost(self, fit: _Fit) -> float:
         rules = self._rules
-        shift_s = candidate.shift * rules.slot_s
+        shift_s = fit.shift * rules.slot_s
         if rules.bucket_s > 0:
             shift_s = math.floor(shift_s / rules.bucket_s) * rules.bucket_s
-        return shift_s + rules.interference_weight * candidate.interference
+        if rules.interference_weight > 0:
+            shift_s += rules.interference_weight * self._interference(fit)
+        return shift_s
 
-    def _interference(self, candidate: Candidate) -> float:
-        return candidate.interference
+    def _interference(self, fit: _Fit) -> float:
+        if fit.group not in self._disturbances:
+            residents = self._timetable.residents(fit.group)
+            self._disturbances[fit.group] = interference(fit.placement, residents, self._guard)
+        return self._disturbances[fit.group]
 
-    def _num_incommensurate(self, candidate: Candidate) -> int:
+    def _num_incommensurate(self, fit: _Fit) -> int:
         period = self._footprint.period
-        residents = self._timetable.residents(candidate.group)
+        residents = self._timetable.residents(fit.group)
         return sum(not is_commensurate(period, resident.footprint.period) for resident in residents)
 
-    def _num_windows(self, candidate: Candidate) -> int:
-        return self._timetable.busy(candidate.group).num_windows_with(candidate.placement.ranges())
+    def _num_windows(self, fit: _Fit) -> int:
+        return self._timetable.busy(fit.group).num_windows_with(fit.placement.ranges())
 
-    def _duty(self, candidate: Candidate) -> float:
-        return self._timetable.duty(candidate.group)
+    def _duty(self, fit: _Fit) -> float:
+        return self._timetable.duty(fit.group)

@@ -86,10 +86,9 @@ class Timetable:
         if footprint.num_slots != self.num_slots:
             raise ValueError(f"the footprint is for {footprint.num_slots} slots, the timetable has {self.num_slots}")
         placement = Placement(footprint, start_slot % self.num_slots)
-        if not all(row.busy.is_free(*part) for part in placement.ranges()):
+        if not _take(row.busy, placement):
             raise ValueError(f"job {job} does not fit on {group} at slot {start_slot}")
         for part in placement.ranges():
-            row.busy.add(*part)
             self.profile.add(*part, -row.num_nodes)
         reservation = Reservation(job=job, group=group, placement=placement, generation=self._num_made)
         self._num_made += 1
@@ -152,6 +151,20 @@ class Timetable:
         num_free = sum(count for _, count in row.busy.free_windows())
         assert num_free + len(busy) == self.num_slots, f"{group}: free and reserved slots do not make up the ring"
         assert row.duty == _duty(row), f"{group}: duty differs from a recount"
+
+
+def _take(busy: IntervalSet, placement: Placement) -> bool:
+    """Make all slots of the placement busy, or none. Return whether they were free."""
+    taken: list[tuple[int, int]] = []
+    for part in placement.ranges():
+        try:
+            busy.add(*part)
+        except ValueError:
+            for earlier in taken:
+                busy.remove(*earlier)
+            return False
+        taken.append(part)
+    return True
 
 
 def _duty(row: GroupPlan) -> float:

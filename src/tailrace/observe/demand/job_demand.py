@@ -57,7 +57,11 @@ class JobDemand:
             "job": self.name,
             "train_devices": self.train_devices,
             "rollout_devices": self.rollout_devices,
-            "trace": asdict(self.trace),
+            "trace": {
+                "period_s": self.trace.period_s,
+                "segments": [asdict(segment) for segment in self.trace.segments],
+                "steps": self.trace.steps,
+            },
             "steps": [[max(part, SHORTEST_S) for part in _parts(step)] for step in self.run],
         }
 

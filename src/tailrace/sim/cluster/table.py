@@ -56,7 +56,7 @@ def _row(result: ClusterResult, first: ClusterResult, unit_s: float) -> tuple[st
         f"{figures.device_hours_per_step * per_hour:.2f}",
         f"{figures.alone_device_hours_per_step * per_hour:.2f}",
         f"{figures.colocated_device_hours_per_step * per_hour:.2f}",
-        f"{figures.saving:.1%}",
+        f"{round(figures.saving, 3) + 0.0:.1%}",  # not -0.0
         f"{figures.switches_per_step:.2f}",
         f"{figures.bytes_moved / 1e12:.3g}",
         f"{figures.utilisation:.1%}",
