@@ -12,7 +12,7 @@ Counted are the steps after the first, from the end of one to the end of the nex
 * processor seconds of the controller process (all its threads), also as a share of a step of 60 s and of the steps
   that were measured (those of `staleflow` are shorter, since it does not wait for the longest responses);
 * the same by kind of thread: event loop, decide (core, journal, metrics), payload, one reader for each worker, ...;
-* how late a callback came that was due every 20 ms, and the longest turn of the event loop;
+* how late a callback came that was due every 100 ms, and the longest turn of the event loop;
 * resident memory of the controller.
 
 Workers, rewards and the trainer need processor time too. On a small machine they compete with the controller, so
@@ -52,8 +52,8 @@ MEDIAN, SPREAD, NUM_ROWS = 400.0, 0.9, 1024
 COSTS = {"k1": 1e-7, "k2": 0.02, "k3": 3e-4, "k4": 0.008, "prefill_s": 2e-5}
 """A step of 32 responses with 400 tokens each takes 29 ms."""
 STEP_S, AIM = 60.0, 0.05
-BEAT_S = 0.02
-"""Four times as long as in ``controller_run.py``: beats cost processor time too."""
+BEAT_S = 0.1
+"""Much longer than in ``controller_run.py``: 50 beats per second would take 0.4 s of processor time in a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.engines.contract import Request, Sampling
+from tailrace.engines.contract import Engine, Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import Decoding, EngineLimits
 
 Prompts = Sequence[Sequence[int]]
+PREFILL_CHUNK = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +53,23 @@ class Setting:
     """Share of the GPU's memory that vLLM may take."""
 
 
-class Native:
-    def __init__(self, setting: Setting) -> None:
-        self._engine: NativeEngine | None = NativeEngine(
-            setting.checkpoint,
-            seed=0,
-            limits=EngineLimits(
-                max_running=setting.max_running,
-                max_length=setting.max_length,
-                kv_tokens=setting.kv_tokens,
-                prefill_chunk=8192,
-            ),
-            device=setting.device,
-            dtype=getattr(torch, setting.dtype),
-            decoding=Decoding(setting.decoding),
-        )
+class Contract:
+    """An engine of tailrace, used as a run uses it: submit, then step until all responses are finished."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._num_calls = 0
 
     def generate(self, prompts: Prompts, task: Task) -> list[int]:
-        assert self._engine is not None
         self._num_calls += 1
-        self._engine.submit(
-            [
-                self._request(number, member, prompt, task)
-                for number, prompt in enumerate(prompts)
-                for member in range(task.group_size)
-            ]
-        )
-        lengths = []
-        while self._engine.stats().num_running + self._engine.stats().num_waiting:
+        requests = [
+            self._request(number, member, prompt, task)
+            for number, prompt in enumerate(prompts)
+            for member in range(task.group_size)
+        ]
+        self._engine.submit(requests)
+        lengths: list[int] = []
+        while len(lengths) < len(requests):
             lengths += [len(output.segment.tokens) for output in self._engine.step()]
         return lengths
 
@@ -95,10 +84,54 @@ class Native:
         )
 
     def close(self) -> None:
-        self._engine = None
+        del self._engine
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+class Native(Contract):
+    def __init__(self, setting: Setting) -> None:
+        limits = EngineLimits(
+            max_running=setting.max_running,
+            max_length=setting.max_length,
+            kv_tokens=setting.kv_tokens,
+            prefill_chunk=PREFILL_CHUNK,
+        )
+        engine = NativeEngine(
+            setting.checkpoint,
+            seed=0,
+            limits=limits,
+            device=setting.device,
+            dtype=getattr(torch, setting.dtype),
+            decoding=Decoding(setting.decoding),
+        )
+        super().__init__(engine)
+
+
+class VllmAdapter(Contract):
+    """vLLM behind tailrace's engine contract."""
+
+    def __init__(self, setting: Setting) -> None:
+        from tailrace.engines.vllm.engine import VllmEngine
+        from tailrace.engines.vllm.options import VllmOptions
+
+        options = VllmOptions(
+            max_running=setting.max_running,
+            max_length=setting.max_length,
+            prefill_chunk=PREFILL_CHUNK,
+            gpu_memory_utilization=setting.memory_share,
+            enforce_eager=setting.device == "cpu",
+        )
+        self._vllm = VllmEngine(
+            setting.checkpoint, seed=0, options=options, device=setting.device, dtype=getattr(torch, setting.dtype)
+        )
+        super().__init__(self._vllm)
+
+    def close(self) -> None:
+        self._vllm.close()
+        del self._vllm
+        super().close()
 
 
 class Vllm:
@@ -111,7 +144,9 @@ class Vllm:
             dtype=setting.dtype,
             max_num_seqs=setting.max_running,
             max_model_len=setting.max_length,
+            max_num_batched_tokens=max(PREFILL_CHUNK, setting.max_running),
             gpu_memory_utilization=setting.memory_share,
+            enforce_eager=setting.device == "cpu",
             disable_log_stats=True,
         )
 
@@ -140,4 +175,4 @@ class Vllm:
         gc.collect()
 
 
-SYSTEMS = {"native": Native, "vllm": Vllm}
+SYSTEMS = {"native": Native, "vllm": Vllm, "vllm-adapter": VllmAdapter}

@@ -1,7 +1,9 @@
-"""Decode throughput on one device: the native engine by batch size, beside vLLM and a hand-written probe.
+"""Decode throughput on one device: our engines by batch size, beside vLLM's own and a hand-written probe.
 
     python benchmarks/engine_throughput.py 135M --json benchmarks/results/engine_h200_135m.json
     python benchmarks/engine_throughput.py MODEL_DIR --systems native vllm --natural --json ...
+
+Systems: ``native``; ``vllm``, which is vLLM's offline interface; ``vllm-adapter``, the same behind our engine contract.
 
 Every response is forced to the same length, so the figure is tokens per second of a full batch, from submit to the
 finished outputs with their log-probs, prefill included. Of two runs the faster counts. What happens once (compiling

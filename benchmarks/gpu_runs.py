@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).resolve().parent
 _LEFT_OUT = ("step", "train: ", "rewards: ")
 """Beginnings of lines that are not kept: progress, and files of a temporary folder."""
 
@@ -38,7 +39,24 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         with self.journal.open("rb") as source, gzip.open(folder / f"{name}.jsonl.gz", "wb") as target:
             shutil.copyfileobj(source, target)
-        shutil.copy(self.folder / "config.json", folder / f"{name}.config.json")
+        settings = json.loads((self.folder / "config.json").read_text())
+        text = json.dumps(portable(settings, [self.folder.parent, HERE.parent]), indent=2)
+        (folder / f"{name}.config.json").write_text(text + "\n")
+
+
+def portable(value: Any, roots: Sequence[Path]) -> Any:
+    """Settings whose paths mean something on another machine: relative to the first root they are under, or the last
+    part alone."""
+    match value:
+        case dict():
+            return {key: portable(each, roots) for key, each in value.items()}
+        case list():
+            return [portable(each, roots) for each in value]
+        case str() if value.startswith("/"):
+            path = Path(value)
+            root = next((root for root in roots if path.is_relative_to(root)), path.parent)
+            return str(path.relative_to(root))
+    return value
 
 
 def train(recipe: dict[str, Any], folder: Path) -> Run:

@@ -86,6 +86,8 @@ def save_model(options: argparse.Namespace, folder: Path) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     save_random_model(options.model, folder, dtype=torch.bfloat16, device=options.device)
+    if options.device == "cuda":
+        torch.cuda.empty_cache()
     vocabulary = {"?": 0, "<end>": 1} | {str(n): n for n in range(2, SHAPES[options.model][0])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()

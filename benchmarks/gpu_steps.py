@@ -3,7 +3,8 @@
     python benchmarks/gpu_steps.py MODEL_DIR --json benchmarks/results/gpu_steps_h200.json
     python benchmarks/gpu_steps.py MODEL_DIR --runs sync staleflow:4 one-step::never trl --trl_steps 8
 
-A run is PRESET[:INSTANCES[:MPS]] (``schedule.mps``: auto or never), or ``trl``: TRL's trainer with vLLM in its process.
+A run is PRESET[:INSTANCES[:MPS[:ENGINE]]] (``schedule.mps``: auto or never; ``rollout.engine``: native or vllm), or
+``trl``: TRL's trainer with vLLM in its process.
 
 16 prompts x 8 responses, at most 1,024 tokens each, every response trained. Seconds per step are the mean over the
 steps after the second: the first two hold the start of the processes, compiled kernels and captured graphs.
@@ -45,7 +46,7 @@ def rows(model: Path) -> list[dict[str, Any]]:
 
 
 def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
-    preset, instances, mps = [*run.split(":"), "", ""][:3]
+    preset, instances, mps, engine = [*run.split(":"), "", "", ""][:4]
     return {
         "seed": options.seed,
         "model": {"path": str(options.model), "device": options.device, "dtype": options.dtype},
@@ -58,7 +59,8 @@ def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any
             "prefill_chunk": 8192,
             "decoding": options.decoding,
             "num_instances": int(instances or 1),
-        },
+        }
+        | ({"engine": engine} if engine else {}),
         "trainer": {"learning_rate": 1e-6} | ({"max_tokens_per_gpu": options.max_tokens} if options.max_tokens else {}),
         "schedule": {"preset": preset, "rollout_batch_size": options.prompts, "max_steps": options.steps}
         | ({"mps": mps} if mps else {}),
