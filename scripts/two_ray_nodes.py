@@ -31,6 +31,8 @@ from tailrace.observe.journal.journal_file import read
 BIN = Path(sys.executable).parent
 HEAD_IP, OTHER_IP, PORT = "10.231.7.1", "10.231.7.2", 6379
 LIMIT_S = 180.0
+START_ATTEMPTS = 3
+"""On a busy machine `ray start` may fail, because Ray gives its own processes half a minute to start."""
 ENV = {
     # Ray takes half a minute to give a node up unless told otherwise.
     "RAY_health_check_initial_delay_ms": "1000",
@@ -97,8 +99,17 @@ def ray_node(namespace: str, folder: Path, *options: str, private: tuple[str, ..
     mounts = "".join(f"mkdir -p {path} && mount -t tmpfs tmpfs {path} && " for path in private)
     start = " ".join([str(BIN / "ray"), "start", "--block", "--object-store-memory=200000000", *options])
     command = ["ip", "netns", "exec", namespace, "sh", "-c", mounts + "exec " + start]
-    with (folder / f"{namespace}.log").open("ab") as log:
-        process = subprocess.Popen(command, env=os.environ | ENV, stdout=log, stderr=log, start_new_session=True)
+    log = folder / f"{namespace}.log"
+    for _ in range(START_ATTEMPTS):
+        with log.open("ab") as output:
+            begins_at = output.tell()
+            process = subprocess.Popen(
+                command, env=os.environ | ENV, stdout=output, stderr=output, start_new_session=True
+            )
+        if _has_started(process, log, begins_at):
+            break
+    else:
+        raise SystemExit(f"`ray start` failed {START_ATTEMPTS} times; see {log}")
     try:
         yield
     finally:
@@ -108,6 +119,15 @@ def ray_node(namespace: str, folder: Path, *options: str, private: tuple[str, ..
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _has_started(process: subprocess.Popen[bytes], log: Path, begins_at: int) -> bool:
+    """Wait until Ray runs; return False if `ray start` ended instead."""
+    while process.poll() is None:
+        if b"Ray runtime started" in log.read_bytes()[begins_at:]:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 class Run:
@@ -193,9 +213,7 @@ def main() -> None:
             options = (f"--address={HEAD_IP}:{PORT}", f"--node-ip-address={OTHER_IP}", "--num-cpus=1")
             others.enter_context(ray_node(cable.b, folder, *options, private=("/dev/shm", rays)))
 
-        time.sleep(10)  # the head needs a moment before anybody can join
         other_node()
-        time.sleep(5)  # if B joins later than this, an instance waits for it
         run = Run(cable.a, folder)
         stack.callback(run.process.kill)
         story(cable, run, other_node, others.close)

@@ -267,7 +267,8 @@ def test_a_live_trajectory_is_not_accepted_again(make_engine: MakeEngine) -> Non
     engine = make_engine()
     engine.submit([make_request()])
     with pytest.raises(ValueError, match="train:0:0:0:0"):
-        engine.submit([make_request()])
+        engine.submit([make_request(1), make_request()])
+    assert engine.stats().num_waiting == 1, "some of the requests were accepted"
 
 
 def test_with_keyed_randomness_other_requests_do_not_change_what_is_sampled(make_engine: MakeEngine) -> None:

@@ -14,6 +14,7 @@ from tailrace.workers.messages import (
     Publish,
     Published,
     Refused,
+    SaveFailed,
     Scored,
     StepFinished,
 )
@@ -40,6 +41,8 @@ def answer(link: Link, rank: int) -> None:
                 raise ValueError("out of paper")
             case Ask(what="refuse", rank=guilty) if guilty == rank:
                 link.send(Refused(reason=f"rank {rank} cannot"))
+            case Ask(what="fail to save", rank=guilty) if guilty == rank:  # the others wait for it and do not answer
+                link.send(SaveFailed(model="m", version=Version(4), reason=f"the disk of rank {rank} is full"))
             case Ask(what="cross"):
                 # A publish is answered by a thread: its answer may come before or after another one.
                 answers = [_published(1), Accumulated(model="m", version=Version(1), num_responses=3, seconds=rank)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,10 +12,34 @@ from contract.rank_workers import Ask
 from contract.worker_story import Story, moments
 from tailrace.core.ids import Version
 from tailrace.runtime.thread_worker import ThreadLauncher
-from tailrace.runtime.worker import WorkerSpec
+from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.runtime.worker_group import WorkerGroup
-from tailrace.workers.messages import Accumulated, FinishStep, Forward, Published, Refused, Scored, StepFinished
+from tailrace.workers.messages import (
+    Accumulated,
+    FinishStep,
+    Forward,
+    Published,
+    Refused,
+    Saved,
+    SaveFailed,
+    Scored,
+    StepFinished,
+)
 from tailrace.workers.sample_transfer import SentSamples
+
+
+class Mouthpieces:
+    """Starts nothing: the test says what each worker answers."""
+
+    shares_files = True
+
+    def __init__(self) -> None:
+        self.say: list[Hear] = []
+
+    def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
+        self.say.append(hear)
+        return None  # type: ignore[return-value]
+
 
 FINISH = FinishStep(model="m", version=Version(4))
 
@@ -75,6 +100,32 @@ def test_a_refusal_of_one_rank_is_passed_on_though_the_others_wait() -> None:
         await moments()
 
     assert len(play(scenario).messages) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_checkpoint_that_fails_on_one_rank_is_passed_on_though_the_others_wait(rank: int) -> None:
+    async def scenario(group: WorkerGroup, story: Story) -> None:
+        group.send(Ask("fail to save", rank))
+        await story.message(0)
+
+    failed = SaveFailed(model="m", version=Version(4), reason=f"the disk of rank {rank} is full")
+    assert play(scenario).messages == [failed]
+
+
+def test_a_checkpoint_that_fails_fails_once_whatever_the_other_ranks_answer() -> None:
+    failed = SaveFailed(model="m", version=Version(4), reason="the disk is full")
+    saved = Saved(model="m", version=Version(4), seconds=1.0)
+    specs = [WorkerSpec(name=f"rank-{n}", entry="", init=n) for n in range(3)]
+    for answers in itertools.product([failed, saved], repeat=3):
+        heard: list[object] = []
+        launch = Mouthpieces()
+        WorkerGroup.start(specs, launch, hear=heard.append, lose=heard.append)
+        for rank, answer in enumerate(answers):
+            launch.say[rank](answer)
+        assert heard == [failed if failed in answers else saved]
+        for say in launch.say:  # nothing is left over for the next checkpoint
+            say(saved)
+        assert heard[1:] == [saved]
 
 
 def test_a_group_that_is_killed_is_lost_and_one_that_is_stopped_is_not() -> None:

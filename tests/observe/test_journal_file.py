@@ -30,6 +30,17 @@ def test_what_is_appended_is_read_back_with_its_position(tmp_path: Path) -> None
     assert [entry for _, entry in read(tmp_path / "journal.jsonl", middle)] == world.entries[21:40]
 
 
+def test_entries_appended_together_are_the_same_lines(tmp_path: Path) -> None:
+    world = write_run(tmp_path / "one_by_one.jsonl")
+    journal = JournalFile.open(tmp_path / "together.jsonl")
+    journal.append(*world.entries[:3])
+    journal.append()
+    journal.append(*world.entries[3:40])
+    journal.close()
+    assert journal.size == (tmp_path / "together.jsonl").stat().st_size
+    assert (tmp_path / "together.jsonl").read_bytes() == (tmp_path / "one_by_one.jsonl").read_bytes()
+
+
 def test_a_journal_cut_at_any_byte_loses_only_the_torn_entry(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     world = write_run(path, num_entries=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -36,7 +37,7 @@ def drive(machine: Script, *, start_at: float = 0.0) -> tuple[do.FinishRun, list
         driver = Driver(
             machine,
             perform=lambda command: performed.append((command, len(entries))),
-            record=entries.append,
+            record=entries.extend,
             start_at=start_at,
         )
         return await driver.run(STOP)
@@ -92,7 +93,7 @@ def test_a_slow_record_leaves_the_loop_free_and_still_comes_first() -> None:
     async def run() -> None:
         gate = threading.Event()
 
-        def record(entry: Entry) -> None:
+        def record(entries: Sequence[Entry]) -> None:
             gate.wait()
             order.append("recorded")
 
@@ -113,8 +114,8 @@ def test_what_a_command_must_wait_for_is_over_before_the_next_event() -> None:
         async def save() -> None:
             order.append(await driver.ask(lambda: "saved between two events"))
 
-        def record(entry: Entry) -> None:
-            order.append(type(entry.event).__name__)
+        def record(entries: Sequence[Entry]) -> None:
+            order.extend(type(entry.event).__name__ for entry in entries)
 
         driver = Driver(Script([do.SaveCheckpoint(version=0)], [FINISH]), perform=lambda _: save(), record=record)
         driver.post(ev.TimerFired())
@@ -125,7 +126,7 @@ def test_what_a_command_must_wait_for_is_over_before_the_next_event() -> None:
 
 
 def test_a_record_that_cannot_be_written_ends_the_run_and_nothing_is_performed() -> None:
-    def record(entry: Entry) -> None:
+    def record(entries: Sequence[Entry]) -> None:
         raise OSError("disk full")
 
     async def run() -> None:
@@ -136,3 +137,56 @@ def test_a_record_that_cannot_be_written_ends_the_run_and_nothing_is_performed()
 
     with pytest.raises(OSError, match="disk full"):
         asyncio.run(run())
+
+
+def decided_together(machine: Script, *events: ev.Event | Exception) -> tuple[list[list[str]], list[do.Command]]:
+    """Drive a machine with events that wait together. Return the names of the events of each record, and the commands
+    that were performed."""
+    records: list[list[str]] = []
+    performed: list[do.Command] = []
+
+    async def run() -> None:
+        driver = Driver(
+            machine,
+            perform=performed.append,
+            record=lambda entries: records.append([type(entry.event).__name__ for entry in entries]),
+        )
+        for event in events:
+            driver.fail(event) if isinstance(event, Exception) else driver.post(event)
+        await driver.run(STOP)
+
+    try:
+        asyncio.run(run())
+    except (OSError, ZeroDivisionError) as error:
+        records.append([type(error).__name__])
+    return records, performed
+
+
+def test_events_that_wait_together_are_decided_in_order_and_recorded_once() -> None:
+    first, second = do.StartInstance(instance=0), do.StartInstance(instance=1)
+    machine = Script([first], [second], [FINISH])
+    records, performed = decided_together(machine, ev.TimerFired(), ev.TimerFired())
+    assert records == [["TimerFired", "TimerFired", "StopRequested"]]
+    assert performed == [first, second]
+
+
+def test_no_event_is_decided_after_the_one_that_ends_the_run() -> None:
+    records, _ = decided_together(Script([FINISH]), ev.TimerFired(), ev.TimerFired())
+    assert records == [["TimerFired"]]
+
+
+def test_an_error_ends_the_run_after_the_events_that_came_before_it() -> None:
+    start = do.StartInstance(instance=0)
+    records, performed = decided_together(Script([start]), ev.TimerFired(), OSError("disk full"), ev.TimerFired())
+    assert records == [["TimerFired"], ["OSError"]]
+    assert performed == [start]
+
+
+def test_if_the_machine_raises_the_events_before_are_in_the_journal_and_nothing_is_performed() -> None:
+    class Breaks(Script):
+        def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
+            return super().handle(event, now=now) if self.answers else [][1 // 0]
+
+    records, performed = decided_together(Breaks([do.StartInstance(instance=0)]), ev.TimerFired(), ev.TimerFired())
+    assert records == [["TimerFired"], ["ZeroDivisionError"]]
+    assert performed == []

@@ -239,14 +239,15 @@ CARD = Card(name="a card", total=140 * GIB, free=139 * GIB)
 
 
 def test_on_a_cpu_the_defaults_do_not_depend_on_memory() -> None:
-    found, line = card_defaults.resolve(load(None, {"model.device": "cpu"}))
+    given = load(None, {"model.device": "cpu"})
+    found, line = card_defaults.resolve(given)
     assert (found.rollout.max_running, found.rollout.kv_tokens, found.rollout.prefill_chunk) == (128, None, 512)
     assert (found.trainer.max_tokens_per_gpu, line) == (16384, None)
-    assert find_card("cpu") is None
+    assert find_card(given) is None
 
 
 def test_on_a_card_the_numbers_are_fitted_and_said() -> None:
-    found, line = card_defaults.resolve(load(None), find=lambda device: CARD)
+    found, line = card_defaults.resolve(load(None), find=lambda given: CARD)
     assert found.rollout.max_running == 256
     assert found.rollout.prefill_chunk == 8192
     assert line is not None
@@ -256,13 +257,13 @@ def test_on_a_card_the_numbers_are_fitted_and_said() -> None:
 def test_a_continued_run_keeps_its_numbers_on_another_card(tmp_path: Path) -> None:
     given = load(None, {"output_dir": str(tmp_path / "run")})
     directory = RunDirectory.open(given)
-    begun, _ = card_defaults.resolve(given, directory.stored_settings(), find=lambda device: CARD)
+    begun, _ = card_defaults.resolve(given, directory.stored_settings(), find=lambda given: CARD)
     directory.begin(begun, {})
     directory.journal.write_text("an event\n")
     directory.close()
     again = RunDirectory.open(given)
     other = Card(name="a small card", total=8 * GIB, free=8 * GIB)
-    continued, line = card_defaults.resolve(given, again.stored_settings(), find=lambda device: other)
+    continued, line = card_defaults.resolve(given, again.stored_settings(), find=lambda given: other)
     again.close()
     assert (continued, line) == (begun, None)
     with pytest.raises(SettingsError, match=r"other settings \(rollout\.max_running\)"):

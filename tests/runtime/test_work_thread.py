@@ -115,3 +115,37 @@ def test_a_question_that_nobody_waits_for_any_more_disturbs_nobody() -> None:
         return broken
 
     assert asyncio.run(run()) == []
+
+
+def test_jobs_of_one_turn_are_answered_in_one_turn_although_one_of_them_raises() -> None:
+    async def run() -> tuple[list[tuple[int, int]], list[str]]:
+        loop, broken, turn, seen = asyncio.get_running_loop(), list[str](), 0, list[tuple[int, int]]()
+        loop.set_exception_handler(lambda loop, context: broken.append(str(context["exception"])))
+
+        def count_turns() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count_turns)
+
+        def job(number: int) -> int:
+            if number == 2:
+                raise OSError("disk full")
+            return number
+
+        def then(number: int) -> None:
+            seen.append((number, turn))
+            if number == 3:
+                raise ValueError("not that one")
+
+        work = WorkThread("test")
+        count_turns()
+        for number in range(5):
+            work.do(lambda number=number: job(number), then=then)
+        await work.ask(lambda: None)
+        work.close()
+        return seen, broken
+
+    seen, broken = asyncio.run(run())
+    assert [number for number, _ in seen] == [0, 1, 3, 4]
+    assert len({turn for _, turn in seen}) == 1
+    assert broken == ["disk full", "not that one"]

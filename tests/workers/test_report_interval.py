@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tailrace.observe.display.display import WAIT_SHOWN_AFTER_S
-from tailrace.workers.report_interval import LONGEST_INTERVAL_S, PROGRESS_PER_S, REPORTS_PER_S, progress_interval_s
+from tailrace.workers.report_interval import (
+    LONGEST_GATHER_S,
+    LONGEST_INTERVAL_S,
+    PROGRESS_PER_S,
+    REPORTS_PER_S,
+    gather_s,
+    progress_interval_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +41,7 @@ def test_a_report_that_is_on_time_is_never_shown_as_a_wait() -> None:
     assert 2 * LONGEST_INTERVAL_S <= WAIT_SHOWN_AFTER_S
 
 
-@pytest.mark.parametrize("num_instances", [8, 64, 128])
+@pytest.mark.parametrize("num_instances", [8, 64, 80])
 @pytest.mark.parametrize("num_live", [1, 4, 32])
 def test_instances_with_few_responses_do_not_report_more_often_than_all_of_them_may(
     num_live: int, num_instances: int
@@ -44,5 +51,10 @@ def test_instances_with_few_responses_do_not_report_more_often_than_all_of_them_
 
 
 def test_a_few_instances_report_as_often_as_asked() -> None:
-    assert progress_interval_s(1, shortest_s=0.25, num_instances=8) == 0.25
-    assert progress_interval_s(1, shortest_s=0.25, num_instances=64) == 2.0
+    assert progress_interval_s(1, shortest_s=0.25, num_instances=4) == 0.25
+    assert progress_interval_s(1, shortest_s=0.25, num_instances=64) == 4.0
+
+
+def test_messages_are_gathered_longer_the_more_instances_there_are_but_not_for_long() -> None:
+    assert gather_s(1) < 0.002
+    assert gather_s(8) < gather_s(64) == LONGEST_GATHER_S == gather_s(1000)

@@ -155,8 +155,7 @@ def test_a_version_is_pushed_while_the_next_step_adds_up_and_before_it_changes_t
     worker.handle(Save(model="policy", version=Version(2), directory=tmp_path))
     training = threading.Thread(target=take_step, args=(worker, 2))
     training.start()
-    while not has_gradients(worker):
-        time.sleep(0.001)
+    heard.wait_for(Accumulated, 2)
     training.join(0.05)
     assert training.is_alive(), "the optimizer step did not wait for the push"
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(worker).items())

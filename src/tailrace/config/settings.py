@@ -179,7 +179,7 @@ class RolloutSettings(SamplingSettings):
     Slower."""
     progress_interval_s: PositiveFloat = 0.25
     """Least seconds between two reports of unfinished responses. Grows with load, up to 5 s: all instances together
-    report at most 512 responses per second, in at most 32 reports."""
+    report at most 512 responses per second, in at most 16 reports."""
     costs: CostSettings = CostSettings()
 
     @property

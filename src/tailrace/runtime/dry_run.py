@@ -32,10 +32,10 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     """
     if settings.schedule.preset == ROLLOUT_ONLY:
         raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
-    card = find_card(settings.model.device)
+    card = find_card(settings)
     directory = RunDirectory.open(settings)
     try:
-        settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda device: card)
+        settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda given: card)
     finally:
         directory.close()
     sources = prepare(settings)
@@ -60,7 +60,7 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     planned.check(settings, card)
-    settings, _ = card_defaults.resolve(settings, find=lambda device: card, shape=shape)
+    settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)
     _say_memory(settings, shape, card, say)
@@ -70,7 +70,7 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
 def _plan_lines(settings: Settings, schedule: Schedule, card: Card | None) -> list[str]:
     rollout = settings.rollout
     return [
-        f"device: {'CPU' if card is None else _cards(card)}, {settings.model.dtype}",
+        f"device: {'CPU' if card is None else card.title}, {settings.model.dtype}",
         f"schedule: {settings.schedule.preset}, {schedule.max_steps} steps of {schedule.batch_size} prompts x"
         f" {schedule.group_size} responses; a round starts {schedule.launch_prompts} x {schedule.launch_responses}",
         f"rollout instances: {rollout.num_instances}, at most {rollout.running_limit} responses at a time in each,"
@@ -87,10 +87,6 @@ def _device_lines(settings: Settings) -> list[str]:
         return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
     devices = local_plan(settings, trains=True)
     return [devices.line(), *chosen_channel(settings, devices).lines]
-
-
-def _cards(card: Card) -> str:
-    return card.name if card.count == 1 else f"{card.count} x {card.name}"
 
 
 def _say_memory(settings: Settings, shape: ModelShape, card: Card | None, say: Say) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from tailrace.runtime.work_thread import WorkThread
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
+from tailrace.workers.report_interval import gather_s
 from tailrace.workers.reward_tasks import RewardTask
 from tailrace.workers.sample_transfer import Batch
 
@@ -146,6 +147,7 @@ class LocalRun:
             uses=self._sources.rewards.uses,
             detokenizer=self._sources.detokenizer,
             start_limit_s=REWARD_START_LIMIT_S,
+            gather_s=gather_s(settings.rollout.num_instances),
         )
         self._scoring = Scoring(self._rewards, scores, task=self._task_maker(), work=self._tasks)
 
@@ -246,8 +248,13 @@ class LocalRun:
         assert self._training.channel is not None, "the core asks for a pull only after a publish"
         return self._training.channel
 
-    def _record(self, entry: Entry) -> None:
-        self.recorder.record(entry)
+    def _record(self, entries: Sequence[Entry]) -> None:
+        self.recorder.record(*entries)
+        for entry in entries:
+            self._follow(entry)
+
+    def _follow(self, entry: Entry) -> None:
+        """Do what depends on entries and is no decision."""
         self._taken_steps.feed(entry)
         if isinstance(entry.event, ev.CheckpointSaved):
             self._taken_steps.cover(entry.event.version)

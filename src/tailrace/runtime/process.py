@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import pickle
 import queue
@@ -18,11 +16,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
+from tailrace.runtime.delivery import Delivery
+from tailrace.runtime.link_reader import LinkReader, ReadLink
+from tailrace.runtime.loop_calls import call_from_thread
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
 
@@ -37,10 +38,14 @@ class ProcessLauncher:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._readers: dict[float, LinkReader] = {}
+        """By the seconds for which they gather messages."""
 
     def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
         self._logs.mkdir(parents=True, exist_ok=True)
-        return WorkerProcess.start(spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
+        if (reader := self._readers.get(spec.gather_s)) is None:
+            reader = self._readers[spec.gather_s] = LinkReader(spec.gather_s)
+        return WorkerProcess.start(spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose, reader=reader)
 
 
 class WorkerProcess:
@@ -65,19 +70,22 @@ class WorkerProcess:
         self._connection = Connection(os.dup(end.fileno()))
         self._lifeline = lifeline
         self._log, self._log_start = log, log_start
-        self._hear, self._lose = hear, lose
-        self._loop = asyncio.get_running_loop()
+        self._delivery = Delivery(hear=hear, lose=lose)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._dead = threading.Event()
         self._reaping = threading.Lock()
         self._is_reaped = False
-        self._is_stopping = False
         self._unreadable: str | None = None
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._incoming = ReadLink(
+            end=end, loop=self._delivery.loop, hear=self._delivery.deliver, close=self._end_of_link
+        )
 
     @classmethod
-    def start(cls, spec: WorkerSpec, *, log: Path | None, hear: Hear, lose: Lose) -> Self:
-        """Start a process and send it its `init`. Output is appended to `log` (None: goes where ours goes)."""
+    def start(
+        cls, spec: WorkerSpec, *, log: Path | None, hear: Hear, lose: Lose, reader: LinkReader | None = None
+    ) -> Self:
+        """Start a process and send it its `init`. Output is appended to `log` (None: goes where ours goes). `reader`:
+        reads its messages; None: one of its own."""
         parent_end, child_end = socket.socketpair()
         lifeline_of_child, lifeline = os.pipe()
         descriptors = (child_end.fileno(), lifeline_of_child)
@@ -109,6 +117,7 @@ class WorkerProcess:
             lose=lose,
         )
         worker.send(spec.init)
+        (LinkReader() if reader is None else reader).add(worker._incoming)
         worker._start_threads()
         return worker
 
@@ -127,36 +136,25 @@ class WorkerProcess:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Close the link behind the messages already sent, wait, kill."""
-        self._is_stopping = True
+        self._delivery.silence()
         self._outbox.put(None)
-        await asyncio.wait([self._gone], timeout=grace_s)
-        if not self._gone.done():
+        if not await self._delivery.wait(grace_s):
             self.kill()
-        await asyncio.shield(self._gone)
+            await self._delivery.wait()
 
     def _start_threads(self) -> None:
-        reader = threading.Thread(target=self._read, name=f"{self.name}-reader", daemon=True)
         writer = threading.Thread(target=self._write, name=f"{self.name}-writer", daemon=True)
-        waiter = threading.Thread(target=self._wait, args=(reader, writer), name=f"{self.name}-waiter", daemon=True)
-        for thread in (reader, writer, waiter):
+        waiter = threading.Thread(target=self._wait, args=(writer,), name=f"{self.name}-waiter", daemon=True)
+        for thread in (writer, waiter):
             thread.start()
 
-    def _read(self) -> None:
-        while True:
-            try:
-                data = self._connection.recv_bytes()
-            except (EOFError, OSError):
-                # A worker that lost its link is of no use; one that is just ending keeps its own exit code.
-                if not self._dead.wait(_UNLINKED_GRACE_S):
-                    self.kill()
-                return
-            try:
-                message = pickle.loads(data)
-            except Exception as error:  # noqa: BLE001  unpickling runs any code, so it may raise anything
-                self._unreadable = f"worker {self.name!r} sent a message that cannot be read: {error!r}"
-                self.kill()
-                return
-            self._call(self._deliver, message)
+    def _end_of_link(self, problem: str | None) -> None:
+        if problem is not None:
+            self._unreadable = f"worker {self.name!r} sent a message that cannot be read: {problem}"
+            self.kill()
+        elif self.is_alive:
+            # A worker that lost its link is of no use; one that is just ending keeps its own exit code.
+            self._delivery.loop.call_later(_UNLINKED_GRACE_S, self.kill)
 
     def _write(self) -> None:
         try:
@@ -166,13 +164,13 @@ class WorkerProcess:
         except OSError:
             pass  # the worker is gone; the waiting thread tells
 
-    def _wait(self, reader: threading.Thread, writer: threading.Thread) -> None:
+    def _wait(self, writer: threading.Thread) -> None:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._dead.set()
         # Not reaped yet, so the group's id is still ours. Grandchildren may hold the link open: first they go.
         _kill_group(self.pid)
         self._outbox.put(None)
-        reader.join()
+        self._incoming.is_read.wait()
         writer.join()
         with self._reaping:
             self._is_reaped = True
@@ -180,20 +178,10 @@ class WorkerProcess:
         self._connection.close()
         self._end.close()
         os.close(self._lifeline)
-        self._call(self._finish, self._reason(code))
+        call_from_thread(self._delivery.loop, [(self._finish, code)])
 
-    def _call(self, callback: Callable[..., None], argument: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._loop.call_soon_threadsafe(callback, argument)
-
-    def _deliver(self, message: object) -> None:
-        if not self._is_stopping:
-            self._hear(message)
-
-    def _finish(self, reason: str) -> None:
-        self._gone.set_result(None)
-        if not self._is_stopping:
-            self._lose(reason)
+    def _finish(self, code: int) -> None:
+        self._delivery.finish(self._reason(code))
 
     def _reason(self, code: int) -> str:
         if self._unreadable is not None:

@@ -50,12 +50,14 @@ class Recorder:
         for entry in past.tail:
             self._note(entry, is_news=False)
 
-    def record(self, entry: Entry) -> None:
-        self._journal.append(entry)
-        if isinstance(entry.event, ev.CheckpointSaved) and self._journal.open_bytes >= self._segment_bytes:
+    def record(self, *entries: Entry) -> None:
+        self._journal.append(*entries)
+        is_saved = any(isinstance(entry.event, ev.CheckpointSaved) for entry in entries)
+        if is_saved and self._journal.open_bytes >= self._segment_bytes:
             self._journal.close_segment()
-        self._display.entry(entry)
-        self._note(entry, is_news=True)
+        for entry in entries:
+            self._display.entry(entry)
+            self._note(entry, is_news=True)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state that a checkpoint needs so that recording can continue from here."""

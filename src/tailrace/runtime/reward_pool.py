@@ -1,6 +1,7 @@
 """Reward processes that can be killed. Every submitted response gets exactly one result.
 
-* Each process scores one response at a time, so a slow one delays only itself.
+* Each process scores one response at a time. Where scores are quick, some more wait inside it; behind a slow one they
+  are given to other processes, so a slow one delays only itself.
 * A response's time limit runs from the moment its process starts on it; the start of an interpreter is not charged.
   Past the limit the process is killed, the outcome is `timeout`, and a fresh process takes its place.
 * A process that dies while scoring: outcome `crash`. A response on which its process had not started yet is given
@@ -61,9 +62,10 @@ class RewardPool:
         columns: Collection[str] = ("prompt", "answer"),
         detokenizer: Detokenizer | None = None,
         start_limit_s: float = 600.0,
+        gather_s: float = 0.0,
     ) -> None:
         """`uses` are the functions of the run; without them, those of the settings on rows that all have `columns`.
-        Only a pool with a `detokenizer` takes a `TokenTask`."""
+        Only a pool with a `detokenizer` takes a `TokenTask`. `gather_s`: see `WorkerSpec`."""
         self._timeout_s = settings.timeout_s
         self._on_result = on_result
         self._queue: deque[RewardTask] = deque()
@@ -78,6 +80,7 @@ class RewardPool:
                 launch=launch,
                 timeout_s=settings.timeout_s,
                 start_limit_s=start_limit_s,
+                gather_s=gather_s,
                 on_change=self._change,
                 on_result=self._finish,
                 on_returned=self._take_back,
@@ -107,9 +110,7 @@ class RewardPool:
         called_off = [task.trajectory for task in self._queue if task.trajectory in doomed]
         self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
         for slot in self._slots:
-            if slot.task is not None and slot.task.trajectory in doomed and not slot.is_dropped:
-                called_off.append(slot.task.trajectory)
-                slot.abort()
+            called_off += slot.abort(doomed)
         for trajectory in called_off:
             self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
 
@@ -145,9 +146,8 @@ class RewardPool:
             self._started.set_result(None)
 
     def _dispatch(self) -> None:
-        for slot in self._slots:
-            if self._queue and slot.is_idle:
-                slot.give(self._queue.popleft())
+        while self._queue and (free := [slot for slot in self._slots if slot.has_room]):
+            min(free, key=_num_given).give(self._queue.popleft())
         if self._queue and len(broken := self._broken()) == len(self._slots):
             while self._queue:
                 self._fail(self._queue.popleft(), broken[0])
@@ -155,7 +155,10 @@ class RewardPool:
     def _broken(self) -> list[str]:
         return [slot.broken for slot in self._slots if slot.broken is not None]
 
-    def _take_back(self, task: RewardTask, reason: str) -> None:
+    def _take_back(self, task: RewardTask, reason: str | None) -> None:
+        if reason is None:
+            self._queue.appendleft(task)
+            return
         self._num_returned[task.trajectory] += 1
         if self._num_returned[task.trajectory] < _MAX_RETURNS:
             self._queue.appendleft(task)
@@ -170,6 +173,10 @@ class RewardPool:
     def _finish(self, result: ScoreResult) -> None:
         self._num_returned.pop(result.trajectory, None)
         self._on_result(result)
+
+
+def _num_given(slot: RewardSlot) -> int:
+    return slot.num_given
 
 
 def _uses(settings: RewardSettings, columns: tuple[str, ...]) -> tuple[RewardUse, ...]:

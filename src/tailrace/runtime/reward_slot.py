@@ -2,7 +2,9 @@
 
 A slot is starting, idle, scoring one response, dying, or broken for good (`broken` says why): a process that does
 not load the functions the first time breaks it at once, one that did before may fail three times in a row.
-Each given task ends in exactly one of: `on_result`, `on_returned` (its process never started on it), or `abort`. If a
+Where scores are quick, the slot is given some tasks ahead, so that its process need not wait for messages. If one of
+them turns out to be slow, those behind it are returned.
+Each given task ends in exactly one of: `on_result`, `on_returned` (its process did not start on it), or `abort`. If a
 response cannot be read from the payload store, `DamagedStore` is raised into the event loop.
 The process of an aborted task may finish it for a short time: most rewards take less time than starting a process.
 """
@@ -10,7 +12,9 @@ The process of an aborted task may finish it for a short time: most rewards take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
@@ -23,11 +27,22 @@ from tailrace.workers.reward_tasks import RewardTask
 _MAX_FAILED_STARTS = 3
 _PICK_UP_S = 30.0
 _DROP_GRACE_S = 1.0
+_AHEAD_S = 0.2
+"""Seconds of work that a slot is given ahead, judged by its last score. A score that takes longer is slow."""
+_MOST_AHEAD = 32
+"""Most tasks that a slot holds."""
 _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+@dataclass(slots=True, eq=False)
+class _Given:
+    task: RewardTask
+    is_dropped: bool = False
+    """Whether its result does not count: it was aborted, or returned."""
+
+
 class RewardSlot:
-    """Owns one process at a time, its task and its timer. `launch` starts it."""
+    """Owns one process at a time, its tasks and its timer. `launch` starts it."""
 
     def __init__(
         self,
@@ -37,15 +52,18 @@ class RewardSlot:
         launch: Launcher,
         timeout_s: float,
         start_limit_s: float,
+        gather_s: float,
         on_change: Callable[[], None],
         on_result: Callable[[ScoreResult], None],
-        on_returned: Callable[[RewardTask, str], None],
+        on_returned: Callable[[RewardTask, str | None], None],
     ) -> None:
+        """`on_returned` gets the reason if the process ended when this task was its next, else None."""
         self.name = name
-        self.task: RewardTask | None = None
         self.since = 0.0
-        self.is_dropped = False
-        """Whether its task was aborted."""
+        """When the first task was given or, if the process has started on it, when it did."""
+        self._given: deque[_Given] = deque()
+        """In the order given. The process works on the first."""
+        self._num_ahead = 1
         self.is_starting = False
         self.has_started = False
         """Whether a process of this slot has loaded the functions at least once."""
@@ -53,7 +71,11 @@ class RewardSlot:
         self.num_restarts = 0
         self._launch = launch
         self._spec = WorkerSpec(
-            name=name, entry="tailrace.workers.reward_worker:serve", init=init, env=_SINGLE_THREADED
+            name=name,
+            entry="tailrace.workers.reward_worker:serve",
+            init=init,
+            env=_SINGLE_THREADED,
+            gather_s=gather_s,
         )
         self._timeout_s, self._start_limit_s = timeout_s, start_limit_s
         self._on_change, self._on_result, self._on_returned = on_change, on_result, on_returned
@@ -65,8 +87,18 @@ class RewardSlot:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_idle(self) -> bool:
-        return self._is_ready and self.task is None
+    def num_given(self) -> int:
+        """Number of tasks that its process has, those whose result does not count included."""
+        return len(self._given)
+
+    @property
+    def has_room(self) -> bool:
+        return self._is_ready and len(self._given) < self._num_ahead
+
+    @property
+    def task(self) -> RewardTask | None:
+        """The task that its process works on."""
+        return self._given[0].task if self._given else None
 
     def launch(self) -> None:
         self.is_starting, self._refusal = True, None
@@ -74,20 +106,26 @@ class RewardSlot:
         self._arm(self._start_limit_s, self._end_slow_start)
 
     def give(self, task: RewardTask) -> None:
-        assert self.is_idle
+        assert self.has_room
         assert self._worker is not None
-        self.task, self.since, self._is_scoring = task, _now(), False
-        # A process may be unable to start on a task: a thread left behind by an earlier task may never yield.
-        self._arm(_PICK_UP_S, self._kill)
+        self._given.append(_Given(task))
+        if len(self._given) == 1:
+            self._expect_start()
         self._worker.send(task)
 
-    def abort(self) -> None:
-        """Abort the task. Its process is killed and replaced, unless it finishes within a short time."""
-        self.is_dropped = True
-        self._arm(_DROP_GRACE_S, self._kill)
+    def abort(self, trajectories: Collection[TrajectoryId]) -> list[TrajectoryId]:
+        """Abort tasks and return which. If the process works on one of them, it is killed and replaced, unless it
+        finishes within a short time."""
+        aborted = [given for given in self._given if given.task.trajectory in trajectories and not given.is_dropped]
+        for given in aborted:
+            given.is_dropped = True
+            if given is self._given[0]:
+                self._arm(_DROP_GRACE_S, self._kill)
+        return [given.task.trajectory for given in aborted]
 
     async def stop(self) -> None:
-        self._take_task()
+        self._given.clear()
+        self._disarm()
         self._is_ready = False
         if self._worker is not None:
             await self._worker.stop(grace_s=0.0)
@@ -100,26 +138,50 @@ class RewardSlot:
                 self._disarm()
             case RewardRefused(reason=reason):
                 self._refusal = reason
-            case ScoreStarted() if self.is_dropped:
-                pass
-            case ScoreStarted(trajectory=trajectory) if self._holds(trajectory):
-                self.since, self._is_scoring = _now(), True
-                self._arm(self._timeout_s, self._end_overdue)
-            case ScoreResult(trajectory=trajectory) if self._holds(trajectory):
-                if self._take_task() is not None:
+            case ScoreStarted(trajectory=trajectory) if self._is_next(trajectory):
+                self._begin()
+            case ScoreResult(trajectory=trajectory) if self._is_next(trajectory):
+                self._num_ahead = max(1, min(_MOST_AHEAD, int(_AHEAD_S / max(message.seconds, 1e-6))))
+                if self._take_first() is not None:
                     self._on_result(message)
-            case ResponseUnreadable(trajectory=trajectory, reason=reason) if self._holds(trajectory):
-                if self._take_task() is not None:
+            case ResponseUnreadable(trajectory=trajectory, reason=reason) if self._is_next(trajectory):
+                if self._take_first() is not None:
                     raise DamagedStore(reason)
         self._on_change()
 
+    def _begin(self) -> None:
+        """The process has started on its first task."""
+        self.since, self._is_scoring = _now(), True
+        if self._given[0].is_dropped:
+            self._arm(_DROP_GRACE_S, self._kill)
+        else:
+            self._arm(min(_AHEAD_S, self._timeout_s), self._slow_down)
+
+    def _slow_down(self) -> None:
+        """The score is slow: let others have the tasks behind it."""
+        self._num_ahead = 1
+        self._arm(max(0.0, self.since + self._timeout_s - _now()), self._end_overdue)
+        self._return_rest()
+        self._on_change()
+
+    def _return_rest(self) -> None:
+        """Return all tasks but the first, the last one first."""
+        rest = [given for given in list(self._given)[1:] if not given.is_dropped]
+        for given in reversed(rest):
+            given.is_dropped = True
+            self._on_returned(given.task, None)
+
     def _bury(self, reason: str) -> None:
         self._worker, self._is_ready = None, False
-        task = self._take_task()
-        if task is not None and self._is_scoring:
-            self._on_result(_failure(task, Outcome.CRASH, reason, _now() - self.since))
-        elif task is not None:
-            self._on_returned(task, reason)
+        self._disarm()
+        self._return_rest()
+        first = self._given[0] if self._given else None
+        self._given.clear()
+        if first is not None and not first.is_dropped:
+            if self._is_scoring:
+                self._on_result(_failure(first.task, Outcome.CRASH, reason, _now() - self.since))
+            else:
+                self._on_returned(first.task, reason)
         if self.is_starting:
             self._count_failed_start(self._refusal or f"{reason} (while it was loading the reward functions)")
         else:
@@ -135,11 +197,12 @@ class RewardSlot:
             self.is_starting, self.broken = False, reason
 
     def _end_overdue(self) -> None:
-        task = self._take_task()
-        assert task is not None
+        first = self._given[0]
+        assert not first.is_dropped
+        first.is_dropped = True
         self._kill()
         detail = f"no score within {self._timeout_s:g} s, so {self.name} was killed"
-        self._on_result(_failure(task, Outcome.TIMEOUT, detail, _now() - self.since))
+        self._on_result(_failure(first.task, Outcome.TIMEOUT, detail, _now() - self.since))
 
     def _end_slow_start(self) -> None:
         self._refusal = f"{self.name} did not load the reward functions within {self._start_limit_s:g} s"
@@ -150,15 +213,24 @@ class RewardSlot:
         if self._worker is not None:
             self._worker.kill()
 
-    def _holds(self, trajectory: TrajectoryId) -> bool:
-        return self.task is not None and self.task.trajectory == trajectory
+    def _is_next(self, trajectory: TrajectoryId) -> bool:
+        return bool(self._given) and self._given[0].task.trajectory == trajectory
 
-    def _take_task(self) -> RewardTask | None:
-        """Remove and return the task; None if there was none or it was aborted."""
-        self._disarm()
-        task = None if self.is_dropped else self.task
-        self.task, self.is_dropped = None, False
-        return task
+    def _take_first(self) -> RewardTask | None:
+        """Remove and return the first task; None if its result does not count. The next one is expected to start."""
+        first = self._given.popleft()
+        self._expect_start()
+        return None if first.is_dropped else first.task
+
+    def _expect_start(self) -> None:
+        """See to it that the process starts on its first task, if it has one."""
+        self._is_scoring = False
+        if self._given:
+            # A process may be unable to start on a task: a thread left behind by an earlier task may never yield.
+            self.since = _now()
+            self._arm(_PICK_UP_S, self._kill)
+        else:
+            self._disarm()
 
     def _arm(self, seconds: float, callback: Callable[[], None]) -> None:
         self._disarm()

@@ -1,13 +1,14 @@
 """The adapter of rollout workers: turns commands into messages, and messages and ended workers into events.
 
 Payload is written before its event is posted, so an event never refers to tokens that are not in the store. Messages to
-and from an instance go through one thread, in order.
+an instance go through one thread, in order; so do messages from all instances. What is heard in one turn of the event
+loop is written together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tailrace.core import commands as do
@@ -34,6 +35,7 @@ from tailrace.workers.messages import (
     RolloutReady,
     Stop,
 )
+from tailrace.workers.report_interval import gather_s
 
 Post = Callable[[ev.Event], None]
 
@@ -59,6 +61,8 @@ class RolloutAdapter:
         self._init, self._launch, self._request, self._channel = init, launch, request, channel
         self._store, self._post, self._work = store, post, work
         self._workers: dict[InstanceId, WorkerHandle] = {}
+        self._heard: list[tuple[InstanceId, object]] = []
+        """Messages of this turn of the event loop, and what became of workers."""
         self._endings: set[asyncio.Future[None]] = set()
         """Retired workers that are being ended."""
 
@@ -69,6 +73,7 @@ class RolloutAdapter:
             entry="tailrace.workers.rollout_worker:serve",
             init=self._init,
             env=OPENMP_PASSIVE_WAIT | dict(self._env(instance)),
+            gather_s=gather_s(self._init.rollout.num_instances),
         )
         self._workers[instance] = self._launch(
             spec,
@@ -93,7 +98,7 @@ class RolloutAdapter:
 
         def tell(ending: asyncio.Future[None]) -> None:
             self._endings.discard(ending)
-            self._work.do(lambda: ev.InstanceStopped(instance=instance), then=self._post)
+            self._hear(instance, ev.InstanceStopped(instance=instance))
 
         ending = asyncio.ensure_future(worker.stop(grace_s=2.0))
         self._endings.add(ending)
@@ -115,8 +120,7 @@ class RolloutAdapter:
         self._send(command.instance, lambda: Pull(version=command.version, channel=self._channel()))
 
     async def stop(self) -> None:
-        for worker in list(self._workers.values()):
-            await worker.stop(grace_s=2.0)
+        await asyncio.gather(*[worker.stop(grace_s=2.0) for worker in self._workers.values()])
 
     def _send(self, instance: InstanceId, make: Callable[[], object]) -> None:
         # If the worker has just ended, it is no longer here, and InstanceLost is on its way to the inbox.
@@ -124,34 +128,50 @@ class RolloutAdapter:
             self._work.do(lambda: worker.send(make()))
 
     def _hear(self, instance: InstanceId, message: object) -> None:
-        self._work.do(lambda: self._event(instance, message), then=self._post)
+        if not self._heard:
+            asyncio.get_running_loop().call_soon(self._pass_on)
+        self._heard.append((instance, message))
 
-    def _event(self, instance: InstanceId, message: object) -> ev.Event:
-        """Write the payload of a message and return its event."""
-        match message:
-            case RolloutReady(version=version):
-                return ev.InstanceStarted(instance=instance, version=version)
-            case Pulled(version=version, seconds=seconds):
-                return ev.WeightsPulled(instance=instance, version=version, seconds=seconds)
-            case PullFailed(reason=reason):
-                return ev.PullFailed(instance=instance, reason=reason)
-            case Aborted(lengths=lengths):
-                aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
-                return ev.ResponsesAborted(instance=instance, aborted=aborted)
-            case Released(seconds=seconds):
-                return ev.MemoryReleased(instance=instance, seconds=seconds)
-            case Report():
-                self._store.append(output.segment for output in message.outputs if len(output.segment.tokens))
-                return reported(instance, message)
-            case Refused(reason=reason):
-                return ev.StopRequested(reason=reason)  # another instance could not serve it either
-            case _:
-                raise TypeError(f"unknown message {message!r}")
+    def _pass_on(self) -> None:
+        heard, self._heard = self._heard, []
+        self._work.do(lambda: self._events(heard), then=self._post_all)
+
+    def _post_all(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
+            self._post(event)
+
+    def _events(self, heard: Sequence[tuple[InstanceId, object]]) -> list[ev.Event]:
+        """Write the payload of messages and return their events."""
+        outputs = [output for _, message in heard if isinstance(message, Report) for output in message.outputs]
+        self._store.append(output.segment for output in outputs if len(output.segment.tokens))
+        return [_event(instance, message) for instance, message in heard]
 
     def _lose(self, instance: InstanceId, reason: str) -> None:
         del self._workers[instance]
-        lost = ev.InstanceLost(instance=instance, reason=reason)
-        self._work.do(lambda: lost, then=self._post)  # after all that the instance has said
+        self._hear(instance, ev.InstanceLost(instance=instance, reason=reason))  # after all that it has said
+
+
+def _event(instance: InstanceId, message: object) -> ev.Event:
+    match message:
+        case ev.InstanceLost() | ev.InstanceStopped():
+            return message
+        case RolloutReady(version=version):
+            return ev.InstanceStarted(instance=instance, version=version)
+        case Pulled(version=version, seconds=seconds):
+            return ev.WeightsPulled(instance=instance, version=version, seconds=seconds)
+        case PullFailed(reason=reason):
+            return ev.PullFailed(instance=instance, reason=reason)
+        case Aborted(lengths=lengths):
+            aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
+            return ev.ResponsesAborted(instance=instance, aborted=aborted)
+        case Released(seconds=seconds):
+            return ev.MemoryReleased(instance=instance, seconds=seconds)
+        case Report():
+            return reported(instance, message)
+        case Refused(reason=reason):
+            return ev.StopRequested(reason=reason)  # another instance could not serve it either
+        case _:
+            raise TypeError(f"unknown message {message!r}")
 
 
 def reported(instance: InstanceId, report: Report) -> ev.RolloutReported:

@@ -7,14 +7,13 @@ changes its process (a memory limit, a number of threads) changes ours.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import pickle
 import queue
 import threading
 import traceback
 from collections.abc import Callable
 
+from tailrace.runtime.delivery import Delivery
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.workers.entry import load_entry
 
@@ -71,32 +70,27 @@ class WorkerThread:
 
     def __init__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> None:
         self.name = spec.name
-        self._spec, self._hear, self._lose = spec, hear, lose
-        self._loop = asyncio.get_running_loop()
-        self._link = ThreadLink(lambda data: self._call(self._read, data))
-        self._is_over = False
-        self._is_stopping = False
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._spec = spec
+        self._delivery = Delivery(hear=hear, lose=lose)
+        self._link = ThreadLink(self._read)
         threading.Thread(target=self._work, name=spec.name, daemon=True).start()
 
     @property
     def is_alive(self) -> bool:
-        return not self._is_over
+        return not self._delivery.is_ended
 
     def send(self, message: object) -> None:
         self._link.put(message)
 
     def kill(self) -> None:
-        self._link.cut()
-        self._call(self._end, f"worker {self.name!r} was killed")
+        self._end(f"worker {self.name!r} was killed")
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        self._is_stopping = True
+        self._delivery.silence()
         self._link.close()
-        await asyncio.wait([self._gone], timeout=grace_s)
-        if not self._gone.done():
+        if not await self._delivery.wait(grace_s):
             self.kill()
-        await asyncio.shield(self._gone)
+            await self._delivery.wait()
 
     def _work(self) -> None:
         reason = f"worker {self.name!r} ended"
@@ -109,31 +103,19 @@ class WorkerThread:
         except BaseException as error:  # noqa: BLE001  whatever ends the thread is the end of the worker
             traceback.print_exc()
             reason += f": {type(error).__name__}: {error}"
-        self._call(self._end, reason)
-
-    def _call(self, callback: Callable[..., None], argument: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._loop.call_soon_threadsafe(callback, argument)
+        self._end(reason)
 
     def _read(self, data: bytes) -> None:
-        if self._is_over or self._is_stopping:
-            return
         try:
             message = pickle.loads(data)
         except Exception as error:  # noqa: BLE001  unpickling runs any code, so it may raise anything
-            self._link.cut()
             self._end(f"worker {self.name!r} sent a message that cannot be read: {error!r}")
-            return
-        self._hear(message)
+        else:
+            self._delivery.message(message)
 
     def _end(self, reason: str) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
         self._link.cut()
-        self._gone.set_result(None)
-        if not self._is_stopping:
-            self._lose(reason)
+        self._delivery.end(reason)
 
 
 class ThreadLauncher:

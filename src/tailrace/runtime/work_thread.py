@@ -5,6 +5,8 @@
 
 * Jobs run in the order given, and ``then`` is called in the event loop's thread, in the same order: what is done about
   one job never overtakes an earlier one.
+* Jobs given in one turn of the event loop are handed over together, and what is done about them is done in one turn:
+  waking a thread or the loop costs more than most jobs.
 * A job that raises goes to the loop's exception handler, like a callback that raises; its ``then`` is not called.
 * A queue and a callback, not an executor: its futures cost more than most jobs, and a large run has thousands a minute.
 """
@@ -12,21 +14,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tailrace.runtime.loop_calls import Call, call_from_thread
+
 T = TypeVar("T")
+_Job = tuple[Callable[[], Any], Callable[[Any], object] | None]
+"""A job, and what is called with its result."""
 
 
 class WorkThread:
     """Owns the thread. Make it, and call it, in one event loop."""
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], object] | None] | None]
-        self._jobs = queue.SimpleQueue()
+        self._given: list[_Job] = []
+        """Jobs of this turn of the event loop."""
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._asked: set[asyncio.Future[Any]] = set()
@@ -38,7 +44,9 @@ class WorkThread:
         """Queue a job; ``then`` gets what it returns."""
         if self._is_closed:
             raise RuntimeError(f"the thread {self._thread.name!r} is closed")
-        self._jobs.put((job, then))
+        if not self._given:
+            self._loop.call_soon(self._hand_over)
+        self._given.append((job, then))
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Return the result of ``question``, which runs in the thread after the jobs queued before it. What it raises
@@ -47,6 +55,7 @@ class WorkThread:
         self._asked.add(answer)
         answer.add_done_callback(self._asked.discard)
         self.do(lambda: _outcome(question), then=lambda outcome: _settle(answer, *outcome))
+        self._hand_over()  # somebody waits for it
         return await answer
 
     def close(self) -> None:
@@ -57,20 +66,25 @@ class WorkThread:
         for answer in list(self._asked):
             answer.cancel()
 
-    def _run(self) -> None:
-        while (item := self._jobs.get()) is not None and not self._is_closed:
-            job, then = item
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001  a job may raise anything, and the loop must hear of it
-                self._call(_raise, error)
-            else:
-                if then is not None:
-                    self._call(then, result)
+    def _hand_over(self) -> None:
+        if self._given:
+            self._jobs.put(self._given)
+            self._given = []
 
-    def _call(self, callback: Callable[[Any], object], argument: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._loop.call_soon_threadsafe(callback, argument)
+    def _run(self) -> None:
+        while (jobs := self._jobs.get()) is not None:
+            calls: list[Call] = []
+            for job, then in jobs:
+                if self._is_closed:
+                    break
+                try:
+                    result = job()
+                except BaseException as error:  # noqa: BLE001  a job may raise anything, and the loop must hear of it
+                    calls.append((_raise, error))
+                else:
+                    if then is not None:
+                        calls.append((then, result))
+            call_from_thread(self._loop, calls)
 
 
 def _raise(error: BaseException) -> None:

@@ -39,6 +39,8 @@ class WorkerSpec:
     init: object
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that must be set before the function is imported."""
+    gather_s: float = 0.0
+    """Longest time for which its messages may be held back, to be delivered together with those of other workers."""
 
 
 class WorkerHandle(Protocol):

@@ -1,7 +1,8 @@
 """Several workers behind one handle: messages go to all of them, and their answers become one.
 
 The workers are ranks of one training: they get the same messages and answer each with the same kind of message. An
-answer is passed on when every worker has given it. If one worker ends, the others are ended too, and the group is lost.
+answer is passed on when every worker has given it. A refusal or a failed checkpoint is passed on at once, because the
+other workers may wait for this one. If one worker ends, the others are ended too, and the group is lost.
 
 The first worker says where the ranks meet (``Meeting``), because only its own machine knows a free port; the others
 are told.
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tailrace.runtime.worker import Hear, Launcher, Lose, WorkerHandle, WorkerSpec
-from tailrace.workers.messages import Accumulated, Meeting, Published, Refused, Saved, Scored, StepFinished
+from tailrace.workers.messages import Accumulated, Meeting, Published, Refused, Saved, SaveFailed, Scored, StepFinished
 
 
 class WorkerGroup:
@@ -87,16 +88,27 @@ class WorkerGroup:
                 self._hear(message)
             case Refused():
                 pass
+            case SaveFailed():
+                self._fail_save(rank, message)
             case _:
                 self._gather(rank, message)
 
+    def _fail_save(self, rank: int, message: SaveFailed) -> None:
+        """Pass on the first failure of a checkpoint, whatever the other ranks have answered or will answer."""
+        given = self._answers.setdefault((Saved, message.model, message.version), {})
+        if not any(isinstance(answer, SaveFailed) for answer in given.values()):
+            self._hear(message)
+        self._gather(rank, message)
+
     def _gather(self, rank: int, message: object) -> None:
-        key = (type(message), getattr(message, "model", None), getattr(message, "version", None))
+        kind = Saved if isinstance(message, SaveFailed) else type(message)  # both answer ``Save``
+        key = (kind, getattr(message, "model", None), getattr(message, "version", None))
         given = self._answers.setdefault(key, {})
         given[rank] = message
         if len(given) == len(self._workers):
             del self._answers[key]
-            self._hear(joined([given[each] for each in range(len(self._workers))]))
+            if not any(isinstance(answer, SaveFailed) for answer in given.values()):  # a failure has been passed on
+                self._hear(joined([given[each] for each in range(len(self._workers))]))
 
 
 def joined(answers: Sequence[object]) -> object:

@@ -1,7 +1,8 @@
 """Publishes a version in a thread while the trainer goes on, and ends before the weights change.
 
 The thread reads the trainer's own tensors. Only an optimizer step changes them, and the worker calls ``finish`` before
-each optimizer step.
+each optimizer step. ``begin`` collects these tensors in the thread that trains, and the publishing thread never looks
+at the model: while a layer computes, FSDP2 has put other tensors in the place of its parameters.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Publishing:
         on_written: Callable[[], None] = lambda: None,
     ) -> None:
         """``sink``: None if another rank writes the channel; this one then gives its part of the weights.
+        ``weights`` is called by ``begin``; the thread goes through what it returns.
         ``on_written`` is called in the thread when a version is written, before anybody is told."""
         self._on_written = on_written
         self._link, self._sink, self._weights, self._model = link, sink, weights, model
@@ -48,7 +50,7 @@ class Publishing:
         self.finish()
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # the step before is complete
-        self._current = self._thread.submit(self._publish, version)
+        self._current = self._thread.submit(self._publish, version, self._weights())
 
     def finish(self) -> None:
         """Wait until the current publish, if any, has read all weights."""
@@ -56,14 +58,14 @@ class Publishing:
             self._current.result()
             self._current = None
 
-    def _publish(self, version: Version) -> None:
+    def _publish(self, version: Version, weights: Iterable[tuple[str, Tensor]]) -> None:
         start = time.monotonic()
         try:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 if self._sink is None:
-                    collections.deque(self._weights(), maxlen=0)
+                    collections.deque(weights, maxlen=0)
                 else:
-                    self._sink.publish(version, self._weights())
+                    self._sink.publish(version, weights)
             self._on_written()
         except Exception as error:  # noqa: BLE001  an error that is not reported would leave the run waiting
             traceback.print_exc()

@@ -27,7 +27,8 @@ class Outlet:
     sink: WeightSink | None
     """None: another rank writes the channel."""
     weights: Callable[[], Iterable[tuple[str, Tensor]]]
-    """What this rank gives to each publish."""
+    """What this rank gives to each publish. The call collects the tensors, so it belongs in the thread that trains;
+    another thread may go through the result."""
 
     @property
     def address(self) -> ChannelAddress | None:
@@ -71,8 +72,8 @@ def _parts(trainer: Trainer) -> list[Part] | None:
 
 
 def _local_weights(trainer: Trainer) -> Iterable[tuple[str, Tensor]]:
-    for part, tensor in local_parts(trainer.named_weights(is_whole=False)):
-        yield part.parameter.name, tensor
+    held = trainer.named_weights(is_whole=False)  # collected now, and not by the thread that goes through them
+    return ((part.parameter.name, tensor) for part, tensor in local_parts(held))
 
 
 def _say(line: str) -> None:

@@ -41,10 +41,11 @@ class JournalFile:
         path.touch()
         return cls(path, segments.start_of(path), _complete_size(path))
 
-    def append(self, entry: Entry) -> None:
-        line = encode(entry).encode() + b"\n"
-        write_whole(self._file, line)
-        self.size += len(line)
+    def append(self, *entries: Entry) -> None:
+        """Write entries with one call of the operating system."""
+        lines = b"".join([encode(entry).encode() + b"\n" for entry in entries])
+        write_whole(self._file, lines)
+        self.size += len(lines)
 
     def truncate(self, size: int) -> None:
         """Drop everything after ``size``."""

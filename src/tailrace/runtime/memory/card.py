@@ -1,30 +1,33 @@
-"""The GPU that the workers of a run will use, and its memory.
+"""The GPUs that the workers of a run will use, and their memory.
 
-The controller must not open the device itself: a CUDA context takes half a gigabyte and stays until the process ends.
-So a short-lived process asks torch, which sees exactly the devices that the workers will see
-(``CUDA_VISIBLE_DEVICES``, parts of a card). For ``auto`` it is only started if the NVIDIA driver is installed, so a
-machine without a GPU loses no time.
+The controller must not open a device itself: a CUDA context takes half a gigabyte and stays until the process ends. So
+a short-lived process asks torch. It sees exactly the devices that the device plan gives to workers, and no others:
+those may be full of somebody else's work.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
+import os
 import subprocess
 import sys
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.settings import Settings
+from tailrace.runtime.device_plan import Demand, TooFewDevices, demand_of, device_env, plan_devices
+from tailrace.runtime.found_devices import find_devices
 from tailrace.runtime.memory.parts import CONTEXT_BYTES
 
-_LIBRARY = "libnvidia-ml.so.1"
 _MOST_S = 120.0
 _QUESTION = """
-import json, sys, torch
-if torch.cuda.is_available():
-    device = torch.device(sys.argv[1])
+import json, torch
+cards = []
+for device in range(torch.cuda.device_count()):
     free, total = torch.cuda.mem_get_info(device)
-    print(json.dumps({"name": torch.cuda.get_device_name(device), "total": total, "free": free}))
+    cards.append({"name": torch.cuda.get_device_name(device), "total": total, "free": free})
+print(json.dumps(cards))
 """
 
 
@@ -43,27 +46,44 @@ class Card:
         """Bytes that a run can use, in whole GiB: small differences between two looks do not change the answer."""
         return min(self.total, self.free + CONTEXT_BYTES) // 2**30 * 2**30
 
+    @property
+    def title(self) -> str:
+        """The name, and how many there are."""
+        return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
-def find_card(device: str) -> Card | None:
-    """The card of ``model.device``; None on a CPU, or if the card cannot be asked."""
-    if device == "cpu" or (device == "auto" and not _has_driver()):
+
+def find_card(
+    settings: Settings,
+    *,
+    find: Callable[[str], Sequence[str]] = find_devices,
+) -> Card | None:
+    """The card that a run with these settings will use; None on a CPU, or if the card cannot be asked.
+
+    If the run uses several cards, this is the one with the least memory available, counted as often. On Ray the GPUs of
+    this machine stand for those of the cluster, and the run waits until there are as many as it needs.
+    """
+    demand = demand_of(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
+    cards = ask_cards(_used(demand, find(settings.model.device)))
+    if not cards:
         return None
-    return _ask("cuda" if device == "auto" else device)
+    return replace(min(cards, key=lambda card: card.available), count=max(len(cards), demand.least))
 
 
-@cache
-def _has_driver() -> bool:
+def ask_cards(devices: Sequence[str]) -> list[Card]:
+    """The cards with these names; none if they cannot be asked."""
+    if not devices:
+        return []
+    command, env = [sys.executable, "-c", _QUESTION], {**os.environ, **device_env(devices)}
     try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-def _ask(device: str) -> Card | None:
-    command = [sys.executable, "-c", _QUESTION, device]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_S, check=True)
-        return Card(**json.loads(asked.stdout))
+        asked = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_MOST_S, check=True)
+        return [Card(**card) for card in json.loads(asked.stdout)]
     except (OSError, subprocess.SubprocessError, ValueError, TypeError):
-        return None
+        return []
+
+
+def _used(demand: Demand, devices: Sequence[str]) -> Sequence[str]:
+    """The devices that the plan uses. If there are too few for a plan, all of them: the run is refused, or waits."""
+    try:
+        return plan_devices(demand, devices).devices
+    except TooFewDevices:
+        return devices

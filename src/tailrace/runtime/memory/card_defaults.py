@@ -22,7 +22,7 @@ def resolve(
     settings: Settings,
     stored: Mapping[str, Any] | None = None,
     *,
-    find: Callable[[str], Card | None] = find_card,
+    find: Callable[[Settings], Card | None] = find_card,
     shape: ModelShape | None = None,
 ) -> tuple[Settings, str | None]:
     """Settings with these numbers, and a line about them if they come from a card.
@@ -34,7 +34,7 @@ def resolve(
         return with_stored(settings, stored), None
     if all(_value(settings, name) is not None for name in FROM_CARD):
         return settings, None
-    card = find(settings.model.device)
+    card = find(settings)
     if card is not None and shape is None:
         shape = _shape(settings)
     if card is None or shape is None:
@@ -72,8 +72,9 @@ def _shape(settings: Settings) -> ModelShape | None:
 
 def _line(fitted: Fitted, card: Card, shape: ModelShape, settings: Settings) -> str:
     needed = plan(shape, fitted.applied(settings), is_cuda=True, num_devices=card.count).num_bytes
+    where = "" if card.count == 1 else " on each"
     return (
-        f"{card.name}, {card.available / 2**30:.0f} GiB free: max_running {fitted.max_running}, kv_tokens"
+        f"{card.title}, {card.available / 2**30:.0f} GiB free{where}: max_running {fitted.max_running}, kv_tokens"
         f" {fitted.kv_tokens:,}, max_tokens_per_gpu {fitted.max_tokens_per_gpu:,};"
         f" about {needed / 2**30:.1f} GiB will be used"
     )

@@ -130,7 +130,7 @@ class _Room:
 
     def _kv_bytes(self) -> int:
         """Bytes on the device for one token in the KV cache of every instance."""
-        load = rollout_load(self.settings, is_cuda=True)
+        load = rollout_load(self.settings, is_cuda=True, num_devices=self.num_devices)
         return kv_bytes(self.shape, load) * parts_per_device(self.settings, self.num_devices)
 
     def _total(self, found: Fitted) -> int:

@@ -61,12 +61,12 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: i
         rollout=ProcessMemory(
             name="rollout",
             count=parts_per_device(settings, num_devices) if is_cuda else settings.rollout.num_instances,
-            parts=tuple(_rollout(shape, settings, is_cuda)),
+            parts=tuple(_rollout(shape, settings, is_cuda, num_devices)),
         ),
         training=ProcessMemory(
             name="training",
             count=1 if is_cuda else settings.trainer.num_ranks,  # each rank has a GPU of its own
-            parts=tuple(training_parts(shape, training_load(settings, is_cuda=is_cuda))),
+            parts=tuple(training_parts(shape, training_load(settings, is_cuda, num_devices))),
         ),
         is_colocated=settings.schedule.placement == "colocated",
         is_apart=is_cuda and settings.schedule.placement == "disaggregated",
@@ -74,11 +74,12 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: i
 
 
 def parts_per_device(settings: Settings, num_devices: int) -> int:
-    """Parts of rollout instances on the fullest device. An instance has ``tensor_parallel_size`` parts."""
+    """Parts of rollout instances on the fullest device, by the device plan. An instance has ``tensor_parallel_size``
+    parts, each on a device of its own."""
     if settings.schedule.placement == "disaggregated":
         return 1
-    num_parts = settings.rollout.num_instances * settings.rollout.tensor_parallel_size
-    return -(-num_parts // num_devices)
+    num_places = max(1, num_devices // settings.rollout.tensor_parallel_size)
+    return -(-settings.rollout.num_instances // num_places)
 
 
 def item_bytes(settings: Settings) -> int:
@@ -91,13 +92,13 @@ def max_length(settings: Settings) -> int:
     return settings.data.max_prompt_length + settings.rollout.max_response_length
 
 
-def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool) -> list[Part]:
+def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> list[Part]:
     if settings.rollout.from_run is not None or settings.rollout.engine == "timed":  # there is no model
         return []
-    return rollout_parts(shape, rollout_load(settings, is_cuda=is_cuda))
+    return rollout_parts(shape, rollout_load(settings, is_cuda, num_devices))
 
 
-def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
+def rollout_load(settings: Settings, is_cuda: bool, num_devices: int) -> RolloutLoad:
     rollout = settings.rollout
     samplings = (rollout, *settings.eval)
     return RolloutLoad(
@@ -108,26 +109,27 @@ def rollout_load(settings: Settings, *, is_cuda: bool) -> RolloutLoad:
         is_truncated=any(s.top_k is not None or s.top_p < 1 or s.min_p > 0 for s in samplings),
         is_cuda=is_cuda,
         num_parts=rollout.tensor_parallel_size if is_cuda else 1,
-        pulls_here=_holds_channel(settings, is_cuda),
+        pulls_here=_holds_channel(settings, is_cuda, num_devices),
     )
 
 
-def _holds_channel(settings: Settings, is_cuda: bool) -> bool:
+def _holds_channel(settings: Settings, is_cuda: bool, num_devices: int) -> bool:
     """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
     Several ranks gather them in the memory of the host, and between different GPUs they go through it."""
     if not is_cuda or settings.trainer.weight_channel == "collective":
         return True
-    is_apart = settings.schedule.placement == "disaggregated"
+    num_parts = settings.rollout.num_instances * settings.rollout.tensor_parallel_size
+    is_apart = settings.schedule.placement == "disaggregated" or min(num_parts, num_devices) > 1
     return settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1 and not is_apart
 
 
-def training_load(settings: Settings, *, is_cuda: bool) -> TrainingLoad:
+def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> TrainingLoad:
     algorithm, is_autocast = settings.algorithm, is_cuda and settings.model.dtype == "bfloat16"
     batch_tokens = settings.schedule.rollout_batch_size * settings.rollout.n_samples_per_prompt * max_length(settings)
     return TrainingLoad(
         # A longer response is a micro-batch of its own.
         micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
-        published_itemsize=item_bytes(settings) if _holds_channel(settings, is_cuda) else 0,
+        published_itemsize=item_bytes(settings) if _holds_channel(settings, is_cuda, num_devices) else 0,
         is_autocast=is_autocast,
         is_packed=is_autocast,
         recomputes=settings.trainer.gradient_checkpointing,

@@ -8,16 +8,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from tailrace.runtime.delivery import Delivery
 from tailrace.runtime.ray.endings import reason_of
 from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
 from tailrace.runtime.worker import Hear, Lose, WorkerSpec
@@ -31,14 +31,12 @@ class RayWorker:
 
     def __init__(self, actor: Any, spec: WorkerSpec, *, log: Path, hear: Hear, lose: Lose) -> None:
         self.name = spec.name
-        self._actor, self._log, self._hear, self._lose = actor, log, hear, lose
-        self._loop = asyncio.get_running_loop()
+        self._actor, self._log = actor, log
+        self._delivery = Delivery(hear=hear, lose=lose)
         self._outbox: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._place = ""
         self._is_over = threading.Event()
         self._is_killed = False
-        self._is_stopping = False
-        self._gone: asyncio.Future[None] = self._loop.create_future()
         stream = actor.run.remote(spec.entry, write(spec.init))
         threading.Thread(target=self._read, args=(stream,), name=f"{self.name}-reader", daemon=True).start()
         threading.Thread(target=self._write, name=f"{self.name}-writer", daemon=True).start()
@@ -58,12 +56,11 @@ class RayWorker:
         threading.Thread(target=self._end_actor, name=f"{self.name}-killer", daemon=True).start()
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        self._is_stopping = True
+        self._delivery.silence()
         self._outbox.put(None)
-        await asyncio.wait([self._gone], timeout=grace_s)
-        if not self._gone.done():
+        if not await self._delivery.wait(grace_s):
             self.kill()
-        await asyncio.wait([self._gone], timeout=_KILL_LIMIT_S)
+            await self._delivery.wait(_KILL_LIMIT_S)
 
     def _end_actor(self) -> None:
         # It may have ended already, or Ray may be going down, which can even raise SystemExit here.
@@ -88,7 +85,7 @@ class RayWorker:
         self._is_over.set()
         self._end_actor()
         self._outbox.put(None)
-        self._call(self._finish, reason)
+        self._delivery.end(reason)
 
     def _follow(self, stream: Iterator[Any]) -> str:
         """Pass on what the worker says until it ends; return why it has ended."""
@@ -107,21 +104,8 @@ class RayWorker:
                                 message = read(one)
                             except Exception as error:  # noqa: BLE001  unpickling runs any code
                                 return f"worker {self.name!r} sent a message that cannot be read: {error!r}"
-                            self._call(self._deliver, message)
+                            self._delivery.message(message)
                         case Ended(error=error_text):
                             ended = f"worker {self.name!r} ended"
                             return ended if error_text is None else f"{ended}: {error_text}"
         return f"worker {self.name!r} ended"
-
-    def _call(self, callback: Callable[..., None], argument: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._loop.call_soon_threadsafe(callback, argument)
-
-    def _deliver(self, message: object) -> None:
-        if not self._is_stopping:
-            self._hear(message)
-
-    def _finish(self, reason: str) -> None:
-        self._gone.set_result(None)
-        if not self._is_stopping:
-            self._lose(reason)
