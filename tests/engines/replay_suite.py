@@ -154,6 +154,26 @@ def test_progress_says_nothing_about_a_request_that_an_interrupt_of_another_foun
     assert tokens_of(outputs) == generate(make_plain(), [ending])[ending.trajectory].tokens.tolist()
 
 
+def test_an_interrupt_of_requests_that_only_wait_does_not_wait_for_the_replay_that_runs(
+    make_paged: MakeNative, make_plain: MakeNative
+) -> None:
+    running, waiting = make_request(0, budget=60), make_request(1, prefix=[5], budget=60)
+    used_up = make_request(2, prefix=[5, 6], budget=2)
+    engine = make_paged(max_running=1)
+    engine.submit([running, waiting])
+    while not (parts := engine.progress()):
+        engine.step()
+    engine.submit([used_up])
+    ended = engine.interrupt([waiting.trajectory, used_up.trajectory])
+    assert [(output.segment.start, len(output.segment.tokens), output.finish) for output in ended] == [
+        (1, 0, Finish.INTERRUPTED),
+        (2, 0, Finish.INTERRUPTED),
+    ]
+    assert engine.progress() == [], "the replay was waited for"
+    parts += finish_all(engine)
+    assert tokens_of(parts) == generate(make_plain(), [running])[running.trajectory].tokens.tolist()
+
+
 @pytest.mark.parametrize("chunk", [7, 16, 33])
 def test_prompts_may_be_longer_than_a_chunk_of_prefill(
     make_paged: MakeNative, make_plain: MakeNative, chunk: int

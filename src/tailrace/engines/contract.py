@@ -117,6 +117,11 @@ class Request:
     """Name of the LoRA adapter to generate with; None: the model itself."""
 
     @property
+    def end(self) -> int:
+        """Number of response tokens at which the response ends, if no stop ends it earlier."""
+        return self.budget if self.forced_length is None else self.forced_length
+
+    @property
     def finish_at_end(self) -> Finish:
         """Why a response ends that has no token left: a forced length stands for the model's own end."""
         is_forced = self.forced_length is not None and self.forced_length < self.budget

@@ -29,6 +29,7 @@ from tailrace.engines.native.runner_choice import choose_runner
 from tailrace.engines.native.sequences import LiveRequest, SlotTable
 from tailrace.engines.native.step_plan import Plan, Ticket
 from tailrace.engines.native.stops import StopTable
+from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText
 from tailrace.weights.sharding import Holding
 
@@ -55,7 +56,11 @@ class NativeEngine:
         self.limits = limits
         self._seed = seed
         self._device, self._dtype = torch.device(device), dtype
-        self._decode_text = decode_text
+        self._request_limits = RequestLimits(
+            max_length=limits.max_length,
+            vocab_size=self.architecture.vocab_size,
+            finds_stop_strings=decode_text is not None,
+        )
         self._table = SlotTable(limits.max_running, limits.max_length)
         with torch.inference_mode():
             chosen = choose_runner(
@@ -88,11 +93,11 @@ class NativeEngine:
     def submit(self, requests: Sequence[Request]) -> None:
         if not self._has_weights:
             raise RuntimeError("the engine has no weights: pull a version first")
-        names = {request.trajectory for request in requests}
-        if len(names) < len(requests):
-            raise ValueError("a trajectory was submitted twice in one call")
+        self._request_limits.check(requests, self._live)
         for request in requests:
-            self._check(request)
+            name, adapter = request.trajectory, request.adapter
+            if adapter is not None:
+                raise Unsupported(f"{name} names the adapter '{adapter}', but the native engine serves no adapters")
         for request in requests:
             self._accept(request)
 
@@ -116,7 +121,7 @@ class NativeEngine:
 
     def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
         live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
-        if live:
+        if any(request.is_running for request in live):  # what only waits has no token to wait for
             for ending in self._find_endings(self._runner.drain()):
                 self._ended[self._batcher.running[ending.slot].name] = ending
         return [self._interrupt(request) for request in live]
@@ -149,7 +154,7 @@ class NativeEngine:
     def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
         if len(weights) != 1:
             raise ValueError(f"the native engine has one rank, got the weights of {len(weights)}")
-        self._refuse_while_live(f"pull version {version}")
+        refuse_while_live(f"pull version {version}", self._live)
         if self._is_released:
             raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
         with torch.inference_mode():
@@ -158,7 +163,7 @@ class NativeEngine:
         self._has_weights = True
 
     def release(self) -> None:
-        self._refuse_while_live("release memory")
+        refuse_while_live("release memory", self._live)
         if self._is_released:
             return
         self._runner.release()
@@ -172,36 +177,10 @@ class NativeEngine:
                 self._runner.restore()
             self._is_released = False
 
-    def _refuse_while_live(self, action: str) -> None:
-        if self._live:
-            raise RuntimeError(
-                f"cannot {action}: {len(self._live)} requests are live, the first {next(iter(self._live))}"
-            )
-
-    def _check(self, request: Request) -> None:
-        name, sampling = request.trajectory, request.sampling
-        if name in self._live:
-            raise ValueError(f"{name} is already live")
-        if not len(request.prompt):
-            raise ValueError(f"{name} has an empty prompt")
-        if request.forced_length is not None and request.forced_length > request.budget:
-            raise ValueError(f"{name}: forced_length {request.forced_length} exceeds the budget {request.budget}")
-        total = len(request.prompt) + max(request.budget, len(request.prefix))
-        if total > self.limits.max_length:
-            raise ValueError(f"{name}: prompt and budget are {total} tokens, max_length is {self.limits.max_length}")
-        for part in (request.prompt, request.prefix):
-            if len(part) and not 0 <= part.min() <= part.max() < self.architecture.vocab_size:
-                raise ValueError(f"{name} has a token outside the vocabulary of {self.architecture.vocab_size}")
-        if request.adapter is not None:
-            raise Unsupported(f"{name} names the adapter '{request.adapter}', but the native engine serves no adapters")
-        if sampling.stop_strings and self._decode_text is None:
-            raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
-
     def _accept(self, request: Request) -> None:
         tokens = np.concatenate([request.prompt, request.prefix]).astype(np.int32)
         is_forced = request.forced_length is not None
-        response_end = request.budget if request.forced_length is None else request.forced_length
-        end = len(request.prompt) + response_end
+        end = len(request.prompt) + request.end
         ticket = Ticket(
             name=request.trajectory,
             sharing=(request.trajectory.group, request.prompt.tobytes()),

@@ -38,6 +38,10 @@ class LiveRequest:
     full_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
 
     @property
+    def is_running(self) -> bool:
+        return self.ticket.slot >= 0
+
+    @property
     def has_stop_strings(self) -> bool:
         return bool(self.request.sampling.stop_strings) and self.request.forced_length is None
 
@@ -79,7 +83,7 @@ class SlotTable:
     def take_output(self, live: LiveRequest, length: int, version: Version, finish: Finish | None) -> Output:
         """The tokens not returned before. ``length``: length of the sequence, used only while the request runs."""
         start, slot = live.ticket.prompt_length + live.num_reported, live.ticket.slot
-        if slot < 0:
+        if not live.is_running:
             tokens, logprobs, full = live.tokens[start:], live.logprobs[start:], live.full_logprobs[start:]
         else:
             tokens = self.tokens[slot, start:length]

@@ -146,7 +146,7 @@ def _play(request: Request, saved: SavedResponse) -> _Playback:
         raise Unservable(f"the saved response {trajectory} does not begin with the {start} tokens to go on from")
     if request.forced_length is not None and request.forced_length > len(tokens):
         raise Unservable(f"the saved response {trajectory} has {len(tokens)} tokens, not {request.forced_length}")
-    end = min(len(tokens), request.budget if request.forced_length is None else request.forced_length)
+    end = min(len(tokens), request.end)
     is_whole = end == len(tokens) and request.forced_length is None
     finish = saved.finish if is_whole else request.finish_at_end
     is_truncated = not np.array_equal(saved.response.full_logprobs, saved.response.logprobs)

@@ -43,7 +43,7 @@ class MadeUpModel:
     def respond(self, request: Request) -> SavedResponse:
         """The whole response to a request: its prefix, and made-up tokens up to the end."""
         start = len(request.prefix)
-        last = max(start, request.budget if request.forced_length is None else request.forced_length)
+        last = max(start, request.end)
         distribution = self._distribution(request.sampling)
         positions = np.arange(start, last)
         drawn = self._draw(request.trajectory, positions, distribution)

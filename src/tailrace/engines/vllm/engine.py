@@ -23,6 +23,7 @@ from vllm.v1.executor import Executor
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unsupported
+from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
 from tailrace.engines.vllm.adapters import Adapters
 from tailrace.engines.vllm.capabilities import ON_CPU, ON_GPU
@@ -32,7 +33,7 @@ from tailrace.engines.vllm.live_request import LiveRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
 from tailrace.engines.vllm.rank_files import rank_files
 from tailrace.engines.vllm.routing import ReturnedRouting, routing_source
-from tailrace.engines.vllm.sampling import core_request, response_end
+from tailrace.engines.vllm.sampling import core_request
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
@@ -55,7 +56,11 @@ class VllmEngine:
         self.options = options
         self._decode_text, self._version = decode_text, version
         config = vllm_config(checkpoint, options, device=device, dtype=dtype, seed=seed)
-        self._vocab_size = config.model_config.get_vocab_size()
+        self._request_limits = RequestLimits(
+            max_length=options.max_length,
+            vocab_size=config.model_config.get_vocab_size(),
+            finds_stop_strings=decode_text is not None,
+        )
         # With log_stats vLLM tells of preemptions.
         self._client = InprocClient(config, Executor.get_class(config), log_stats=True)
         self._adapters = Adapters(self._client, options.max_adapters)
@@ -79,11 +84,9 @@ class VllmEngine:
     def submit(self, requests: Sequence[Request]) -> None:
         if not self._has_weights:
             raise RuntimeError("the engine has no weights: pull a version first")
-        names = {request.trajectory for request in requests}
-        if len(names) < len(requests):
-            raise ValueError("a trajectory was submitted twice in one call")
+        self._request_limits.check(requests, self._live)
         for request in requests:
-            self._check(request)
+            self._adapters.find(request.adapter)
         for request in requests:
             self._accept(request)
 
@@ -131,7 +134,7 @@ class VllmEngine:
     def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
         if len(weights) != len(self._layout):
             raise ValueError(f"the engine has {len(self._layout)} ranks, got the weights of {len(weights)}")
-        self._refuse_while_live(f"pull version {version}")
+        refuse_while_live(f"pull version {version}", self._live)
         if self._is_released:
             raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
         self._drain()
@@ -140,17 +143,17 @@ class VllmEngine:
         self._version, self._has_weights = version, True
 
     def load_adapter(self, name: str, directory: Path) -> None:
-        self._refuse_while_live(f"load the adapter '{name}'")
+        refuse_while_live(f"load the adapter '{name}'", self._live)
         self._adapters.load(name, directory)
         self._reset_prefix_cache()  # vLLM knows cached keys and values by the adapter's name only
 
     def drop_adapter(self, name: str) -> None:
-        self._refuse_while_live(f"drop the adapter '{name}'")
+        refuse_while_live(f"drop the adapter '{name}'", self._live)
         self._adapters.drop(name)
 
     def release(self) -> None:
         self._need_release()
-        self._refuse_while_live("release memory")
+        refuse_while_live("release memory", self._live)
         if self._is_released:
             return
         self._drain()
@@ -171,30 +174,6 @@ class VllmEngine:
         if not self.capabilities.releases_memory:
             raise Unsupported("the vllm engine cannot release its memory: it was not started for colocated placement")
 
-    def _refuse_while_live(self, action: str) -> None:
-        if self._live:
-            raise RuntimeError(
-                f"cannot {action}: {len(self._live)} requests are live, the first {next(iter(self._live))}"
-            )
-
-    def _check(self, request: Request) -> None:
-        name = request.trajectory
-        if name in self._live:
-            raise ValueError(f"{name} is already live")
-        if not len(request.prompt):
-            raise ValueError(f"{name} has an empty prompt")
-        if request.forced_length is not None and request.forced_length > request.budget:
-            raise ValueError(f"{name}: forced_length {request.forced_length} exceeds the budget {request.budget}")
-        total = len(request.prompt) + max(request.budget, len(request.prefix))
-        if total > self.options.max_length:
-            raise ValueError(f"{name}: prompt and budget are {total} tokens, max_length is {self.options.max_length}")
-        for part in (request.prompt, request.prefix):
-            if len(part) and not 0 <= part.min() <= part.max() < self._vocab_size:
-                raise ValueError(f"{name} has a token outside the vocabulary of {self._vocab_size}")
-        self._adapters.find(request.adapter)
-        if request.sampling.stop_strings and self._decode_text is None:
-            raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
-
     def _accept(self, request: Request) -> None:
         live = LiveRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))
         if request.sampling.stop_strings:
@@ -202,7 +181,7 @@ class VllmEngine:
         if self._routing is not None:
             live.routing = [self._routing.nothing]
         self._live[request.trajectory] = live
-        if len(request.prefix) >= response_end(request):
+        if len(request.prefix) >= request.end:
             self._exhausted[request.trajectory] = live
             return
         self._named[live.name] = live

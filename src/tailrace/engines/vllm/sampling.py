@@ -32,11 +32,6 @@ def core_request(
     )
 
 
-def response_end(request: Request) -> int:
-    """Number of response tokens at which the request ends."""
-    return request.budget if request.forced_length is None else request.forced_length
-
-
 def sampling_params(request: Request, *, returns_routing: bool = False) -> SamplingParams:
     sampling = request.sampling
     is_forced = request.forced_length is not None
@@ -45,7 +40,7 @@ def sampling_params(request: Request, *, returns_routing: bool = False) -> Sampl
         top_p=sampling.top_p,
         top_k=0 if sampling.top_k is None else sampling.top_k,
         min_p=sampling.min_p,
-        max_tokens=response_end(request) - len(request.prefix),
+        max_tokens=request.end - len(request.prefix),
         # The model's own end tokens are among stop_token_ids where they shall count.
         ignore_eos=True,
         stop_token_ids=[] if is_forced else list(sampling.stop_token_ids),
