@@ -19,6 +19,8 @@ from torch.distributed.tensor import DTensor
 
 from tailrace.trainer.process_ranks import ProcessRanks
 from tailrace.trainer.trainer import Trainer
+from tailrace.workers.weight_outlet import _local_weights
+from trainer.publish_beside import publish_beside
 
 
 @dataclass(kw_only=True)
@@ -27,7 +29,8 @@ class Plan:
     given: dict[str, Any]
     """Settings of the trainer."""
     actions: list[tuple[Any, ...]]
-    """Names of the trainer's methods with their arguments; ``look`` notes gradients or weights."""
+    """Names of the trainer's methods with their arguments. ``gradient`` and ``weights`` note these. ``publish``
+    accumulates while weights are published; it notes them as they were before, and as they were published."""
 
 
 @dataclass(kw_only=True)
@@ -66,7 +69,7 @@ def run(
     return {name: [each[name] for each in found] for name in plans}
 
 
-def carry_out(plan: Plan, trainer: Trainer) -> Found:
+def carry_out(plan: Plan, trainer: Trainer, index: int = 0) -> Found:
     found = Found()
     for name, *given in plan.actions:
         match name:
@@ -85,6 +88,17 @@ def carry_out(plan: Plan, trainer: Trainer) -> Found:
                 found.gradients.append(torch.cat(gradients))
             case "weights":
                 found.weights.append({name: tensor.clone() for name, tensor in trainer.named_weights()})
+            case "publish":
+                groups, is_whole = given
+                weights = trainer.named_weights if is_whole else lambda: _local_weights(trainer)
+                found.weights.append({name: tensor.clone() for name, tensor in weights()})
+                published = publish_beside(trainer, index, weights, lambda: trainer.accumulate(groups))  # noqa: B023
+                found.weights.append(published)
+            case "fail to save":
+                try:
+                    trainer.save(*given)
+                except OSError as error:
+                    found.error = str(error)
             case "save" | "load":
                 getattr(trainer, name)(*given)
     embedding = next(trainer.model.parameters())
@@ -109,7 +123,7 @@ def main(path: Path, index: int, num_shards: int, num_replicas: int, tensor_para
         device=torch.device("cpu"),
     )
     for name, plan in plans.items():
-        found[name] = carry_out(plan, Trainer(plan.model_path, ranks=ranks, **plan.given))
+        found[name] = carry_out(plan, Trainer(plan.model_path, ranks=ranks, **plan.given), index)
     Path(f"{path}.{index}").write_bytes(pickle.dumps(found))
     ranks.close()
 

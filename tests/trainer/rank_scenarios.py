@@ -59,9 +59,10 @@ class Scenarios:
         self.plans: dict[str, Plan] = {}
 
     def add(self, name: str, model_path: Path, actions: Actions, settings: dict[str, Any] | None = None) -> None:
-        """``accumulate`` names the batch by its number."""
+        """``accumulate`` and ``publish`` name the batch by its number."""
         filled = [
-            ("accumulate", self._batches[each[1]], each[2]) if each[0] == "accumulate" else each for each in actions
+            (each[0], self._batches[each[1]], each[2]) if each[0] in ("accumulate", "publish") else each
+            for each in actions
         ]
         self.plans[name] = Plan(model_path=model_path, given=settings or given(), actions=filled)
 

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
+from tailrace.trainer import checkpoint
 from tailrace.trainer.batch import Sample
+from tailrace.trainer.ranks import Alone
 from tailrace.trainer.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -97,3 +102,56 @@ def test_a_model_directory_with_missing_weights_is_refused(
     (broken / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match=r"holds no weights for model\.layers\.2"):
         make_trainer(path=broken)
+
+
+GONE = "gone"
+
+
+class TwoThreads(Alone):
+    """Two ranks that are threads."""
+
+    size = 2
+
+    def __init__(self, index: int, boxes: list[Queue[Any]]) -> None:
+        self.index, self._mine, self._other = index, boxes[index], boxes[1 - index]
+
+    def gather(self, thing: Any) -> list[Any]:
+        self._other.put(thing)
+        found = self._mine.get()
+        assert found != GONE, "this rank would wait for ever"
+        return [thing, found] if self.index == 0 else [found, thing]
+
+    def leave(self) -> None:
+        self._other.put(GONE)
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_checkpoint_that_one_rank_cannot_write_fails_on_all_with_its_reason(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guilty: int
+) -> None:
+    monkeypatch.setattr(checkpoint.sharded_checkpoint, "save", lambda *_: None)
+    boxes: list[Queue[Any]] = [Queue(), Queue()]
+    folders = [tmp_path / "first", tmp_path / "second"]
+    # The first rank finds a directory where a file of its own goes; the second a file where the directory goes.
+    if guilty == 0:
+        (folders[0] / checkpoint.STATE_FILE).mkdir(parents=True)
+    else:
+        folders[1].touch()
+    trainers = [make_trainer(), make_trainer()]
+    errors: dict[int, str] = {}
+
+    def save(rank: int) -> None:
+        ranks = trainers[rank]._ranks = TwoThreads(rank, boxes)
+        try:
+            trainers[rank].save(folders[rank])
+        except (OSError, AssertionError) as error:
+            errors[rank] = str(error)
+        ranks.leave()
+
+    threads = [threading.Thread(target=save, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert str(folders[guilty]) in errors[guilty]
+    assert errors == {0: errors[guilty], 1: errors[guilty]}

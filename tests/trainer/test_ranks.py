@@ -47,6 +47,27 @@ def test_two_ranks_train_as_one_process_does(
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_weights_that_are_published_beside_a_step_are_those_before_it(scenarios: Scenarios, model_path: Path) -> None:
+    def actions(*, is_whole: bool) -> Actions:
+        return [*ACCUMULATED, STEP, ("publish", 0, is_whole), ("accumulate", 1, None), STEP, ("weights",)]
+
+    scenarios.add("plain", model_path, actions(is_whole=True))
+    scenarios.add("adapter", model_path, actions(is_whole=True), given() | {"model": LORA})
+    scenarios.add("parts", model_path, actions(is_whole=False))
+    for name, found in scenarios.together(num_shards=2).items():
+        alone = scenarios.alone(name)
+        for each in found:
+            before, published, after = each.weights
+            assert list(published) == list(before)
+            for key, tensor in before.items():
+                assert torch.equal(published[key], tensor), (name, key)
+            assert_same(
+                Found(metrics=alone.metrics, weights=alone.weights[2:]), Found(metrics=each.metrics, weights=[after])
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_replay_the_experts_of_the_rollout_as_one_process_does(make_groups: Any, tmp_path: Path) -> None:
     path = write_mixture(tmp_path / "mixture")
     # Experts that the model would not choose: without replay the gradient would be another.
@@ -115,8 +136,13 @@ def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenario
     whole = scenarios.alone("whole")
     expected = Found(metrics=whole.metrics[1:], weights=whole.weights)
     scenarios.plans.clear()
-    scenarios.add("first", model_path, [*ACCUMULATED, STEP, ("save", saved), ("weights",)], critic)
-    written = scenarios.together(num_shards=2)["first"][0]
+    blocked = scenarios.folder / "blocked"
+    (blocked / "trainer_state.json").mkdir(parents=True)  # a file that the first rank alone writes
+    first: Actions = [*ACCUMULATED, STEP, ("fail to save", blocked), ("save", saved), ("weights",)]
+    scenarios.add("first", model_path, first, critic)
+    written, other = scenarios.together(num_shards=2)["first"]
+    assert "trainer_state.json" in str(written.error)
+    assert other.error == written.error
     assert not set(changed_files(saved))
     scenarios.plans.clear()
     scenarios.add("alone", model_path, [*ACCUMULATED, STEP, ("save", saved_alone)], critic)

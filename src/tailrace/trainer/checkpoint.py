@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,22 +95,38 @@ def save(
     source: Path,
     ranks: Ranks,
 ) -> None:
-    """All ranks call it together."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """All ranks call it together. If it fails on one rank, it fails on all of them."""
+    with _failing_together(ranks):
+        directory.mkdir(parents=True, exist_ok=True)
     if ranks.size > 1:
         sharded_checkpoint.save(directory, _learners(model, optimizer, critic))
         ranks.gather(None)  # all files are there
     else:
         _save_alone(directory, model, adapter, optimizer, critic)
-    if ranks.index == 0:
-        if ranks.size > 1:
-            model.config.save_pretrained(directory)
-        copy_companions(source, directory)
-        state = {"format": FORMAT, "version": version, "settings": identity}
-        (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        write_checksums(directory)
-        _flush(directory)
-    ranks.gather(None)  # the checkpoint is whole
+    with _failing_together(ranks):  # after it the checkpoint is whole
+        if ranks.index == 0:
+            if ranks.size > 1:
+                model.config.save_pretrained(directory)
+            copy_companions(source, directory)
+            state = {"format": FORMAT, "version": version, "settings": identity}
+            (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            write_checksums(directory)
+            _flush(directory)
+
+
+@contextmanager
+def _failing_together(ranks: Ranks) -> Iterator[None]:
+    """All ranks go through it together. If one of them cannot write its files, the others raise its reason too."""
+    failure: OSError | ValueError | None = None
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        failure = error
+    reasons = ranks.gather(None if failure is None else str(failure))
+    if failure is not None:
+        raise failure
+    if found := [reason for reason in reasons if reason is not None]:
+        raise OSError(found[0])
 
 
 def _save_alone(

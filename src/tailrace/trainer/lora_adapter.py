@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,16 +54,18 @@ class Adapter:
             self._peft.base_model.enable_adapter_layers()
 
     def merged(
-        self, weights: Iterable[tuple[str, Tensor]], whole: Callable[[Tensor], Tensor] | None = lambda tensor: tensor
+        self, weights: Mapping[str, Tensor], whole: Callable[[Tensor], Tensor] | None = lambda tensor: tensor
     ) -> Iterator[tuple[str, Tensor]]:
         """The model's own tensors as those of the adapted model, under the names of the starting model.
 
-        ``whole`` makes a whole tensor of one that is divided among ranks. None: only names and shapes are right."""
-        for name, tensor in weights:
+        ``weights``: all tensors of the model, those of the adapter among them. Nothing else of the model is read, so
+        the model may compute meanwhile. ``whole`` makes a whole tensor of one that is divided among ranks. None: only
+        names and shapes are right."""
+        for name, tensor in weights.items():
             layer, is_adapted, kind = name.rpartition(".base_layer.")
             if is_adapted:
                 is_changed = kind == "weight" and whole is not None
-                yield f"{layer}.{kind}", self._merge(layer, tensor, whole) if is_changed and whole else tensor
+                yield f"{layer}.{kind}", self._merge(layer, weights, whole) if is_changed and whole else tensor
             elif ".lora_" not in name:
                 yield name, tensor
 
@@ -79,7 +81,6 @@ class Adapter:
             raise ValueError(f"{directory} holds an adapter for other layers")
         set_peft_model_state_dict(self._peft, stored, adapter_name=_NAME)
 
-    def _merge(self, layer: str, weight: Tensor, whole: Callable[[Tensor], Tensor]) -> Tensor:
-        lora = self._layers[layer]
-        up, down = (whole(part[_NAME].weight.detach()) for part in (lora.lora_B, lora.lora_A))
-        return whole(weight.detach()) + (up @ down) * lora.scaling[_NAME]
+    def _merge(self, layer: str, weights: Mapping[str, Tensor], whole: Callable[[Tensor], Tensor]) -> Tensor:
+        up, down = (whole(weights[f"{layer}.{part}.{_NAME}.weight"]) for part in ("lora_B", "lora_A"))
+        return whole(weights[f"{layer}.base_layer.weight"]) + (up @ down) * self._layers[layer].scaling[_NAME]

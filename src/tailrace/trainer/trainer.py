@@ -11,7 +11,7 @@ as before. On CPU the same inputs on the same number of threads give the same we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -185,20 +185,28 @@ class Trainer:
                 found[index] = logprobs_T[: len(samples[index].response)]
         return found
 
-    @torch.no_grad()
     def named_weights(self, *, is_whole: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Weights under their Hugging Face names, tied ones once, in the rollout's precision and a fixed order.
 
         With an adapter, those of the adapted model. All ranks of a replica go through them together. ``is_whole``: if
         not, only names, shapes and types are right, and a rank can ask for them by itself.
+
+        The tensors are collected by the call, which belongs in the thread that trains, between forward passes: FSDP2
+        shards the model again to list them. Another thread may go through the result while this one computes.
         """
-        weights = _untied(self.model.state_dict(keep_vars=True))
+        held = {name: tensor.detach() for name, tensor in _untied(self.model.state_dict(keep_vars=True))}
+        prepared: Iterator[tuple[str, Tensor]] = self._prepared(held, is_whole=is_whole)
+        return prepared
+
+    @torch.no_grad()
+    def _prepared(self, held: Mapping[str, Tensor], *, is_whole: bool) -> Iterator[tuple[str, Tensor]]:
+        """Tensors of the model as the rollout gets them. Each is computed when it is asked for."""
         whole = self._ranks.whole if is_whole else _unchanged
+        weights: Iterable[tuple[str, Tensor]] = held.items()
         if self.adapter is not None:
-            weights = self.adapter.merged(weights, whole if is_whole else None)
+            weights = self.adapter.merged(held, whole if is_whole else None)
         for name, tensor in weights:
-            found = tensor.detach()
-            yield name, whole(found.to(self._rollout_dtype) if found.is_floating_point() else found)
+            yield name, whole(tensor.to(self._rollout_dtype) if tensor.is_floating_point() else tensor)
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint between two steps, all ranks together. The caller renames the directory into place."""
