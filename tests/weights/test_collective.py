@@ -234,6 +234,12 @@ class Peer:
         self.tell(line)
         return self.hear()
 
+    def stop(self) -> None:
+        """Stop the process and wait until it has: its threads go on for a moment after the signal was sent."""
+        self.process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
@@ -263,7 +269,7 @@ def test_a_sender_that_falls_silent_or_is_killed_fails_the_pull_and_a_group_is_f
     transfers = [Transfer(slice=one, sender="training rank 0", receiver="r") for one in _slices(source)]
     assert source.fetch(Version(1), transfers).version == 1
     limit_s, source._limit_s = source._limit_s, 0.5
-    os.kill(sender.process.pid, signal.SIGSTOP)
+    sender.stop()
     with pytest.raises(WriterLost, match=r"training rank 0 did not answer within 0.5 s: waited for its versions"):
         source.fetch(Version(1), transfers)
     os.kill(sender.process.pid, signal.SIGCONT)
