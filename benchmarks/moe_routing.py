@@ -37,7 +37,8 @@ from tailrace.store.segment import join  # noqa: E402
 from tailrace.trainer import routers  # noqa: E402
 from tailrace.trainer.batch import Sample  # noqa: E402
 from tailrace.trainer.microbatch import MicroBatch, collate  # noqa: E402
-from tailrace.trainer.network import Network, load_model  # noqa: E402
+from tailrace.trainer.model_files import load_model  # noqa: E402
+from tailrace.trainer.network import Network  # noqa: E402
 
 SHAPE = {
     "vocab_size": 256,

@@ -12,7 +12,8 @@ from tailrace.core.ids import Version
 from tailrace.trainer import varlen
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import collate
-from tailrace.trainer.network import Network, load_model
+from tailrace.trainer.model_files import load_model
+from tailrace.trainer.network import Network
 from trainer.conftest import make_groups  # noqa: F401
 from trainer.probes import gradient
 

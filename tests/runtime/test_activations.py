@@ -26,7 +26,8 @@ from tailrace.store.segment import Response
 from tailrace.trainer import network
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.microbatch import MicroBatch, collate
-from tailrace.trainer.network import Network, load_model
+from tailrace.trainer.model_files import load_model
+from tailrace.trainer.network import Network
 
 WIDE = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 16}
 NARROW = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4, "head_dim": 32}

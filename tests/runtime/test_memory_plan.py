@@ -54,6 +54,21 @@ def part(memory: MemoryPlan, process: str, name: str) -> int:
     return next(part.num_bytes for part in getattr(memory, process).parts if part.name == name)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 8, 64])
+@pytest.mark.parametrize("lora_rank", [0, 8])
+@pytest.mark.parametrize("shape", [SMOLLM, QWEN_1_5B, QWEN_7B])
+def test_a_rank_needs_less_when_it_starts_than_when_it_trains(
+    shape: ModelShape, lora_rank: int, num_ranks: int
+) -> None:
+    """It starts with its part of the weights, and one layer or the embeddings whole, in fp32."""
+    asked = settings(model={"lora_rank": lora_rank}, trainer={"num_ranks": num_ranks})
+    embeddings = shape.num_parameters - shape.num_layers * shape.layer_parameters
+    memory = plan(shape, asked, is_cuda=True, num_devices=num_ranks)
+    context = part(memory, "training", "process")
+    at_start = part(memory, "training", "weights") + 4 * max(shape.layer_parameters, embeddings)
+    assert context + at_start <= memory.training.num_bytes
+
+
 def test_parameters_are_those_of_the_published_models() -> None:
     assert SMOLLM.num_parameters == 134_515_008
     assert QWEN_7B.num_parameters == pytest.approx(7_615_616_512, rel=1e-4)  # with its biases

@@ -99,7 +99,7 @@ def carry_out(plan: Plan, trainer: Trainer, index: int = 0) -> Found:
                     trainer.save(*given)
                 except OSError as error:
                     found.error = str(error)
-            case "save" | "load":
+            case "save" | "load" | "drop_step":
                 getattr(trainer, name)(*given)
     embedding = next(trainer.model.parameters())
     found.num_rows = len(embedding.to_local() if isinstance(embedding, DTensor) else embedding)

@@ -10,6 +10,7 @@ import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.trainer.model_files import open_model
 from tailrace.trainer.trainer import Trainer
 from trainer.rank_process import Found, Plan, carry_out, run
 
@@ -30,10 +31,17 @@ def with_trainer(**changes: Any) -> dict[str, Any]:
     return settings | {"settings": settings["settings"].model_copy(update=changes)}
 
 
+def in_half_precision(model_path: Path, folder: Path) -> Path:
+    """The same model with its weights rounded, in files half as large."""
+    open_model(model_path).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
 def assert_same(alone: Found, together: Found) -> None:
     assert len(alone.metrics) == len(together.metrics)
-    for expected, found in zip(alone.metrics, together.metrics, strict=True):
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    for step, (expected, found) in enumerate(zip(alone.metrics, together.metrics, strict=True)):
+        # After an optimizer step weights differ by more than rounding, as below.
+        assert found == pytest.approx(expected, rel=1e-3 if step else 1e-4, abs=1e-6)
     for expected, found in zip(alone.gradients, together.gradients, strict=True):
         assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
     for expected, found in zip(alone.weights, together.weights, strict=True):

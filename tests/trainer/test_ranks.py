@@ -19,7 +19,17 @@ from tailrace.trainer.ranks import Alone, divide
 from tailrace.trainer.trainer import Trainer
 from trainer.mixtures import as_generated, with_routing, write_mixture
 from trainer.rank_process import Found
-from trainer.rank_scenarios import ACCUMULATED, STEP, TWO_STEPS, Actions, Scenarios, assert_same, given, with_trainer
+from trainer.rank_scenarios import (
+    ACCUMULATED,
+    STEP,
+    TWO_STEPS,
+    Actions,
+    Scenarios,
+    assert_same,
+    given,
+    in_half_precision,
+    with_trainer,
+)
 
 LORA = ModelSettings(device="cpu", lora_rank=4)
 
@@ -38,6 +48,11 @@ def test_two_ranks_train_as_one_process_does(
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
     scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
     scenarios.add("overlong", model_path, TWO_STEPS, given(overlong={"filter_truncated": True}))
+    dropped: Actions = [("accumulate", 1, None), ("drop_step",), *TWO_STEPS]
+    scenarios.add("put off, then dropped", model_path, dropped, with_trainer(reduce_gradients="last"))
+    halves = in_half_precision(model_path, tmp_path / "halves")
+    scenarios.add("files in bfloat16", halves, TWO_STEPS, given(advantage_estimator="gae", kl_loss_coef=0.1))
+    scenarios.add("adapter above bfloat16", halves, TWO_STEPS, given() | {"model": LORA})
     for name, found in scenarios.together(num_shards=2).items():
         alone = scenarios.alone(name)
         for each in found:

@@ -29,7 +29,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.trainer import tree_attention
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.network import load_model
+from tailrace.trainer.model_files import load_model
 from tailrace.trainer.trainer import Trainer
 from tailrace.trainer.tree_attention import TreeInput
 from trainer.probes import gradient, near_the_policy

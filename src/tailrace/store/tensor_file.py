@@ -46,6 +46,12 @@ def tensor_names(directory: Path) -> set[str]:
     return set(_read_header(single, single.stat().st_size)[0])
 
 
+def stored_types(directory: Path) -> set[str]:
+    """Return the types of the tensors of a checkpoint, as in "BF16"; empty if it has no safetensors files."""
+    headers = (_read_header(path, path.stat().st_size)[0] for path in directory.glob("model*.safetensors"))
+    return {entry["dtype"] for header in headers for entry in header.values()}
+
+
 def damage(path: Path) -> str | None:
     """Return what is wrong with one file; None if no damage is found."""
     try:

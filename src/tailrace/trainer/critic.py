@@ -21,7 +21,6 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.trainer import lora, optimizer, tree_attention
 from tailrace.trainer.microbatch import MicroBatch
-from tailrace.trainer.network import load_model
 from tailrace.trainer.objective import total
 from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.trainer.tree_attention import TreeInput, take
@@ -63,8 +62,9 @@ class Critic:
 
     def __init__(
         self,
-        model_path: Path,
+        body: PreTrainedModel,
         *,
+        source: Path,
         device: torch.device,
         model: ModelSettings,
         settings: TrainerSettings,
@@ -72,8 +72,8 @@ class Critic:
         autocast: torch.dtype | None,
         ranks: Ranks = ALONE,
     ) -> None:
-        body = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
-        lora.attach(body, model, model_path)  # where the policy learns by an adapter, so does the critic
+        """``body``: the starting model, from the directory ``source``. The critic changes it."""
+        lora.attach(body, model, source)  # where the policy learns by an adapter, so does the critic
         self.model = ValueModel(body, ranks)
         self._run = ranks.shard(self.model, autocast)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)

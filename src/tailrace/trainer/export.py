@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tailrace.trainer import checkpoint as files
 from tailrace.trainer import sharded_checkpoint
-from tailrace.trainer.network import load_model
+from tailrace.trainer.model_files import load_model
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from peft import LoraConfig, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
@@ -38,6 +40,8 @@ class Adapter:
         )
         self._peft = get_peft_model(model, config, adapter_name=_NAME)
         self._layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+        for layer in self._layers.values():
+            _draw(layer.lora_A[_NAME].weight)
         config.base_model_name_or_path = base
         # PEFT keeps a set, whose order would differ from one checkpoint to the next.
         config.target_modules = sorted(config.target_modules)
@@ -84,3 +88,10 @@ class Adapter:
     def _merge(self, layer: str, weights: Mapping[str, Tensor], whole: Callable[[Tensor], Tensor]) -> Tensor:
         up, down = (whole(weights[f"{layer}.{part}.{_NAME}.weight"]) for part in ("lora_B", "lora_A"))
         return whole(weights[f"{layer}.base_layer.weight"]) + (up @ down) * self._layers[layer].scaling[_NAME]
+
+
+def _draw(weight: Tensor) -> None:
+    """Draw the start values of an adapter as PEFT does. PEFT itself rounds them to the precision of the weights below,
+    and so several ranks, which hold those as the files do, would begin with other values than one."""
+    with torch.no_grad():
+        weight.copy_(torch.nn.init.kaiming_uniform_(torch.empty(weight.shape), a=math.sqrt(5)))

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedModel
 
 from tailrace.trainer import tree_attention
 from tailrace.trainer.microbatch import MicroBatch
@@ -38,33 +35,6 @@ class TokenScores:
     """Entropy of the distribution from which a token was drawn, without gradient."""
 
 
-def resolve_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
-
-
-def load_model(path: Path, *, device: torch.device, gradient_checkpointing: bool = False) -> PreTrainedModel:
-    """The model in fp32, in evaluation mode. Weights that the directory does not hold are an error, not noise."""
-    disable_progress_bar()
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True, local_files_only=True
-    )
-    if loading["missing_keys"]:
-        raise ValueError(f"{path} holds no weights for {', '.join(sorted(loading['missing_keys']))}")
-    # The model's own file is copied into checkpoints; an odd one must not make saving the weights fail.
-    model.generation_config = GenerationConfig()
-    model.to(device).eval()
-    tree_attention.teach(model)
-    if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        # Layers recompute only in training mode. They alone enter it; what is inside them keeps dropout off.
-        for module in model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.training = True
-    return model
-
-
 class Network:
     """A causal language model seen as a scorer of tokens."""
 
@@ -81,15 +51,15 @@ class Network:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0 to train, got {temperature}")
         self.model = model
-        self.device = next(model.parameters()).device
         self._temperature = temperature
         self._autocast = autocast
         self._logits_per_chunk = logits_per_chunk
-        self._has_plain_head = _has_plain_head(model)
-        self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
         self._ranks = ranks
         self.routers = Routers(model, sees_trees=tree_attention.sees_trees(model), replays=replays_routing)
         self._run = ranks.shard(model, autocast)
+        self.device = next(model.parameters()).device
+        self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
+        self._has_plain_head = bool(self._run(_has_plain_head, model))
 
     def score(self, micro: MicroBatch, *, watches_routing: bool = True) -> TokenScores:
         """``watches_routing``: whether the experts that the rollout chose count, in figures and in replay."""
@@ -131,14 +101,14 @@ class Network:
         return logprobs_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
 
 
-def _has_plain_head(model: PreTrainedModel) -> bool:
+def _has_plain_head(model: PreTrainedModel) -> Tensor:
     """Are the logits just the output embedding of the last hidden state (no scaling, no soft cap)?"""
     head = model.get_output_embeddings()
     if head is None:
-        return False
+        return torch.tensor(False)
     device = next(model.parameters()).device
     input_ids = torch.arange(min(4, model.config.get_text_config().vocab_size), device=device)[None]
     with torch.no_grad():
         logits = model(input_ids=input_ids, use_cache=False).logits
         plain = head(model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state)
-    return bool(plain.shape == logits.shape and torch.allclose(plain, logits, rtol=1e-4, atol=1e-4))
+    return torch.tensor(plain.shape == logits.shape and torch.allclose(plain, logits, rtol=1e-4, atol=1e-4))

@@ -60,6 +60,7 @@ class ProcessRanks:
         self.index, self.size = index, self._replica_size * num_replicas
         self._replica = index // self._replica_size
         self.num_replicas, self.publishes = num_replicas, self._replica == 0
+        self._device = device
         self._roots: list[FSDPModule] = []
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=index, world_size=self.size, timeout=TIMEOUT)
@@ -73,11 +74,15 @@ class ProcessRanks:
 
     def shard(self, model: nn.Module, dtype: torch.dtype | None) -> Run:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+        for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
+            # One after the other, so that no more than one is whole on the device.
+            _bring(layer, self._device)
+            if self._meshes.tensor is not None:
+                tensor_parallel.divide_layer(layer, self._meshes.tensor)
+            fully_shard(layer, mesh=self._meshes.shard, reshard_after_forward=True, mp_policy=precision)
+        _bring(model, self._device)
         if self._meshes.tensor is not None:
-            tensor_parallel.divide_layers(model, self._meshes.tensor)
-        for module in model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                fully_shard(module, mesh=self._meshes.shard, reshard_after_forward=True, mp_policy=precision)
+            tensor_parallel.share_ends(model, self._meshes.tensor)
         root = Root(model)
         # Also the root gives its parameters back after a pass without gradients; else the next step would miss the
         # optimizer's changes to them.
@@ -137,5 +142,25 @@ class ProcessRanks:
         for root in self._roots:
             root.set_requires_gradient_sync(not is_put_off)
 
+    def forget_gradients(self) -> None:
+        for root in self._roots:
+            for module in root.modules():
+                group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+                # FSDP2 has no call for it. Until they are added up it keeps whole gradients where no optimizer looks.
+                for each in group.fsdp_params if group is not None else ():
+                    each.unsharded_accumulated_grad = None
+                    if hasattr(each, "_unsharded_param"):  # not before the first pass
+                        each._unsharded_param.grad = None
+
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def _bring(module: nn.Module, device: torch.device) -> None:
+    """Bring what is not divided yet to a device, in at least fp32. Tied parameters stay tied."""
+    for parameter in module.parameters():
+        if not isinstance(parameter, DTensor):
+            parameter.data = parameter.data.to(device, torch.promote_types(parameter.dtype, torch.float32))
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            part._buffers[name] = buffer.to(device)

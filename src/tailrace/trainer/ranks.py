@@ -41,7 +41,8 @@ class Ranks(Protocol):
 
     def shard(self, model: torch.nn.Module, dtype: torch.dtype | None) -> Run:
         """Divide the model's parameters, in place, among the ranks of each replica. ``dtype``: precision to compute
-        in; None: that of the parameters."""
+        in; None: that of the parameters. Several ranks hold them in fp32 on their own devices, wherever the model was.
+        """
         ...
 
     def share(self, costs: Sequence[int], replicas: Sequence[int]) -> tuple[int, int]:
@@ -73,6 +74,10 @@ class Ranks(Protocol):
         """Whether backward passes keep whole gradients to themselves. The next pass after that adds up all of them."""
         ...
 
+    def forget_gradients(self) -> None:
+        """Forget gradients that backward passes have kept to themselves. A rank can do it by itself."""
+        ...
+
 
 class Alone:
     index, size, num_replicas, publishes = 0, 1, 1, True
@@ -99,6 +104,9 @@ class Alone:
         return tensor
 
     def put_off(self, is_put_off: bool) -> None:
+        pass
+
+    def forget_gradients(self) -> None:
         pass
 
 

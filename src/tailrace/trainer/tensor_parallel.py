@@ -34,18 +34,19 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.utils._pytree import tree_map
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tailrace.trainer.ranks import local
 
 HEAD_NORMS = ("q_norm.weight", "k_norm.weight")
 
 
-def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide every layer of a model among the ranks of a tensor group, in place."""
-    for layer in list(model.modules()):
-        if isinstance(layer, GradientCheckpointingLayer):
-            parallelize_module(layer, mesh, _styles(), src_data_rank=None)  # every rank has read the same weights
+def divide_layer(layer: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide a layer among the ranks of a tensor group, in place."""
+    parallelize_module(layer, mesh, _styles(), src_data_rank=None)  # every rank has read the same weights
+
+
+def share_ends(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Let ranks of a tensor group share the gradients of what comes before and after the divided layers."""
     [body] = [module for module in model.modules() if hasattr(module, "embed_tokens") and hasattr(module, "layers")]
     group = mesh.get_group()
     body.embed_tokens.register_forward_hook(lambda _, __, found: _EqualParts.apply(found, group))

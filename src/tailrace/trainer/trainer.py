@@ -32,7 +32,8 @@ from tailrace.trainer.device_memory import take_peak
 from tailrace.trainer.dispatch import Judged
 from tailrace.trainer.micro_batches import MicroBatches
 from tailrace.trainer.microbatch import MicroBatch
-from tailrace.trainer.network import Network, load_model, resolve_device
+from tailrace.trainer.model_files import load_model, open_model, resolve_device
+from tailrace.trainer.network import Network
 from tailrace.trainer.objective import objective
 from tailrace.trainer.overlong import Overlong
 from tailrace.trainer.ranks import ALONE, Ranks
@@ -75,7 +76,8 @@ class Trainer:
         self._source = model_path
         self._settings, self._algorithm, self._max_steps = settings, algorithm, max_steps
         self._rollout_dtype = getattr(torch, model.dtype)
-        self.model = load_model(model_path, device=device, gradient_checkpointing=settings.gradient_checkpointing)
+        load = open_model if ranks.size > 1 else partial(load_model, device=device)
+        self.model = load(model_path, gradient_checkpointing=settings.gradient_checkpointing)
         self._micro_batches = MicroBatches(self.model, device=device, autocast=autocast, settings=settings, ranks=ranks)
         self.adapter = lora.attach(self.model, model, model_path)
         network = partial(Network, temperature=temperature, autocast=autocast, ranks=ranks)
@@ -83,13 +85,14 @@ class Trainer:
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:
-            self.reference_model = load_model(model_path, device=device).requires_grad_(False)
+            self.reference_model = load(model_path).requires_grad_(False)
             self._reference = network(self.reference_model)
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
             self.critic = Critic(
-                model_path,
+                load(model_path, gradient_checkpointing=settings.gradient_checkpointing),
+                source=model_path,
                 device=device,
                 model=model,
                 settings=settings,
@@ -171,6 +174,7 @@ class Trainer:
     def drop_step(self) -> None:
         """Drop the accumulated gradients."""
         self._totals, self._step_loss, self._last_sample = Totals(), None, None
+        self._ranks.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic.optimizer.zero_grad(set_to_none=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from tailrace.trainer.network import resolve_device
+from tailrace.trainer.model_files import resolve_device
 from tailrace.trainer.ranks import ALONE, Ranks
 from tailrace.weights.own_address import own_address
 from tailrace.workers.link import Link
