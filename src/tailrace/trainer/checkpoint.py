@@ -8,7 +8,7 @@
     checksums.json                                                    of every file above
 
 Ranks that train together write ``__RANK_0.distcp`` and ``.metadata`` instead of all tensors above, and ``config.json``
-beside them (``sharded_checkpoint.py``). Each kind can be read by any number of ranks.
+or ``adapter_config.json`` beside them (``sharded_checkpoint.py``). Each kind can be read by any number of ranks.
 
 Nothing is pickled but in ``.metadata``. Every file is flushed to disk; the caller renames the directory into place.
 Loading with other settings than those it was made with is an error that names them: the continuation would not be the
@@ -106,7 +106,7 @@ def save(
     with _failing_together(ranks):  # after it the checkpoint is whole
         if ranks.index == 0:
             if ranks.size > 1:
-                model.config.save_pretrained(directory)
+                _save_config(directory, model, adapter)
             copy_companions(source, directory)
             state = {"format": FORMAT, "version": version, "settings": identity}
             (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -145,6 +145,14 @@ def _save_alone(
         weights = {name: value.detach().cpu().contiguous() for name, value in _learning(critic.model)}
         save_file(weights, directory / CRITIC_FILE)
         save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
+
+
+def _save_config(directory: Path, model: PreTrainedModel, adapter: Adapter | None) -> None:
+    """Write what tells a reader of the tensors which model or adapter they belong to."""
+    if adapter is None:
+        model.config.save_pretrained(directory)
+    else:
+        adapter.save_config(directory)
 
 
 def _learners(model: PreTrainedModel, optimizer: torch.optim.AdamW, critic: Critic | None) -> Learners:
