@@ -128,6 +128,38 @@ def test_a_checkpoint_that_fails_fails_once_whatever_the_other_ranks_answer() ->
         assert heard[1:] == [saved]
 
 
+def test_answers_of_a_rank_that_is_ahead_are_joined_with_those_that_the_others_give_later() -> None:
+    """A step of two batches: each rank answers twice, with the same kind of message about the same version."""
+
+    def answer(batch: int, seconds: float) -> Accumulated:
+        return Accumulated(model="m", version=Version(4), num_responses=batch, seconds=seconds)
+
+    specs = [WorkerSpec(name=f"rank-{n}", entry="", init=n) for n in range(3)]
+    for order in sorted(set(itertools.permutations([0, 0, 1, 1, 2, 2]))):
+        heard: list[object] = []
+        launch = Mouthpieces()
+        WorkerGroup.start(specs, launch, hear=heard.append, lose=heard.append)
+        batches = [iter((1, 2)) for _ in specs]
+        for rank in order:
+            batch = next(batches[rank])
+            launch.say[rank](answer(batch, seconds=10.0 * batch + rank))
+        assert heard == [answer(1, seconds=12.0), answer(2, seconds=22.0)], order
+
+
+def test_a_checkpoint_that_failed_does_not_hide_the_next_one_of_the_same_version() -> None:
+    failed = SaveFailed(model="m", version=Version(4), reason="the disk is full")
+    saved = Saved(model="m", version=Version(4), seconds=1.0)
+    heard: list[object] = []
+    launch = Mouthpieces()
+    WorkerGroup.start(
+        [WorkerSpec(name=f"rank-{n}", entry="", init=n) for n in range(2)], launch, hear=heard.append, lose=heard.append
+    )
+    for rank, answers in enumerate([(failed, saved), (failed, saved)]):  # the first rank is ahead
+        for each in answers:
+            launch.say[rank](each)
+    assert heard == [failed, saved]
+
+
 def test_a_group_that_is_killed_is_lost_and_one_that_is_stopped_is_not() -> None:
     async def killed(group: WorkerGroup, story: Story) -> None:
         group.send(FINISH)

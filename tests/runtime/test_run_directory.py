@@ -69,6 +69,22 @@ def test_a_run_may_be_continued_with_another_way_to_share_the_gpu(tmp_path: Path
         begin(Settings.model_validate({"output_dir": tmp_path, "schedule": {"placement": "colocated"}}))
 
 
+def test_a_run_may_be_continued_with_other_ranks_and_its_config_then_says_so(tmp_path: Path) -> None:
+    two, one = (
+        Settings.model_validate({"output_dir": tmp_path, "trainer": {"num_ranks": ranks}, "model": {"device": device}})
+        for ranks, device in ((2, "cpu"), (1, "auto"))
+    )
+    begin(two)
+    directory = RunDirectory.open(one)
+    assert directory.changes(one) == ['model.device is "auto", before "cpu"', "trainer.num_ranks is 1, before 2"]
+    directory.begin(one, SOURCES)
+    assert RunFiles(path=tmp_path).config()["trainer"]["num_ranks"] == 2, "no event of this command has come yet"
+    directory.keep_settings(one)
+    assert RunFiles(path=tmp_path).config()["trainer"]["num_ranks"] == 1
+    assert directory.changes(one) == []
+    directory.close()
+
+
 @pytest.mark.parametrize(("line", "which"), [("{}", "no format number"), ('{"format":1}', "format 1")])
 def test_a_run_whose_journal_has_another_format_is_not_continued(tmp_path: Path, line: str, which: str) -> None:
     begin(Settings(output_dir=tmp_path))

@@ -12,6 +12,7 @@ from core.world import World
 from observe.runs import write_checkpoint, write_journal
 from tailrace.core.schedule import Schedule
 from tailrace.store.checkpoint_files import damage
+from tailrace.store.checksums import write_checksums
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1)
 
@@ -26,6 +27,20 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_whole_checkpoint_is_whole(checkpoint: Path) -> None:
     assert damage(checkpoint) is None
+
+
+def test_a_checkpoint_of_several_ranks_is_whole_if_all_their_files_are_there(checkpoint: Path) -> None:
+    for path in checkpoint.glob("*.safetensors"):
+        path.unlink()
+    names = [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    for name in names:
+        (checkpoint / name).write_bytes(b"tensors")
+    write_checksums(checkpoint)
+    assert damage(checkpoint) is None
+    for name in names:
+        (checkpoint / name).rename(checkpoint / "away")
+        assert damage(checkpoint) is not None, name
+        (checkpoint / "away").rename(checkpoint / name)
 
 
 def cut(path: Path) -> None:

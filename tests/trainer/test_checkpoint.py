@@ -71,9 +71,22 @@ def test_other_settings_are_refused_by_name(make_trainer: MakeTrainer, tmp_path:
         changed.load(tmp_path / "step")
 
 
-def test_the_number_of_threads_is_free_to_change(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+def test_settings_of_where_and_in_which_pieces_it_computes_are_free_to_change(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
     make_trainer(settings=SETTINGS).save(tmp_path / "step")
-    make_trainer(settings=SETTINGS.model_copy(update={"threads": 1})).load(tmp_path / "step")
+    changes = {
+        "threads": 1,
+        "max_tokens_per_gpu": 64,
+        "gradient_checkpointing": True,
+        "weight_channel": "shared-memory",
+    }
+    changed = make_trainer(settings=SETTINGS.model_copy(update=changes))
+    changed.load(tmp_path / "step")
+    state = json.loads((tmp_path / "step" / "trainer_state.json").read_text())
+    state["settings"]["trainer.max_tokens_per_gpu"] = 32  # earlier versions noted it
+    (tmp_path / "step" / "trainer_state.json").write_text(json.dumps(state))
+    changed.load(tmp_path / "step")
 
 
 def test_a_checkpoint_of_another_format_is_refused(make_trainer: MakeTrainer, tmp_path: Path) -> None:

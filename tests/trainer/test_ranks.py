@@ -14,6 +14,7 @@ from transformers import GenerationConfig, LlamaForCausalLM, PhiForCausalLM
 
 from tailrace.config.settings import ModelSettings
 from tailrace.store.checksums import changed_files
+from tailrace.trainer import lora
 from tailrace.trainer.export import export
 from tailrace.trainer.ranks import Alone, divide
 from tailrace.trainer.trainer import Trainer
@@ -177,6 +178,23 @@ def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenario
     for name, tensor in written.weights[0].items():
         assert torch.equal(model.state_dict()[name], tensor), name
     assert (scenarios.folder / "exported" / "tokenizer_config.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_adapter_that_two_ranks_trained_is_exported_as_the_model_that_they_published(
+    scenarios: Scenarios, model_path: Path
+) -> None:
+    saved, exported = scenarios.folder / "saved", scenarios.folder / "exported"
+    scenarios.add("adapter", model_path, [*ACCUMULATED, STEP, ("weights",), ("save", saved)], given() | {"model": LORA})
+    [published] = scenarios.together(num_shards=2)["adapter"][0].weights
+    assert not set(changed_files(saved))
+    assert Path(lora.base_of(saved) or "") == model_path.resolve()
+    export(saved, exported, base=model_path)
+    model, start = (LlamaForCausalLM.from_pretrained(path).state_dict() for path in (exported, model_path))
+    assert any((start[name] - tensor).abs().max() > 1e-3 for name, tensor in published.items()), "nothing was learned"
+    for name, tensor in published.items():
+        assert torch.allclose(model[name], tensor, rtol=0, atol=1e-6), name
 
 
 def test_a_model_that_sees_no_trees_is_refused(exact_model_path: Path, tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ class LocalRun:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self.ask_to_stop)
             self._directory.stop_note.reserve()
+            self._directory.keep_settings(self._settings)
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()

@@ -1,6 +1,6 @@
 """The run directory: the files of a run, and whether a command may use the directory.
 
-    config.json        the resolved settings
+    config.json        the resolved settings; of a run that was continued, those of the last command
     sources.json       fingerprints of the model and of every prompt set
     journal.jsonl      every event and command; the older part of a long one in journal-N.jsonl.gz
     payload/           tokens, log-probs, versions and masks of responses that are still needed
@@ -12,7 +12,8 @@
     result.json        written when the run is complete
     lengths.json       of a run that only generates and scores: the lengths of all responses
 
-The same command again: a finished run shows its result, an unfinished one continues, other settings are refused.
+The same command again: a finished run shows its result, an unfinished one continues. Other settings are refused,
+except those that ``config/continuation.py`` lists.
 A command that ends before its first event leaves nothing behind that was not there before.
 """
 
@@ -28,6 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.continuation import HOW_COMPUTED, may_change
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
@@ -36,11 +38,6 @@ from tailrace.observe.journal.journal_segments import end_of
 from tailrace.runtime.memory.card_defaults import FROM_CARD
 from tailrace.runtime.stop_note import StopNote
 
-_NOT_COMPARED = (
-    "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
-    "experiment_name", "schedule.mps", "runtime", "ray",
-)  # fmt: skip
-"""Settings that may differ when a run is continued: none of them changes what is computed."""
 _OURS = (
     "lock", "config.json", "sources.json", "journal.jsonl", "metrics.jsonl", "stopped.json", "payload", "checkpoints",
     "logs", "inputs", "tensorboard", "wandb",
@@ -95,8 +92,12 @@ class RunDirectory:
             self._compare_sources(fingerprints)
             self._make_folders(self.payload, self.checkpoints, self.logs)
             if not self.has_begun:
-                write_atomically(self.config, json.dumps(_as_json(settings), indent=2) + "\n")
+                self.keep_settings(settings)
                 write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
+
+    def keep_settings(self, settings: Settings) -> None:
+        """Write ``config.json``. A run that is continued does it before its first event: some settings may change."""
+        write_atomically(self.config, json.dumps(_as_json(settings), indent=2) + "\n")
 
     def close(self) -> None:
         if self._lock is not None and not self.has_begun:
@@ -111,8 +112,19 @@ class RunDirectory:
         return end_of(self.journal) > 0
 
     def stored_settings(self) -> dict[str, Any] | None:
-        """The settings that the run in this directory began with; None: it has not begun."""
+        """The settings of the last command that ran in this directory; None: the run has not begun."""
         return self._read(self.config) if self.has_begun else None
+
+    def changes(self, settings: Settings) -> list[str]:
+        """Settings of how the run computes that differ from those of the last command, in words."""
+        if not self.has_begun:
+            return []
+        mine, theirs = _flat(_as_json(settings)), _flat(self._read(self.config))
+        return [
+            f"{name} is {json.dumps(mine.get(name))}, before {json.dumps(theirs.get(name))}"
+            for name in HOW_COMPUTED
+            if mine.get(name) != theirs.get(name)
+        ]
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
@@ -175,7 +187,8 @@ class RunDirectory:
             raise SettingsError(str(error)) from None
         except DamagedJournal:
             pass  # the run says so when it reads its past
-        if different := sorted(_differences(_as_json(settings), self._read(self.config))):
+        mine, theirs = _flat(_as_json(settings)), _flat(self._read(self.config))
+        if different := [name for name in sorted(mine.keys() | theirs.keys()) if _is_refused(name, mine, theirs)]:
             raise SettingsError(
                 f"{self.path} holds a run with other settings ({', '.join(different)});"
                 " choose another output_dir, or remove that one"
@@ -226,10 +239,16 @@ def _as_json(settings: Settings) -> dict[str, Any]:
     return dict(json.loads(settings.model_dump_json()))
 
 
-def _differences(mine: Any, theirs: Any, name: str = "") -> list[str]:
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        prefix = f"{name}." if name else ""
-        keys = [key for key in mine.keys() | theirs.keys() if prefix + key not in _NOT_COMPARED]
-        return [found for key in keys for found in _differences(mine.get(key), theirs.get(key), prefix + key)]
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings of all sections by their whole names, such as ``trainer.num_ranks``."""
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _is_refused(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    if may_change(name) or mine.get(name) == theirs.get(name):
+        return False
     # A number that is left to the card is the one that the run began with.
-    return [] if mine == theirs or (mine is None and name in FROM_CARD) else [name]
+    return not (name in FROM_CARD and mine.get(name) is None)

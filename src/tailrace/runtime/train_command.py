@@ -88,6 +88,8 @@ def carry_out(
             directory.add_inputs(inputs or {})
             settings, line = card_defaults.resolve(settings, directory.stored_settings())
             sources = prepare(settings)
+            for change in directory.changes(settings):
+                say(change)
             if line is not None:
                 say(line)
             directory.begin(settings, sources.fingerprints)

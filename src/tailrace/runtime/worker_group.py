@@ -1,7 +1,8 @@
 """Several workers behind one handle: messages go to all of them, and their answers become one.
 
 The workers are ranks of one training: they get the same messages and answer each with the same kind of message. An
-answer is passed on when every worker has given it. A refusal or a failed checkpoint is passed on at once, because the
+answer is passed on when every worker has given it. Answers of one kind to one version of a model are matched by their
+order: the n-th of each worker belong together. A refusal or a failed checkpoint is passed on at once, because the
 other workers may wait for this one. If one worker ends, the others are ended too, and the group is lost.
 
 The first worker says where the ranks meet (``Meeting``), because only its own machine knows a free port; the others
@@ -11,7 +12,7 @@ are told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tailrace.runtime.worker import Hear, Launcher, Lose, WorkerHandle, WorkerSpec
@@ -24,8 +25,9 @@ class WorkerGroup:
     def __init__(self, *, hear: Hear, lose: Lose) -> None:
         self._hear, self._lose = hear, lose
         self._workers: list[WorkerHandle] = []
-        self._answers: dict[object, dict[int, object]] = {}
-        """Answers that some workers have not given yet, by what they answer."""
+        self._answers: dict[object, list[dict[int, object]]] = {}
+        """Answers that some workers have not given yet, by what they answer: for each key a list of answers by rank. A
+        worker may be ahead of the others, so the n-th answer of each rank goes to the n-th entry of the list."""
         self._held: list[object] | None = []
         """Messages to the others, who must first hear where to meet; None: they have."""
         self._endings: list[str] = []
@@ -88,27 +90,31 @@ class WorkerGroup:
                 self._hear(message)
             case Refused():
                 pass
-            case SaveFailed():
-                self._fail_save(rank, message)
             case _:
                 self._gather(rank, message)
 
-    def _fail_save(self, rank: int, message: SaveFailed) -> None:
-        """Pass on the first failure of a checkpoint, whatever the other ranks have answered or will answer."""
-        given = self._answers.setdefault((Saved, message.model, message.version), {})
-        if not any(isinstance(answer, SaveFailed) for answer in given.values()):
-            self._hear(message)
-        self._gather(rank, message)
-
     def _gather(self, rank: int, message: object) -> None:
+        """Pass an answer on when all ranks have given it; a failed checkpoint with its first failure."""
         kind = Saved if isinstance(message, SaveFailed) else type(message)  # both answer ``Save``
         key = (kind, getattr(message, "model", None), getattr(message, "version", None))
-        given = self._answers.setdefault(key, {})
+        rounds = self._answers.setdefault(key, [])
+        given = next((each for each in rounds if rank not in each), None)
+        if given is None:
+            rounds.append(given := {})
+        if isinstance(message, SaveFailed) and not _has_failure(given):
+            self._hear(message)
         given[rank] = message
-        if len(given) == len(self._workers):
+        if len(given) < len(self._workers):
+            return
+        rounds.remove(given)
+        if not rounds:
             del self._answers[key]
-            if not any(isinstance(answer, SaveFailed) for answer in given.values()):  # a failure has been passed on
-                self._hear(joined([given[each] for each in range(len(self._workers))]))
+        if not _has_failure(given):
+            self._hear(joined([given[each] for each in range(len(self._workers))]))
+
+
+def _has_failure(given: Mapping[int, object]) -> bool:
+    return any(isinstance(answer, SaveFailed) for answer in given.values())
 
 
 def joined(answers: Sequence[object]) -> object:

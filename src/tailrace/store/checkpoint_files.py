@@ -8,6 +8,8 @@ from pathlib import Path
 from tailrace.store.checksums import CHECKSUMS_NAME, changed_files
 from tailrace.store.tensor_file import damage as tensor_damage
 
+SHARDS_INDEX = ".metadata"
+"""File that says which of the files of several ranks (``*.distcp``) holds what."""
 _STATE_KEYS = ("coordinator", "metrics", "journal_size", "metrics_size", "now")
 
 
@@ -18,8 +20,9 @@ def damage(checkpoint: Path) -> str | None:
         if problem := _json_problem(checkpoint / name, keys):
             return problem
     tensors = sorted(checkpoint.glob("*.safetensors"))
-    if not any(not path.name.startswith("trainer_state") for path in tensors):
-        return f"{checkpoint.name} has no weights (*.safetensors)"
+    is_sharded = (checkpoint / SHARDS_INDEX).is_file() and any(checkpoint.glob("*.distcp"))
+    if not is_sharded and not any(not path.name.startswith("trainer_state") for path in tensors):
+        return f"{checkpoint.name} has no weights (*.safetensors, or *.distcp with {SHARDS_INDEX})"
     for path in tensors:
         if problem := tensor_damage(path):
             return f"{checkpoint.name}/{problem}"

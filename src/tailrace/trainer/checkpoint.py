@@ -8,11 +8,11 @@
     checksums.json                                                    of every file above
 
 Ranks that train together write ``__RANK_0.distcp`` and ``.metadata`` instead of all tensors above, and ``config.json``
-beside them (``sharded_checkpoint.py``). Each kind can be read by any number of ranks.
+or ``adapter_config.json`` beside them (``sharded_checkpoint.py``). Each kind can be read by any number of ranks.
 
 Nothing is pickled but in ``.metadata``. Every file is flushed to disk; the caller renames the directory into place.
-Loading with other settings than those it was made with is an error that names them: the continuation would not be the
-same run.
+Loading with other settings than those it was made with is an error that names them, unless such a change is allowed
+(``config/continuation.py``): the continuation would not be the same run.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.continuation import may_change
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
@@ -59,8 +60,6 @@ COMPANION_PATTERNS = (
 Identity = dict[str, JsonValue]
 
 POLICY = "policy"
-_WHERE = {"threads", "num_ranks", "num_replicas", "reduce_gradients", "tensor_parallel_size", "optimizer_device"}
-"""Settings of the trainer that say where it computes, and not what."""
 
 
 def identity(
@@ -72,15 +71,16 @@ def identity(
     max_steps: int,
     seed: int,
 ) -> Identity:
-    """What must be equal for a continuation to be the same run. Where it runs (device, threads) may differ."""
-    return {
-        **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path", "device"}).items()},
-        **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json", exclude=_WHERE).items()},
+    """What must be equal for a continuation to be the same run."""
+    given = {
+        **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path"}).items()},
+        **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json").items()},
         **{f"algorithm.{key}": value for key, value in algorithm.model_dump(mode="json").items()},
         "rollout.temperature": temperature,
         "schedule.max_steps": max_steps,
         "seed": seed,
     }
+    return {name: value for name, value in given.items() if not may_change(name)}
 
 
 def save(
@@ -106,7 +106,7 @@ def save(
     with _failing_together(ranks):  # after it the checkpoint is whole
         if ranks.index == 0:
             if ranks.size > 1:
-                model.config.save_pretrained(directory)
+                _save_config(directory, model, adapter)
             copy_companions(source, directory)
             state = {"format": FORMAT, "version": version, "settings": identity}
             (directory / STATE_FILE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -145,6 +145,14 @@ def _save_alone(
         weights = {name: value.detach().cpu().contiguous() for name, value in _learning(critic.model)}
         save_file(weights, directory / CRITIC_FILE)
         save_file(_moments(critic.model, critic.optimizer), directory / CRITIC_MOMENTS_FILE)
+
+
+def _save_config(directory: Path, model: PreTrainedModel, adapter: Adapter | None) -> None:
+    """Write what tells a reader of the tensors which model or adapter they belong to."""
+    if adapter is None:
+        model.config.save_pretrained(directory)
+    else:
+        adapter.save_config(directory)
 
 
 def _learners(model: PreTrainedModel, optimizer: torch.optim.AdamW, critic: Critic | None) -> Learners:
@@ -192,7 +200,7 @@ def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
     differences = [
         f"{key} was {stored.get(key)!r} and is {given.get(key)!r}"
         for key in sorted(stored.keys() | given.keys())
-        if stored.get(key) != given.get(key)
+        if stored.get(key) != given.get(key) and not may_change(key)
     ]
     if differences:
         raise ValueError(f"{directory} was written with other settings: {'; '.join(differences)}")

@@ -44,13 +44,17 @@ def export(checkpoint: Path, directory: Path, *, base: Path | None) -> None:
 
 
 def _join(checkpoint: Path, base: Path | None, directory: Path) -> None:
-    """Put the parts that several ranks wrote together."""
-    if base is not None:
-        raise ValueError(
-            f"{checkpoint} holds an adapter that several ranks wrote; continue the run with one rank first"
-        )
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint), dtype=torch.float32)
-    sharded_checkpoint.load_weights(checkpoint, files.POLICY, model)
+    """Put the parts that several ranks wrote together, and merge an adapter into its base."""
+    if base is None:
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint), dtype=torch.float32)
+        sharded_checkpoint.load_weights(checkpoint, files.POLICY, model)
+    else:
+        from tailrace.trainer.lora_adapter import new_adapter  # needs peft
+
+        model = load_model(base, device=torch.device("cpu"))
+        adapted = new_adapter(model, checkpoint)
+        sharded_checkpoint.load_weights(checkpoint, files.POLICY, model)
+        model = adapted.merge_and_unload()
     model.save_pretrained(directory)
 
 

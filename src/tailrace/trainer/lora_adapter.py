@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import load_file, save_file
@@ -25,6 +25,13 @@ from tailrace.config.settings import ModelSettings
 from tailrace.trainer.lora import ALL_LINEAR
 
 _NAME = "default"
+
+
+def new_adapter(model: PreTrainedModel, directory: Path) -> PeftModel:
+    """Put an adapter into the model as ``adapter_config.json`` describes it. Its weights are not loaded."""
+    config = LoraConfig.from_pretrained(directory)
+    config.inference_mode = False  # only weights that can learn are in a checkpoint of several ranks
+    return get_peft_model(model, config, adapter_name=_NAME)
 
 
 class Adapter:
@@ -77,6 +84,10 @@ class Adapter:
         state = get_peft_model_state_dict(self._peft, adapter_name=_NAME, save_embedding_layers=False)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         save_file(tensors, directory / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+        self.save_config(directory)
+
+    def save_config(self, directory: Path) -> None:
+        """Write ``adapter_config.json``: the base model, the adapted layers and the scale."""
         self._config.save_pretrained(directory)
 
     def load(self, directory: Path) -> None:

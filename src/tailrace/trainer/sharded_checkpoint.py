@@ -17,16 +17,15 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 
+from tailrace.store.checkpoint_files import SHARDS_INDEX
 from tailrace.trainer.optimizer import allocate_moments
-
-METADATA_FILE = ".metadata"
 
 Learners = Mapping[str, tuple[nn.Module, torch.optim.AdamW]]
 """Model and optimizer by name."""
 
 
 def is_sharded(directory: Path) -> bool:
-    return (directory / METADATA_FILE).is_file()
+    return (directory / SHARDS_INDEX).is_file()
 
 
 def save(directory: Path, learners: Learners) -> None:
@@ -52,21 +51,26 @@ def load(directory: Path, learners: Learners) -> None:
 
 
 def load_weights(directory: Path, name: str, model: nn.Module) -> None:
-    """Only the weights of one learner."""
-    found = {f"{name}/weights/{key}": parameter.detach() for key, parameter in model.named_parameters()}
-    _read(dcp.FileSystemReader(directory), found)
+    """Overwrite the weights of one learner that were trained, in place. Others are not in the checkpoint."""
+    _read(dcp.FileSystemReader(directory), _trained(name, model))
 
 
 def _read(reader: dcp.FileSystemReader, state: dict[str, Tensor]) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*single process.*")  # one process alone: that is what is meant
-        dcp.load(dict(state), storage_reader=reader, no_dist=not dist.is_initialized())
+        try:
+            dcp.load(dict(state), storage_reader=reader, no_dist=not dist.is_initialized())
+        except CheckpointException as error:  # it is no Exception
+            raise OSError(str(error)) from error
 
 
 def _weights(learners: Learners) -> dict[str, Tensor]:
+    return {key: tensor for name, (model, _) in learners.items() for key, tensor in _trained(name, model).items()}
+
+
+def _trained(learner: str, model: nn.Module) -> dict[str, Tensor]:
     return {
         f"{learner}/weights/{name}": parameter.detach()
-        for learner, (model, _) in learners.items()
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }

@@ -1,6 +1,6 @@
 """Settings whose default depends on the card: found once, when a run begins, and then kept in its ``config.json``.
 
-A run that is continued takes the numbers it began with, whatever the card has free by then.
+A run that is continued keeps its numbers, whatever the card has free by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def resolve(
 ) -> tuple[Settings, str | None]:
     """Settings with these numbers, and a line about them if they come from a card.
 
-    ``stored``: the settings that the run began with; None if it begins now. ``shape``: sizes of the model; default:
+    ``stored``: the settings that the run has had so far; None if it begins now. ``shape``: sizes of the model; default:
     those in its files.
     """
     if stored is not None:

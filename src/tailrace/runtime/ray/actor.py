@@ -163,7 +163,7 @@ class WorkerActor:
             return self._link, init
         from tailrace.runtime.ray.checkpoints import Courier, GatheringLink  # only training workers need it
 
-        link = GatheringLink(self._link, Courier(node), init.rank)
+        link = GatheringLink(self._link, Courier(node), init)
         return link, link.fetched(init)
 
 

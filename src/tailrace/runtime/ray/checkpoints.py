@@ -1,9 +1,11 @@
 """Checkpoints of a training worker that does not see the controller's files (`ray.checkpoints = "gathered"`).
 
 The worker writes a checkpoint to its own disk; ranks of one training are on one node and write into one folder. The
-first rank then copies the files to the controller's node, and only after that does the controller hear that the
-checkpoint is saved. A worker that begins from a checkpoint gets its files in the
-other direction. Copies go through small Ray tasks on the controller's node, one piece of a file at a time.
+first rank then copies the files to the controller's node and removes the folder, and only after that does the
+controller hear that the checkpoint is saved. A worker that was killed leaves files behind. The first rank removes them
+when it starts: that is before the ranks meet, so no other rank has begun to write. A worker that begins from a
+checkpoint gets its files in the other direction. Copies go through small Ray tasks on the controller's node, one piece
+of a file at a time.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Courier:
     """Copies folders between this node and the one with the id ``node``."""
 
     def __init__(self, node: str, piece_bytes: int = PIECE_BYTES) -> None:
+        self.node = node
         self._piece_bytes = piece_bytes
         self._place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
@@ -59,8 +62,11 @@ class Courier:
 class GatheringLink:
     """The link of a training worker, whose checkpoints go to the controller's node."""
 
-    def __init__(self, link: Link, courier: Courier, rank: int) -> None:
-        self._link, self._courier, self._rank = link, courier, rank
+    def __init__(self, link: Link, courier: Courier, init: TrainingInit) -> None:
+        self._link, self._courier, self._rank = link, courier, init.rank
+        self._folder = _folder(courier.node, init)
+        if self._rank == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._start = Path(tempfile.mkdtemp(prefix="tailrace-start-"))
         self._asked: Save | None = None
 
@@ -69,7 +75,7 @@ class GatheringLink:
         if not isinstance(message, Save):
             return message
         self._asked = message
-        return replace(message, directory=_own(message.directory))
+        return replace(message, directory=self._own(message.directory))
 
     def send(self, message: object) -> None:
         if isinstance(message, Saved) and self._asked is not None and self._rank == 0:
@@ -89,22 +95,27 @@ class GatheringLink:
             models.append(model)
         return replace(init, models=tuple(models))
 
+    def _own(self, directory: Path) -> Path:
+        """Where this node writes a checkpoint."""
+        return self._folder / directory.name
+
     def _deliver(self, saved: Saved, asked: Save) -> Saved | SaveFailed:
-        own = _own(asked.directory)
+        own = self._own(asked.directory)
         try:
             self._courier.deliver(own, asked.directory)
         except (OSError, ray.exceptions.RayError) as error:
             return SaveFailed(model=saved.model, version=saved.version, reason=str(error))
         finally:
-            shutil.rmtree(own, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
         print(f"checkpoint {asked.directory.name} was copied to the controller's node", flush=True)
         return saved
 
 
-def _own(directory: Path) -> Path:
-    """Where this node writes a checkpoint; the same folder for all ranks."""
-    name = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tailrace-checkpoint-{name}"
+def _folder(node: str, init: TrainingInit) -> Path:
+    """The folder for checkpoints on this node: the same for all ranks of a run, and of no other run. A name of a weight
+    channel belongs to one run directory of the controller's node."""
+    names = " ".join([node, *(model.channel_name for model in init.models)])
+    return Path(tempfile.gettempdir()) / f"tailrace-checkpoint-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 
 def _list_files(folder: Path) -> list[tuple[str, int]]:
