@@ -30,7 +30,8 @@ class Plan:
     """Settings of the trainer."""
     actions: list[tuple[Any, ...]]
     """Names of the trainer's methods with their arguments. ``gradient`` and ``weights`` note these. ``publish``
-    accumulates while weights are published; it notes them as they were before, and as they were published."""
+    accumulates while weights are published; it notes them as they were before, and as they were published.
+    ``fail to save`` may have ``{index}`` in its folder, the number of the rank."""
 
 
 @dataclass(kw_only=True)
@@ -96,7 +97,7 @@ def carry_out(plan: Plan, trainer: Trainer, index: int = 0) -> Found:
                 found.weights.append(published)
             case "fail to save":
                 try:
-                    trainer.save(*given)
+                    trainer.save(Path(str(given[0]).format(index=index)))
                 except OSError as error:
                     found.error = str(error)
             case "save" | "load" | "drop_step":

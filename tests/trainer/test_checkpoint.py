@@ -128,7 +128,7 @@ class TwoThreads(Alone):
     def __init__(self, index: int, boxes: list[Queue[Any]]) -> None:
         self.index, self._mine, self._other = index, boxes[index], boxes[1 - index]
 
-    def gather(self, thing: Any) -> list[Any]:
+    def gather(self, thing: Any, *, by_samples: bool = False) -> list[Any]:
         self._other.put(thing)
         found = self._mine.get()
         assert found != GONE, "this rank would wait for ever"

@@ -138,11 +138,14 @@ def test_checkpoints_are_continued_with_and_without_tensor_parallelism(
     scenarios.add("one", untied_model_path, [*begun, ("save", by_one)])
     scenarios.alone("one")
     scenarios.plans.clear()
-    scenarios.add("parts", untied_model_path, [*begun, ("save", by_parts), ("weights",)])
+    (scenarios.folder / "1").write_text("a file, where the second rank wants a folder")
+    blocked = ("fail to save", scenarios.folder / "{index}" / "step")
+    scenarios.add("parts", untied_model_path, [*begun, blocked, ("save", by_parts), ("weights",)])
     scenarios.add("from one", untied_model_path, [("load", by_one), *second])
     on_host = with_trainer(optimizer_device="cpu")
     scenarios.add("from one, on the host", untied_model_path, [("load", by_one), *second], on_host)
     found = scenarios.together(tensor_parallel_size=2)
+    assert all("step" in str(each.error) for each in found["parts"]), "it fails on both"
     for name in ("from one", "from one, on the host"):
         for each in found[name]:
             assert_same(expected, each)

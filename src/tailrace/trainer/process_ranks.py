@@ -111,10 +111,10 @@ class ProcessRanks:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self._replica_control)
         return int(found)
 
-    def gather(self, thing: Thing) -> list[Thing]:
+    def gather(self, thing: Thing, *, by_samples: bool = False) -> list[Thing]:
         found: list[Thing] = [thing] * self.size
         dist.all_gather_object(found, thing, group=self._control)
-        return found[:: self._num_parts]
+        return found[:: self._num_parts] if by_samples else found
 
     def add_up(self, model: nn.Module) -> None:
         if self._meshes.tensor is not None:

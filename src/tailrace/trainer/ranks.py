@@ -53,8 +53,9 @@ class Ranks(Protocol):
         """Return the largest count that a rank of this replica has."""
         ...
 
-    def gather(self, thing: Thing) -> list[Thing]:
-        """Return what every rank gives, in their order. Of ranks that compute the same samples, the first counts."""
+    def gather(self, thing: Thing, *, by_samples: bool = False) -> list[Thing]:
+        """Return what every rank gives, in their order. ``by_samples``: only the first of ranks that compute the same
+        samples counts."""
         ...
 
     def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
@@ -91,7 +92,7 @@ class Alone:
     def most(self, count: int) -> int:
         return count
 
-    def gather(self, thing: Thing) -> list[Thing]:
+    def gather(self, thing: Thing, *, by_samples: bool = False) -> list[Thing]:
         return [thing]
 
     def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:

@@ -52,7 +52,7 @@ class Totals:
         """What all ranks have accumulated together."""
         if ranks.size == 1:
             return self
-        parts = ranks.gather(self._in_numbers())
+        parts = ranks.gather(self._in_numbers(), by_samples=True)
         whole = Totals()
         for groups, sums, largest, broken in parts:
             whole.groups |= groups

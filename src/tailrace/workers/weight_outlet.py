@@ -49,8 +49,7 @@ def open_outlet(trainer: Trainer, ranks: Ranks, *, name: str, choice: Choice) ->
 def _divided(trainer: Trainer, ranks: Ranks) -> Outlet | None:
     """Make each rank of the first replica a sender of its part. None if the parts do not make that possible."""
     parts = _parts(trainer)
-    found = ranks.gather(parts is not None)
-    if len(found) < ranks.size or not all(found):
+    if not all(ranks.gather(parts is not None)):
         return None
     assert parts is not None
     sink = CollectiveSink(parts, trainer.model.device) if ranks.publishes else None
