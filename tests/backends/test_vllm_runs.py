@@ -18,9 +18,12 @@ pytest.importorskip("vllm")
 from end_to_end import launch
 from engines.rollouts import make_request, reference_logprobs, save_random_model, small_llama
 from tailrace.config.settings import DataSettings
+from tailrace.core.commands import Accumulate
+from tailrace.core.events import WeightsPublished
 from tailrace.data.models import resolve_model
 from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import load_tokenizer
+from tailrace.observe.journal import journal_file
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.segment import Response, Tokens
 from tailrace.trainer.export import export
@@ -92,30 +95,57 @@ def test_a_run_takes_its_steps_with_weights_and_responses_that_fit(
         assert all("mismatch/logprob_abs_diff_max" in row for row in rows)
 
 
-OVERLAPPING = {
-    "schedule__preset": "one-step",
+TWO_RANKS = {
     "trainer__num_ranks": 2,
-    "save_interval": 1,
-    "keep_checkpoints": 4,
-    "keep_rollouts": True,
+    "trainer__learning_rate": 0.01,
+    # Rollout is faster than training, so a batch may be ready when a step ends, and neither waits for evaluations.
+    "trainer__max_tokens_per_gpu": 32,
+    "rollout__max_response_length": 8,
+    "schedule__rollout_batch_size": 16,
+    "eval": "[]",
+    "eval_interval": "null",
 }
+OVERLAPPING = {"schedule__preset": "one-step", "save_interval": "null", "keep_rollouts": True}
+REPLAYED = {"schedule__preset": "sync", "save_interval": 1, "keep_checkpoints": 4, "rollout__engine": "native"}
 
 
-def test_two_ranks_that_publish_beside_training_publish_the_weights_of_their_checkpoints(
+def test_two_ranks_that_publish_beside_training_publish_the_weights_of_each_version(
     small_model: Path, tmp_path: Path
 ) -> None:
-    """Most responses are a version old when they are trained, and the run's own metrics leave those out. Here each
-    response is scored again with the checkpoint of the version that it names, and with the version before it."""
-    run = train(tmp_path, small_model, OVERLAPPING)
+    """Most responses are a version old when they are trained, and the run's own metrics leave those out. Here the run
+    is repeated with the same responses and a checkpoint after each step. Each response is scored again with the weights
+    of the version that it names, and with the version before."""
+    run = train(tmp_path, small_model, TWO_RANKS | OVERLAPPING)
     assert max(row["staleness/max"] for row in steps(run)) == 1
-    for step in (1, 2, 3):
-        export(run / "checkpoints" / f"step_{step}", tmp_path / f"version_{step}", base=None)
-    folders = [small_model, *(tmp_path / f"version_{step}" for step in (1, 2, 3))]
-    models = [AutoModelForCausalLM.from_pretrained(folder).eval() for folder in folders]
+    assert published_beside_training(run)
+    models = [AutoModelForCausalLM.from_pretrained(folder).eval() for folder in versions(run, small_model, tmp_path)]
     written = responses_by_version(run)
     assert {0, 1, 2} <= set(written) <= {0, 1, 2, 3}
     assert all(largest_gap(models[version], found) < SAME for version, found in written.items())
     assert all(largest_gap(models[version - 1], found) > 10 * SAME for version, found in written.items() if version)
+
+
+def published_beside_training(run: Path) -> set[int]:
+    """Versions whose next step was commanded before they were published."""
+    training: set[int] = set()
+    found: set[int] = set()
+    for _, entry in journal_file.read(run / "journal.jsonl"):
+        if isinstance(entry.event, WeightsPublished) and entry.event.version in training:
+            found.add(entry.event.version)
+        training |= {command.version for command in entry.commands if isinstance(command, Accumulate)}
+    return found
+
+
+def versions(run: Path, model: Path, folder: Path) -> list[Path]:
+    """Models of versions 0 to 3, trained again from the responses of the run."""
+    rewards = f"{folder / 'rewards.py'}:shortness"
+    given = TWO_RANKS | REPLAYED | {"rollout__from_run": run, "reward__functions": rewards}
+    again = launch.train_well(folder / "again", model__path=model, model__device="cpu", **given).output
+    grad_norms = [[row["actor/grad_norm"] for row in steps(output)] for output in (run, again)]
+    assert grad_norms[0] == pytest.approx(grad_norms[1], rel=1e-4)
+    for step in (1, 2, 3):
+        export(again / "checkpoints" / f"step_{step}", folder / f"version_{step}", base=None)
+    return [model, *(folder / f"version_{step}" for step in (1, 2, 3))]
 
 
 def responses_by_version(run: Path) -> dict[int, list[tuple[Tokens, Response]]]:
