@@ -21,7 +21,7 @@ from tailrace.runtime.reward_pool import RewardPool
 
 TOTAL_WAIT_S = 60.0
 FUNCTIONS = """
-    import asyncio, os, subprocess, sys, time
+    import asyncio, os, subprocess, sys, threading, time
     from pathlib import Path
 
     def obey(response):
@@ -200,9 +200,10 @@ def test_grandchildren_die_with_the_response_that_started_them(tmp_path: Path) -
 def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with pool(tmp_path) as (the_pool, results):
-            the_pool.submit(task(1, "sleep_for_ever()"))
+            the_pool.submit(task(1, f"Path({str(tmp_path / 'begun')!r}).touch() or sleep_for_ever()"))
             the_pool.submit(task(2, "2"))
             the_pool.submit(task(3, "3"))
+            await until((tmp_path / "begun").exists)
             running = the_pool.status()
             assert [score.trajectory for score in running.running] == [name(1)]
             assert (running.running[0].worker, running.running[0].limit_s) == ("reward-0", 20.0)
@@ -221,8 +222,9 @@ def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -
 def test_a_quick_reward_that_is_aborted_keeps_its_process(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with pool(tmp_path) as (the_pool, results):
-            the_pool.submit(task(1, "sleep(0.2)"))
+            the_pool.submit(task(1, f"Path({str(tmp_path / 'begun')!r}).touch() or time.sleep(0.2)"))
             the_pool.submit(task(2, "2"))
+            await until((tmp_path / "begun").exists)
             the_pool.abort([name(1)])
             assert [r.outcome for r in await results.first(2)] == [Outcome.ABORTED, Outcome.OK]
             assert the_pool.status().num_restarts == 0
@@ -303,60 +305,5 @@ def test_where_no_process_can_be_started_any_more_responses_crash_instead_of_wai
             assert "the disk went away" in second.detail
             the_pool.submit(task(3, "1"))
             assert (await results.first(3))[2].outcome is Outcome.CRASH
-
-    asyncio.run(scenario())
-
-
-async def warm(the_pool: RewardPool, results: Results, *, workers: int) -> None:
-    """Have every process score a quick response, so that it is given some ahead afterwards."""
-    for number in range(100, 100 + workers):
-        the_pool.submit(task(number, "1"))
-    await results.first(workers)
-    results.all.clear()
-
-
-def test_quick_scores_are_given_ahead_and_a_slow_one_delays_only_itself(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with pool(tmp_path, workers=2) as (the_pool, results):
-            await warm(the_pool, results, workers=2)
-            the_pool.submit(task(0, "sleep_for_ever()"))
-            for number in range(1, 9):
-                the_pool.submit(task(number, "1"))
-            assert the_pool.status().num_queued == 0
-            assert {result.trajectory for result in await results.first(8)} == {name(n) for n in range(1, 9)}
-            assert the_pool.status().num_restarts == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_crash_costs_only_the_response_that_was_being_scored(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with pool(tmp_path, workers=1) as (the_pool, results):
-            await warm(the_pool, results, workers=1)
-            for number, response in enumerate(["1", "os._exit(3)", "1", "os._exit(3)", "os._exit(3)", "1", "1"]):
-                the_pool.submit(task(number, response))
-            assert the_pool.status().num_queued == 0
-            found = {result.trajectory: result.outcome for result in await results.first(7)}
-            crash, ok = Outcome.CRASH, Outcome.OK
-            assert [found[name(number)] for number in range(7)] == [ok, crash, ok, crash, crash, ok, ok]
-
-    asyncio.run(scenario())
-
-
-def test_a_response_that_waits_inside_a_process_can_be_aborted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with pool(tmp_path, workers=1) as (the_pool, results):
-            await warm(the_pool, results, workers=1)
-            for number in range(4):
-                the_pool.submit(task(number, "time.sleep(0.01) or 1"))
-            assert the_pool.status().num_queued == 0
-            the_pool.abort([name(2)])
-            the_pool.abort([name(2)])
-            found = [(result.trajectory, result.outcome) for result in await results.first(4)]
-            assert found[0] == (name(2), Outcome.ABORTED)
-            assert found[1:] == [(name(number), Outcome.OK) for number in (0, 1, 3)]
-            assert the_pool.status().num_restarts == 0
-            await asyncio.sleep(0)
-            assert len(results.all) == 4
 
     asyncio.run(scenario())

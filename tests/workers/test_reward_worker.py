@@ -13,7 +13,14 @@ from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
-from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, ScoreStarted
+from tailrace.workers.reward_messages import (
+    ResponseUnreadable,
+    RewardInit,
+    RewardReady,
+    ScoreStarted,
+    SkipTasks,
+    TaskSkipped,
+)
 from tailrace.workers.reward_tasks import SentTokens, StoredTokens, TokenTask
 from tailrace.workers.reward_worker import serve
 
@@ -51,9 +58,11 @@ class FakeLink:
         self._tasks, self.sent = list(tasks), []
 
     def receive(self, timeout: float | None = None) -> object | None:
-        if not self._tasks:
-            raise NoMoreTasks
-        return self._tasks.pop(0)
+        if self._tasks:
+            return self._tasks.pop(0)
+        if timeout == 0:
+            return None
+        raise NoMoreTasks
 
     def send(self, message: object) -> None:
         self.sent.append(message)
@@ -103,3 +112,22 @@ def test_the_time_limit_starts_after_the_text_is_made(tmp_path: Path) -> None:
     assert "payload-000001.bin" in unreadable.reason
     assert started == ScoreStarted(trajectory=trajectory(2))
     assert isinstance(result, ScoreResult)
+
+
+def test_a_task_that_was_called_off_is_answered_in_its_turn_and_not_scored() -> None:
+    tasks = [token_task(number, sent("12")) for number in range(3)]
+    said = answers(*tasks, SkipTasks(trajectories=frozenset({trajectory(1), trajectory(7)})))
+    kinds = [(type(message), message.trajectory) for message in said]
+    assert kinds == [
+        (ScoreStarted, trajectory(0)),
+        (ScoreResult, trajectory(0)),
+        (TaskSkipped, trajectory(1)),
+        (ScoreStarted, trajectory(2)),
+        (ScoreResult, trajectory(2)),
+    ]
+
+
+def test_a_task_that_is_given_again_after_it_was_called_off_is_scored() -> None:
+    first, second = token_task(0, sent("12")), token_task(1, sent("12"))
+    said = answers(first, second, SkipTasks(trajectories=frozenset({second.trajectory})), second)
+    assert [type(message) for message in said[2:]] == [TaskSkipped, ScoreStarted, ScoreResult]

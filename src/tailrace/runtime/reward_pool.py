@@ -4,16 +4,17 @@
   are given to other processes, so a slow one delays only itself.
 * A response's time limit runs from the moment its process starts on it; the start of an interpreter is not charged.
   Past the limit the process is killed, the outcome is `timeout`, and a fresh process takes its place.
-* A process that dies while scoring: outcome `crash`. A response on which its process had not started yet is given
-  to another one. Where no process can be started any more, every response gets `crash` with the reason: nothing
-  waits for ever.
+* A process that dies while scoring: outcome `crash` for the response that it was scoring. Responses that waited inside
+  the process are given to others.
+* Nothing waits for ever. If process after process ends just before it starts on a response, the response gets `crash`.
+  Where no process can be started any more, every response gets `crash` with the reason.
 * Functions are loaded and checked in the processes themselves; `start` raises `ValueError` where that fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,15 @@ from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.rewards.assignment import DEFAULT_REWARD
 from tailrace.rewards.score_task import RewardUse, ScoreResult
-from tailrace.runtime.reward_slot import RewardSlot
+from tailrace.runtime.reward_slot import LostProcess, RewardSlot
 from tailrace.runtime.worker import Launcher
 from tailrace.workers.reward_messages import RewardInit
 from tailrace.workers.reward_tasks import RewardTask
 
-_MAX_RETURNS = 3
+_MAX_LOSSES = 12
+"""A response gets `crash` when this many processes ended just before they started on it."""
+_MAX_FRESH_LOSSES = 3
+"""The same for processes that had scored nothing before. In others, an earlier response may have done the harm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,8 @@ class RewardPool:
         self._timeout_s = settings.timeout_s
         self._on_result = on_result
         self._queue: deque[RewardTask] = deque()
-        self._num_returned: Counter[TrajectoryId] = Counter()
+        self._losses: dict[TrajectoryId, list[LostProcess]] = {}
+        """Processes that ended just before they started on a response, by response."""
         self._started: asyncio.Future[None] | None = None
         uses = tuple(uses) or _uses(settings, tuple(columns))
         init = RewardInit(uses=uses, memory_mb=settings.memory_mb, detokenizer=detokenizer)
@@ -155,15 +160,15 @@ class RewardPool:
     def _broken(self) -> list[str]:
         return [slot.broken for slot in self._slots if slot.broken is not None]
 
-    def _take_back(self, task: RewardTask, reason: str | None) -> None:
-        if reason is None:
-            self._queue.appendleft(task)
-            return
-        self._num_returned[task.trajectory] += 1
-        if self._num_returned[task.trajectory] < _MAX_RETURNS:
-            self._queue.appendleft(task)
-        else:
-            self._fail(task, f"{reason}, {_MAX_RETURNS} times before it started on this response")
+    def _take_back(self, task: RewardTask, loss: LostProcess | None) -> None:
+        if loss is not None:
+            losses = self._losses.setdefault(task.trajectory, [])
+            losses.append(loss)
+            num_fresh = sum(not loss.had_scored for loss in losses)
+            if num_fresh >= _MAX_FRESH_LOSSES or len(losses) >= _MAX_LOSSES:
+                self._fail(task, f"{loss.reason}; {len(losses)} processes ended before they started on this response")
+                return
+        self._queue.appendleft(task)
 
     def _fail(self, task: RewardTask, reason: str) -> None:
         self._finish(
@@ -171,7 +176,7 @@ class RewardPool:
         )
 
     def _finish(self, result: ScoreResult) -> None:
-        self._num_returned.pop(result.trajectory, None)
+        self._losses.pop(result.trajectory, None)
         self._on_result(result)
 
 

@@ -3,10 +3,11 @@
 A slot is starting, idle, scoring one response, dying, or broken for good (`broken` says why): a process that does
 not load the functions the first time breaks it at once, one that did before may fail three times in a row.
 Where scores are quick, the slot is given some tasks ahead, so that its process need not wait for messages. If one of
-them turns out to be slow, those behind it are returned.
+them turns out to be slow, or its process is about to end, those behind it are returned.
 Each given task ends in exactly one of: `on_result`, `on_returned` (its process did not start on it), or `abort`. If a
 response cannot be read from the payload store, `DamagedStore` is raised into the event loop.
-The process of an aborted task may finish it for a short time: most rewards take less time than starting a process.
+The process is told not to start on returned and aborted tasks. If it already has, it may finish within a short time;
+then it is killed. Most rewards take less time than starting a process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.worker import Launcher, WorkerHandle, WorkerSpec
 from tailrace.store.record_frame import DamagedStore
-from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, RewardRefused, ScoreStarted
+from tailrace.workers.reward_messages import (
+    ResponseUnreadable,
+    RewardEnding,
+    RewardInit,
+    RewardReady,
+    RewardRefused,
+    ScoreStarted,
+    SkipTasks,
+    TaskSkipped,
+)
 from tailrace.workers.reward_tasks import RewardTask
 
 _MAX_FAILED_STARTS = 3
@@ -41,6 +51,15 @@ class _Given:
     """Whether its result does not count: it was aborted, or returned."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostProcess:
+    """How a process ended before it started on the task that was its next."""
+
+    reason: str
+    had_scored: bool
+    """Whether it had scored other responses, which may be to blame as well."""
+
+
 class RewardSlot:
     """Owns one process at a time, its tasks and its timer. `launch` starts it."""
 
@@ -55,9 +74,9 @@ class RewardSlot:
         gather_s: float,
         on_change: Callable[[], None],
         on_result: Callable[[ScoreResult], None],
-        on_returned: Callable[[RewardTask, str | None], None],
+        on_returned: Callable[[RewardTask, LostProcess | None], None],
     ) -> None:
-        """`on_returned` gets the reason if the process ended when this task was its next, else None."""
+        """`on_returned` is told how the process ended if this task was its next and may be the cause, else None."""
         self.name = name
         self.since = 0.0
         """When the first task was given or, if the process has started on it, when it did."""
@@ -82,6 +101,8 @@ class RewardSlot:
         self._worker: WorkerHandle | None = None
         self._is_ready = False
         self._is_scoring = False
+        self._had_scored = False
+        """Whether the present process has scored a response."""
         self._refusal: str | None = None
         self._num_failed_starts = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -101,7 +122,7 @@ class RewardSlot:
         return self._given[0].task if self._given else None
 
     def launch(self) -> None:
-        self.is_starting, self._refusal = True, None
+        self.is_starting, self._had_scored, self._refusal = True, False, None
         self._worker = self._launch(self._spec, hear=self._receive, lose=self._bury)
         self._arm(self._start_limit_s, self._end_slow_start)
 
@@ -118,9 +139,9 @@ class RewardSlot:
         finishes within a short time."""
         aborted = [given for given in self._given if given.task.trajectory in trajectories and not given.is_dropped]
         for given in aborted:
-            given.is_dropped = True
             if given is self._given[0]:
                 self._arm(_DROP_GRACE_S, self._kill)
+        self._drop(aborted)
         return [given.task.trajectory for given in aborted]
 
     async def stop(self) -> None:
@@ -140,7 +161,13 @@ class RewardSlot:
                 self._refusal = reason
             case ScoreStarted(trajectory=trajectory) if self._is_next(trajectory):
                 self._begin()
+            case RewardEnding():
+                self._is_ready = False
+                self._return_rest()
+            case TaskSkipped(trajectory=trajectory) if self._is_next(trajectory):
+                self._take_first()
             case ScoreResult(trajectory=trajectory) if self._is_next(trajectory):
+                self._had_scored = True
                 self._num_ahead = max(1, min(_MOST_AHEAD, int(_AHEAD_S / max(message.seconds, 1e-6))))
                 if self._take_first() is not None:
                     self._on_result(message)
@@ -167,9 +194,15 @@ class RewardSlot:
     def _return_rest(self) -> None:
         """Return all tasks but the first, the last one first."""
         rest = [given for given in list(self._given)[1:] if not given.is_dropped]
+        self._drop(rest)
         for given in reversed(rest):
-            given.is_dropped = True
             self._on_returned(given.task, None)
+
+    def _drop(self, tasks: Collection[_Given]) -> None:
+        for given in tasks:
+            given.is_dropped = True
+        if tasks and self._worker is not None:
+            self._worker.send(SkipTasks(trajectories=frozenset(given.task.trajectory for given in tasks)))
 
     def _bury(self, reason: str) -> None:
         self._worker, self._is_ready = None, False
@@ -181,7 +214,7 @@ class RewardSlot:
             if self._is_scoring:
                 self._on_result(_failure(first.task, Outcome.CRASH, reason, _now() - self.since))
             else:
-                self._on_returned(first.task, reason)
+                self._on_returned(first.task, LostProcess(reason=reason, had_scored=self._had_scored))
         if self.is_starting:
             self._count_failed_start(self._refusal or f"{reason} (while it was loading the reward functions)")
         else:

@@ -30,6 +30,25 @@ class RewardRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipTasks:
+    """Tasks that the process shall not start: their results are not needed, or another process has them."""
+
+    trajectories: frozenset[TrajectoryId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSkipped:
+    """The process has not started on this task and never will."""
+
+    trajectory: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardEnding:
+    """The process has run out of memory. It sends one more result, then it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUnreadable:
     """The tokens of a response cannot be read from the payload store."""
 

@@ -3,21 +3,33 @@
 It imports neither torch nor transformers nor numpy (a user's function may), so that a fresh one is there in a
 moment after the last one was killed. The memory limit holds for what scoring takes on top of what loading took.
 Responses come as tokens or as texts. The text of one that comes as tokens is made before its time limit starts.
-After running out of memory the process reports the outcome and ends: who knows what it still holds.
+Every task is answered, in the order given: by a result, by `ResponseUnreadable`, or by `TaskSkipped` if it was called
+off before the process started on it.
+After running out of memory the process says so, reports the outcome and ends: who knows what it still holds.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 
 from tailrace.data.detokenizer import Decode
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import Scorer
 from tailrace.store.record_frame import DamagedStore
 from tailrace.workers.link import Link
-from tailrace.workers.reward_messages import ResponseUnreadable, RewardInit, RewardReady, RewardRefused, ScoreStarted
-from tailrace.workers.reward_tasks import TokenTask
+from tailrace.workers.reward_messages import (
+    ResponseUnreadable,
+    RewardEnding,
+    RewardInit,
+    RewardReady,
+    RewardRefused,
+    ScoreStarted,
+    SkipTasks,
+    TaskSkipped,
+)
+from tailrace.workers.reward_tasks import RewardTask, TokenTask
 
 _EXIT_OUT_OF_MEMORY = 71
 
@@ -37,8 +49,9 @@ def serve(link: Link, init: RewardInit) -> None:
 
 
 def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
+    waiting = WaitingTasks(link)
     while True:
-        task = link.receive()
+        task: RewardTask = waiting.take()
         if isinstance(task, TokenTask):
             assert decode is not None, "tokens need a detokenizer"
             try:
@@ -46,11 +59,44 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
             except (OSError, DamagedStore) as error:
                 link.send(ResponseUnreadable(trajectory=task.trajectory, reason=str(error)))
                 continue
-        assert isinstance(task, ScoreTask)
         link.send(ScoreStarted(trajectory=task.trajectory))
-        link.send(scorer.score(task))
+        result = scorer.score(task)
         if scorer.ran_out_of_memory:
+            link.send(RewardEnding())
+            link.send(result)
             os._exit(_EXIT_OUT_OF_MEMORY)
+        link.send(result)
+
+
+class WaitingTasks:
+    """Owns the tasks that have arrived and that the process has not started on."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._tasks: deque[RewardTask | TaskSkipped] = deque()
+        """In the order given. One that was called off is replaced by its answer."""
+
+    def take(self) -> RewardTask:
+        """Wait for a task and remove it. Tasks before it that were called off are answered."""
+        while True:
+            self._read()
+            first = self._tasks.popleft()
+            if not isinstance(first, TaskSkipped):
+                return first
+            self._link.send(first)
+
+    def _read(self) -> None:
+        """Read all messages that have arrived. If no task waits, wait for one."""
+        while (message := self._link.receive(0 if self._tasks else None)) is not None:
+            if isinstance(message, SkipTasks):
+                self._tasks = deque(_unless_in(message, task) for task in self._tasks)
+            else:
+                assert isinstance(message, ScoreTask | TokenTask)
+                self._tasks.append(message)
+
+
+def _unless_in(skip: SkipTasks, task: RewardTask | TaskSkipped) -> RewardTask | TaskSkipped:
+    return TaskSkipped(trajectory=task.trajectory) if task.trajectory in skip.trajectories else task
 
 
 def limit_memory(memory_mb: int) -> None:
