@@ -35,7 +35,9 @@ class Books:
     """A driver that keeps books: which addresses have memory. The addresses are those of a tensor on the CPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.space = torch.zeros(TOTAL, dtype=torch.uint8)
+        space = torch.zeros(TOTAL + UNIT, dtype=torch.uint8)
+        start = -space.data_ptr() % UNIT  # a driver reserves whole units
+        self.space = space[start : start + TOTAL]
         self.mapped: dict[int, tuple[int, int]] = {}
         self.num_handles = self.num_waits = self.num_emptied = 0
         self.is_reserved = False

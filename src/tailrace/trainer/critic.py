@@ -9,7 +9,6 @@ starts at zero, so the first advantages are the scores themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,8 @@ from transformers import PreTrainedModel
 from tailrace.algorithms import aggregation
 from tailrace.algorithms.values import gae, value_loss
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.trainer import lora, optimizer, tree_attention
+from tailrace.config.settings import TrainerSettings
+from tailrace.trainer import optimizer, tree_attention
 from tailrace.trainer.microbatch import MicroBatch
 from tailrace.trainer.objective import total
 from tailrace.trainer.ranks import ALONE, Ranks
@@ -64,20 +63,17 @@ class Critic:
         self,
         body: PreTrainedModel,
         *,
-        source: Path,
-        device: torch.device,
-        model: ModelSettings,
         settings: TrainerSettings,
         algorithm: AlgorithmSettings,
         autocast: torch.dtype | None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``body``: the starting model, from the directory ``source``. The critic changes it."""
-        lora.attach(body, model, source)  # where the policy learns by an adapter, so does the critic
+        """``body``: the starting model, which the critic changes."""
         self.model = ValueModel(body, ranks)
         self._run = ranks.shard(self.model, autocast)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
-        self._algorithm, self._device, self._autocast = algorithm, device, autocast
+        self._algorithm, self._autocast = algorithm, autocast
+        self._device = self.model.head.weight.device
 
     def values(self, micro: MicroBatch) -> Tensor:
         with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):

@@ -90,16 +90,9 @@ class Trainer:
         self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
-            self.critic = Critic(
-                load(model_path, gradient_checkpointing=settings.gradient_checkpointing),
-                source=model_path,
-                device=device,
-                model=model,
-                settings=settings,
-                algorithm=algorithm,
-                autocast=autocast,
-                ranks=ranks,
-            )
+            body = load(model_path, gradient_checkpointing=settings.gradient_checkpointing)
+            lora.attach(body, model, model_path)  # where the policy learns by an adapter, so does the critic
+            self.critic = Critic(body, settings=settings, algorithm=algorithm, autocast=autocast, ranks=ranks)
         self._max_response_length = max_response_length
         self._overlong = self._bind(algorithm)
         self._puts_off = settings.reduce_gradients == "last" and ranks.size > 1
