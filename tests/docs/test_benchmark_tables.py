@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -23,6 +25,8 @@ def test_every_result_file_that_the_page_names_exists_or_is_made_by_a_simulation
     assert {name for name in named if not (BENCHMARKS / "results" / name).exists()} <= made
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_figures_of_our_own_runs_follow_from_the_kept_journals(tmp_path: Path) -> None:
     file = tmp_path / "own_runs.json"
     command = [sys.executable, str(BENCHMARKS / "own_runs.py"), "--json", str(file)]

@@ -13,7 +13,7 @@ import pytest
 from end_to_end import launch
 from end_to_end.launch import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 
 

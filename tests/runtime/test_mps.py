@@ -312,6 +312,7 @@ def workers() -> dict[str, psutil.Process]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_workers_get_the_variables_and_all_are_started_again_after_a_failure_of_the_server(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("channel", ["shared-memory", "collective"])
 def test_bytes_that_a_receiver_fetches_are_those_of_its_slices(channel: str, measured: dict[str, Any]) -> None:
     found = measured[channel]
