@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from engines.rollouts import save_random_model, small_llama
 from tailrace.store.tensor_file import stored_types
+from tailrace.trainer import tree_attention
 from tailrace.trainer.model_files import load_model, open_model
 
 CPU = torch.device("cpu")
@@ -46,6 +56,34 @@ def test_files_of_several_types_are_not_rounded(tmp_path: Path) -> None:
     opened, stored = open_model(tmp_path), load_file(tmp_path / "model.safetensors")
     for name, parameter in opened.named_parameters():
         assert torch.equal(parameter, stored[name].float()), name
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixture", "mistral"])
+def test_an_opened_model_sees_trees_if_the_loaded_one_does(kind: str, tmp_path: Path, two_threads: None) -> None:
+    """In half precision two ways to compute the same differ by more than in fp32, with several threads most of all."""
+    sizes = {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 512}
+    sizes |= {"vocab_size": 128, "num_hidden_layers": 4}
+    config: dict[str, PreTrainedConfig] = {
+        "llama": LlamaConfig(**sizes),
+        "qwen3": Qwen3Config(**sizes, head_dim=64),
+        "mixture": Qwen3MoeConfig(**sizes, head_dim=64, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64),
+        "mistral": MistralConfig(**sizes, sliding_window=16),
+    }
+    AutoModelForCausalLM.from_config(config[kind]).to(torch.bfloat16).save_pretrained(tmp_path)
+    state = torch.random.get_rng_state()
+    opened = open_model(tmp_path)
+    assert torch.equal(torch.random.get_rng_state(), state), "it drew random numbers"
+    assert opened.config.num_hidden_layers == 4
+    loaded = load_model(tmp_path, device=CPU)
+    assert tree_attention.sees_trees(opened) == tree_attention.sees_trees(loaded) == (kind != "mistral")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 IN_A_PROCESS = """

@@ -67,6 +67,24 @@ def test_a_model_that_cannot_be_divided_is_refused_in_a_sentence(config: dict[st
         tensor_rules.check(known | config, 2)
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"sliding_window": 4096}, "trainer.num_ranks is 2, but a model with a sliding window is trained by one rank"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "with layers of the kind linear_attention"),
+    ],
+)
+def test_a_model_that_ranks_cannot_train_is_refused_in_a_sentence(config: dict[str, Any], words: str) -> None:
+    tensor_rules.check_ranks(config, 1)
+    with pytest.raises(ValueError, match=words):
+        tensor_rules.check_ranks(config, 2)
+
+
+def test_a_window_that_is_not_used_is_no_window() -> None:
+    tensor_rules.check_ranks({"sliding_window": 131072, "use_sliding_window": False}, 2)
+    tensor_rules.check_ranks({"sliding_window": None, "layer_types": ["full_attention"]}, 2)
+
+
 def test_the_refusal_comes_before_the_run(tmp_path: Path) -> None:
     path = write(tmp_path / "model", LlamaConfig(**SIZES | {"num_key_value_heads": 1}), LlamaForCausalLM)
     given = {"model": {"path": str(path), "device": "cpu"}, "trainer": {"num_ranks": 2, "tensor_parallel_size": 2}}

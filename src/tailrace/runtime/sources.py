@@ -153,6 +153,7 @@ def check_model(settings: Settings, model: Path) -> None:
     if problem := weights_damage(model):
         raise ValueError(f"the weights of model {settings.model.path!r} cannot be used: {problem}; fetch them again")
     check_engine(settings, model)
+    tensor_rules.check_ranks(config, settings.trainer.num_ranks)
     tensor_rules.check(config, settings.trainer.tensor_parallel_size)
     if settings.model.lora_rank:
         from tailrace.trainer import lora  # needs torch, which other controllers do without

@@ -33,7 +33,10 @@ class MicroBatches:
         self._sees_trees = tree_attention.sees_trees(model)
         if ranks.size > 1 and not self._sees_trees:
             # Such a model is called once for each block of rows, and ranks must call it equally often.
-            raise ValueError("this model cannot be trained by several ranks: its attention cannot be replaced")
+            raise ValueError(
+                f"{type(model).__name__} cannot be trained by {ranks.size} ranks, because its attention cannot be"
+                " replaced; set trainer.num_ranks = 1"
+            )
         self._is_packed = self._sees_trees and varlen.is_available(device, autocast, tree_attention.head_dim(model))
 
     def of(

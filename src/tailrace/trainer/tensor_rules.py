@@ -1,4 +1,5 @@
-"""Which models can be divided among the ranks of a tensor group. Needs no torch: a run is refused before it starts."""
+"""Which models several ranks can train, and which the ranks of a tensor group can divide among themselves. Needs no
+torch: a run is refused before it starts."""
 
 from __future__ import annotations
 
@@ -7,6 +8,15 @@ from typing import Any
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """``model_type`` of the models whose layers ``tensor_parallel.py`` knows."""
+
+
+def check_ranks(config: Mapping[str, Any], num_ranks: int) -> None:
+    """``ValueError`` if a model with this ``config.json`` cannot be trained by so many ranks."""
+    has_windows = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
+    others = set(config.get("layer_types") or ()) - {"full_attention"}
+    if num_ranks > 1 and (has_windows or others):
+        what = f"layers of the kind {', '.join(sorted(others))}" if others else "a sliding window"
+        raise ValueError(f"trainer.num_ranks is {num_ranks}, but a model with {what} is trained by one rank only")
 
 
 def check(config: Mapping[str, Any], num_parts: int) -> None:

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tailrace.algorithms import packing, prefix_tree
@@ -176,13 +176,19 @@ def head_dim(model: PreTrainedModel) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def attends_to_all(config: PreTrainedConfig) -> bool:
+    """Whether each token of a model attends to all tokens before it, in every layer."""
+    config = config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return kinds == {"full_attention"} and getattr(config, "sliding_window", None) is None
+
+
 @torch.no_grad()
 def teach(model: PreTrainedModel) -> None:
     """Let the model see trees, if it gives the same answers then. Its config says whether it does: ``sees_trees``."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+    if not attends_to_all(model.config):
         return
+    config = model.config.get_text_config()
     token = [number % config.vocab_size for number in range(5)]
     sequences = [np.array([token[place] for place in places], np.int32) for places in ((0, 1, 2, 3), (0, 1, 3), (4, 0))]
     given = TreeInput.of(prefix_tree.plant(sequences), next(model.parameters()).device)
