@@ -182,6 +182,19 @@ def test_pick_takes_no_token_without_weight_where_two_blocks_meet(device: str) -
         assert all(8 <= token % size < size - 8 for token in rows.tokens[sampled].tolist())
 
 
+@pytest.mark.parametrize("seed", [1, 4, 9])
+def test_pick_takes_no_token_without_weight_at_the_end(device: str, seed: int) -> None:
+    """The largest random number there is, and a last block that nobody should ever see."""
+    logits = 2 * torch.randn(1, 24 * 2048, generator=torch.Generator().manual_seed(seed)).repeat(5, 1)
+    logits[1, -2048:], logits[4, -2048:] = -60.0, -torch.inf
+    rows, state = make_rows(device), make_state(device)
+    state.temperature.fill_(1.0)
+    TRITON.prepare(rows, state, 5, is_first=True)
+    rows.uniforms.fill_(1 - 2.0**-24)
+    TRITON.pick(logits.to(device), rows, state)
+    assert all(token < 23 * 2048 for token in rows.tokens[[1, 4]].tolist())
+
+
 def test_pick_survives_a_block_without_any_possible_token(device: str) -> None:
     logits = torch.full((5, 3 * 2048), -torch.inf)
     logits[:, 2048 + 5] = 1.0

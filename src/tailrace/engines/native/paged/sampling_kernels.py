@@ -85,19 +85,20 @@ def _pick_kernel(
         at = row * NUM_BLOCKS + number
         block_tops = tl.load(tops + at, mask=known, other=_NEVER)
         top = tl.max(block_tops, 0)
-        mass = tl.load(totals + at, mask=known, other=0.0) * tl.exp(block_tops - top)
-        total = tl.sum(mass, 0)
-        wanted = tl.load(uniforms + row) * total
+        # In fp64: rounded sums would give tokens without weight a place between others.
+        mass = (tl.load(totals + at, mask=known, other=0.0) * tl.exp(block_tops - top)).to(tl.float64)
         sums = tl.cumsum(mass, 0)
+        total = tl.max(sums, 0)
+        wanted = tl.load(uniforms + row).to(tl.float64) * total
         block = tl.minimum(tl.sum(((sums <= wanted) & known).to(tl.int32), 0), NUM_BLOCKS - 1)
         before = tl.sum(tl.where(number < block, mass, 0.0), 0)
         token = block * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * V + token, mask=token < V, other=float("-inf")).to(tl.float32) / heat
         weight = tl.exp(score - top)
-        inner = before + tl.cumsum(weight, 0)
+        inner = before + tl.cumsum(weight.to(tl.float64), 0)
         num_below = tl.sum(((inner <= wanted) & (token < V)).to(tl.int32), 0)
-        # The sum inside a block is rounded otherwise than the sum over blocks. Where the random number falls between
-        # the two, or beside a token that has no weight, the block's likeliest token is right within rounding.
+        # A block's own sum is in fp32. Where the random number falls between it and the sum here, the block's likeliest
+        # token is right within rounding.
         is_between = (num_below >= BLOCK) | (wanted < before)
         is_between |= tl.sum(tl.where(tl.arange(0, BLOCK) == num_below, weight, 0.0), 0) <= 0.0
         chosen = tl.where(is_between, tl.load(likeliest + row * NUM_BLOCKS + block), block * BLOCK + num_below)
@@ -107,7 +108,7 @@ def _pick_kernel(
         chosen = tl.minimum(tl.maximum(chosen, 0), V - 1)
         picked = tl.load(logits + row * V + chosen).to(tl.float32) / heat
         tl.store(tokens + row, chosen.to(tl.int64))
-        tl.store(logprobs + row, picked - top - tl.log(total))
+        tl.store(logprobs + row, picked - top - tl.log(total.to(tl.float32)))
 
 
 def pick(logits: torch.Tensor, rows: RowBuffers, state: SlotState) -> None:
