@@ -212,7 +212,7 @@ def native_engine(init: RolloutInit) -> Engine:
         kv_tokens=rollout.kv_tokens,
         prefill_chunk=rollout.prefill_limit,
     )
-    return NativeEngine(
+    engine = NativeEngine(
         init.checkpoint,
         seed=init.seed,
         device=device,
@@ -223,6 +223,9 @@ def native_engine(init: RolloutInit) -> Engine:
         decode_text=_text_decoder(init.checkpoint),
         is_colocated=init.is_colocated,
     )
+    if engine.decoding_note:
+        print(engine.decoding_note, flush=True)
+    return engine
 
 
 def replay_engine(init: RolloutInit) -> Engine:
