@@ -235,7 +235,8 @@ class NativeEngine:
         return outputs
 
     def _interrupt(self, live: LiveRequest) -> Output:
-        """If the request ended in the replay that was just read, drop its last token. It is generated again on resume."""
+        """If the request ended in the replay that was just read, drop its last token. It is generated again on
+        resume."""
         if (ending := self._ended.get(live.request.trajectory)) is not None:
             self._batcher.length[ending.slot] = ending.length - 1
         return self._finish(live, Finish.INTERRUPTED)
