@@ -48,8 +48,8 @@ def dry_run(settings: Settings, say: Say) -> Settings:
         say(f"memory: not computed ({error})")
     else:
         rollout = with_chosen_engine(settings, sources.model)
-        if card is not None and (line := decoding_line(rollout, shape.head_dim)):
-            say(line)
+        if card is not None and (note := decoding_line(rollout, shape.head_dim)):
+            say(note)
         _say_memory(settings, shape, card, say)
     return settings
 
@@ -67,8 +67,8 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)
-    if line := decoding_line(settings.rollout, shape.head_dim):
-        say(line)
+    if note := decoding_line(settings.rollout, shape.head_dim):
+        say(note)
     _say_memory(settings, shape, card, say)
     return settings
 
