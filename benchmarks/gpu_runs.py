@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -69,6 +70,12 @@ def train(recipe: dict[str, Any], folder: Path) -> Run:
     lines = [line for line in done.stdout.splitlines()[:10] if not line.startswith(_LEFT_OUT)]
     said = [line for line in lines if str(folder) not in line]
     return Run(folder=folder / "run", said=said, peak_used_gib=max(used_gib, default=None))
+
+
+def means(steps: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Mean of each metric over the steps that have it. A metric that no step has is left out."""
+    found = {name: [step[name] for step in steps if name in step] for name in names}
+    return {name: round(fmean(values), 4) for name, values in found.items() if values}
 
 
 def plan(recipe: dict[str, Any], folder: Path) -> list[str]:

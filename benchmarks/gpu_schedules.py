@@ -5,7 +5,8 @@
 MODEL is the shape of a random model (135M, 1.5B) or a Hugging Face directory. Responses are forced to lengths that are
 the same under every schedule: log-normal, median 130 tokens, spread of ln(length) 0.8 between prompts and 0.6 within
 one, at most 4,096. That is RollPacker's workload with all lengths at a quarter: P75 is 255 (theirs 755 to 1,100), and
-the limit is 31 times the median (theirs 25 to 32). 64 prompts x 8 responses are trained in each step.
+the limit is 31 times the median (theirs 25 to 32). These are figures of the distribution; result files have those of
+the lengths that were drawn (median 128, P75 251). 64 prompts x 8 responses are trained in each step.
 
 Seconds per step are the mean of the steps after the second, ten of them: two whole periods of tail batching. Then the
 simulator is fitted to `sync` and `one-step` and predicts the others.

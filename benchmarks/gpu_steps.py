@@ -17,11 +17,10 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
-from gpu_runs import plan, train
+from gpu_runs import means, plan, train
 from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoTokenizer
 from trl_plan import Plan
@@ -80,12 +79,11 @@ def run_ours(options: argparse.Namespace, name: str, folder: Path) -> dict[str, 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     ends = [row["timing_s/since_start"] for row in found]
-    parts = {part: round(fmean(row.get(part, 0.0) for row in found[WARM_UP:]), 4) for part in PARTS}
     return {
         "s_per_step": seconds_per_step(ends),
         "first_steps_s": round(ends[WARM_UP - 1], 1),
         "steps": len(found),
-        "mean_of": parts,
+        "mean_of": means(found[WARM_UP:], PARTS),
     }
 
 

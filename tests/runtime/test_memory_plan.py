@@ -10,13 +10,15 @@ import pytest
 
 from tailrace.config.load import SettingsError, check, load
 from tailrace.config.settings import Settings
+from tailrace.engines.native import runner_choice
 from tailrace.runtime.dry_run import dry_run
-from tailrace.runtime.memory import card_defaults
+from tailrace.runtime.memory import card_defaults, fitting, parts
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.fitting import RESERVE, fit, in_flight
 from tailrace.runtime.memory.plan import MemoryPlan, plan
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.store.model_shape import ModelShape
+from tailrace.weights import control_file
 
 GIB = 2**30
 SMOLLM = ModelShape(
@@ -283,6 +285,12 @@ def test_a_continued_run_keeps_its_numbers_on_another_card(tmp_path: Path) -> No
     assert (continued, line) == (begun, None)
     with pytest.raises(SettingsError, match=r"other settings \(rollout\.max_running\)"):
         RunDirectory.open(load(None, {"output_dir": str(tmp_path / "run"), "rollout.max_running": "3"}))
+
+
+def test_the_arithmetic_has_the_numbers_of_the_engine_and_of_the_weight_channel() -> None:
+    assert fitting.PAGE_SIZE == runner_choice.PAGE_SIZE
+    assert fitting.LOOKAHEAD == 2 * runner_choice.STEPS_PER_REPLAY
+    assert parts.CHANNEL_SLOTS == control_file.NUM_SLOTS
 
 
 # Dry runs

@@ -95,6 +95,20 @@ def test_a_plan_says_what_the_host_must_hold_and_what_it_has_not_checked() -> No
     assert "memory: on each GPU, about" in text
 
 
+def test_a_plan_says_that_the_native_engine_will_decode_one_token_at_a_time(tmp_path: Path) -> None:
+    config = {"vocab_size": 100, "hidden_size": 192, "intermediate_size": 128, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 2}))
+
+    def said(**rollout: Any) -> str:
+        model = {"path": str(tmp_path), "device": "cuda", "dtype": "bfloat16"}
+        lines: list[str] = []
+        dry_run_on(parse_card("H100"), check({"model": model, "rollout": rollout}), lines.append)
+        return "\n".join(lines)
+
+    assert "decoding one token at a time (plain): heads have 96 dimensions" in said()
+    assert "one token at a time" not in said(decoding="plain") + said(engine="vllm")
+
+
 def test_a_schedule_that_does_not_work_is_refused() -> None:
     given = settings()
     changed = given.schedule.model_copy(update={"preset": "one-step", "placement": "colocated"})

@@ -1,11 +1,13 @@
 """Tensors whose memory can be given back and taken again, while the tensors themselves stay.
 
-``release`` gives the memory back, so that other processes can use it. ``restore`` takes memory again, with undefined
-contents. In between the tensors must not be used. There are two kinds:
+``release`` gives the memory back. ``restore`` takes memory again, with undefined contents. In between the tensors must
+not be used. There are two kinds:
 
 * ``MappedMemory``, on CUDA: addresses are reserved once, and physical memory comes and goes behind them. The addresses
-  of tensors never change, so CUDA graphs that use them stay valid. Deleting it frees everything.
-* ``StorageMemory``, on any device: torch allocates, and addresses change with every ``restore``.
+  of tensors never change, so CUDA graphs that use them stay valid. Other processes can use released memory at once.
+  Deleting the object frees everything.
+* ``StorageMemory``, on any device: torch allocates, and addresses change with every ``restore``. On CUDA torch keeps
+  released memory for itself, until ``torch.cuda.empty_cache``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class ReleasableMemory(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the memory of all tensors back. Waits for work on the device that may still use it."""
+        """Give the memory of all tensors back. Work that is already queued on the device may still use it:
+        ``MappedMemory`` waits for that work, and torch's allocator keeps the order of the stream."""
         ...
 
     def restore(self) -> None:

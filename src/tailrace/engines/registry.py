@@ -14,6 +14,7 @@ from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint
+from tailrace.engines.native.paged_support import known_obstacle, plain_line
 from tailrace.engines.replay import capabilities as replay
 from tailrace.engines.timed import capabilities as timed
 from tailrace.engines.vllm import capabilities as vllm
@@ -112,6 +113,18 @@ def choose_engine(
     if also := _lacking("vllm", settings, checkpoint, lambda *_: vllm_versions.check_version(version)):
         return Choice("native", f"vllm is no choice: {also}")
     return Choice("vllm", f"{lacking}; vLLM {version} is installed")
+
+
+def decoding_line(rollout: RolloutSettings, head_dim: int) -> str | None:
+    """Line that says why ``rollout.decoding = "auto"`` will be plain on a GPU, as far as settings and model tell.
+
+    None if they do not stand in the way, or if the engine is not the native one. ``head_dim``: dimensions of an
+    attention head.
+    """
+    if engine_name(rollout) != "native" or rollout.decoding != "auto":
+        return None
+    obstacle = known_obstacle(head_dim, deterministic=rollout.deterministic, is_cuda=True)
+    return plain_line(obstacle) if obstacle else None
 
 
 def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:

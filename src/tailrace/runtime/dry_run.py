@@ -12,6 +12,7 @@ from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
+from tailrace.engines.registry import decoding_line, with_chosen_engine
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.device_plan import demand_of
 from tailrace.runtime.memory import card_defaults, planned
@@ -46,6 +47,9 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     except ValueError as error:
         say(f"memory: not computed ({error})")
     else:
+        rollout = with_chosen_engine(settings, sources.model)
+        if card is not None and (note := decoding_line(rollout, shape.head_dim)):
+            say(note)
         _say_memory(settings, shape, card, say)
     return settings
 
@@ -63,6 +67,8 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)
+    if note := decoding_line(settings.rollout, shape.head_dim):
+        say(note)
     _say_memory(settings, shape, card, say)
     return settings
 

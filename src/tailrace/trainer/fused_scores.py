@@ -1,8 +1,8 @@
 """Log-probs and entropy of tokens, read off the logits in one pass: a Triton kernel for CUDA.
 
-N tokens, V vocabulary. In plain torch a log-softmax in fp32 and its entropy go over N * V numbers some twenty times.
-Here the logits are read once for the scores and once for their gradient, in the precision they have. All sums are in
-fp32.
+N tokens, V vocabulary. In plain torch a log-softmax in fp32 and its entropy read or write N * V numbers about twenty
+times. Here the logits are read once for the scores and once for their gradient, in the precision they have. All sums
+are in fp32.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class RolloutWorker:
 
     def _log_pull(self, version: Version, num_bytes: int) -> None:
         memory = ""
-        if torch.cuda.is_initialized():
-            memory = f"; {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB of the device at most"
+        if torch.cuda.is_initialized():  # counts what torch allocates here, see docs/engine.md#memory
+            memory = f"; tensors of torch took at most {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
         print(f"version {version}: {num_bytes:,} bytes were fetched{memory}", flush=True)
 
     def _fail_pull(self, error: Exception) -> None:
@@ -212,7 +212,7 @@ def native_engine(init: RolloutInit) -> Engine:
         kv_tokens=rollout.kv_tokens,
         prefill_chunk=rollout.prefill_limit,
     )
-    return NativeEngine(
+    engine = NativeEngine(
         init.checkpoint,
         seed=init.seed,
         device=device,
@@ -223,6 +223,9 @@ def native_engine(init: RolloutInit) -> Engine:
         decode_text=_text_decoder(init.checkpoint),
         is_colocated=init.is_colocated,
     )
+    if engine.decoding_note:
+        print(engine.decoding_note, flush=True)
+    return engine
 
 
 def replay_engine(init: RolloutInit) -> Engine:

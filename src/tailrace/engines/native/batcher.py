@@ -1,13 +1,15 @@
 """Decides which requests run, in which slot, and what must be computed first. No tensors, no clock.
 
-A ticket (a request) waits, gets a slot and a KV row, is prefilled, decodes one token in each step, and leaves.
-Promises:
+A ticket (a request) waits, gets a slot and room in the KV cache, is prefilled, decodes one or several tokens in each
+step, and leaves. The room is one row (``RowTable``) or several pages (``PageTable``). Promises:
 
 * first come, first served: every running request arrived before every waiting one;
 * the KV budget is never exceeded. If a sequence must grow beyond it, the sequence that started last is preempted: its
   KV is freed, it waits at the head of the queue and is computed again. Preemptions are counted;
-* at most ``prefill_chunk`` tokens (padding included) are prefilled in one plan, but always at least one chunk;
-* a prompt is prefilled once for the members of a group that are resident together: the others copy its KV;
+* at most ``prefill_chunk`` tokens are prefilled in one plan, but always at least one chunk. Padding counts too; packed
+  chunks have none;
+* a prompt is prefilled once for the members of a group that are resident together. The others copy its KV (rows), or
+  share its full pages and copy the one that is partly filled (pages);
 * the last known token of a sequence is never prefilled: it goes through decode, which samples from it.
 
 In ``deterministic`` mode chunks have one fixed size and hold one sequence each, and only prompts are prefilled:
@@ -34,9 +36,8 @@ Table = TypeVar("Table", bound=KvTable)
 class Batcher(Generic[Table]):
     """``rows`` is where sequences are kept: a ``RowTable`` or a ``PageTable``.
 
-    ``lookahead`` is the number of positions that a sequence may advance before the next plan; none advances beyond its
-    end. ``is_packed``: chunks of
-    one plan are computed side by side, without padding.
+    ``lookahead``: number of positions that a sequence may be beyond ``computed`` before the next plan. No sequence
+    advances beyond its end. ``is_packed``: chunks of one plan are computed side by side, without padding.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Batcher(Generic[Table]):
         return preempted, self._transfers(moves)
 
     def _room(self, computed: Any, end: Any) -> Any:
-        """The number of positions that must have a place, if so many are computed."""
+        """Positions that need room in the KV cache until the next plan. ``computed``: positions stored so far."""
         return np.minimum(computed + self._lookahead, end)
 
     def _transfers(self, moves: list[Move]) -> list[Transfer]:

@@ -74,6 +74,8 @@ class NativeEngine:
                 is_colocated=is_colocated,
             )
         self._runner, self._batcher, self._meter = chosen.runner, chosen.batcher, chosen.meter
+        self.decoding_note = chosen.note
+        """Why ``decoding = "auto"`` is plain although the device is a GPU; otherwise None."""
         self.capabilities = replace(
             CAPABILITIES, tokens_per_step=chosen.tokens_per_step, shares_prompts=chosen.tokens_per_step > 1
         )
@@ -233,7 +235,8 @@ class NativeEngine:
         return outputs
 
     def _interrupt(self, live: LiveRequest) -> Output:
-        """If the request ended unseen, its last token is dropped, and generated again when the request is resumed."""
+        """If the request ended in the replay that was just read, drop its last token. It is generated again on
+        resume."""
         if (ending := self._ended.get(live.request.trajectory)) is not None:
             self._batcher.length[ending.slot] = ending.length - 1
         return self._finish(live, Finish.INTERRUPTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet
 from tailrace.engines.native.paged.kv_pages import PageTable
 from tailrace.engines.native.paged.paged_runner import PagedRunner
 from tailrace.engines.native.paged.reference_kernels import REFERENCE
+from tailrace.engines.native.paged_support import known_obstacle, plain_line
 from tailrace.engines.native.plain_runner import PlainRunner
 from tailrace.engines.native.prefill import PrefillMeter
 from tailrace.engines.native.rows import RowTable
@@ -25,7 +26,7 @@ from tailrace.engines.native.sequences import SlotTable
 PAGE_SIZE = 16
 """Positions of one page of the KV cache."""
 STEPS_PER_REPLAY = 8
-"""Tokens that a sequence gains between two looks of the host."""
+"""Tokens that one replay adds to a sequence. The host reads results once per replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,14 @@ class RunnerChoice:
     batcher: Batcher[Any]
     meter: PrefillMeter
     tokens_per_step: int
+    note: str | None = None
+    """Why ``auto`` decodes without pages on a GPU; None if it does not."""
+
+
+class DecodingChoice(NamedTuple):
+    is_paged: bool
+    note: str | None = None
+    """As in ``RunnerChoice``."""
 
 
 def choose_runner(
@@ -50,10 +59,11 @@ def choose_runner(
     is_colocated: bool,
 ) -> RunnerChoice:
     meter = PrefillMeter()
-    if not _is_paged(shape, device, dtype, deterministic, decoding):
+    is_paged, note = choose_decoding(shape, device, dtype, deterministic, decoding)
+    if not is_paged:
         batcher = Batcher(limits, RowTable(limits.capacities), deterministic=deterministic)
         plain = PlainRunner(shape, batcher, table, meter, device=device, dtype=dtype)
-        return RunnerChoice(runner=plain, batcher=batcher, meter=meter, tokens_per_step=1)
+        return RunnerChoice(runner=plain, batcher=batcher, meter=meter, tokens_per_step=1, note=note)
     kernels = _kernels_for(device)
     num_pages = max(limits.kv_budget // PAGE_SIZE, -(-limits.max_length // PAGE_SIZE))
     pages = PageTable(
@@ -82,28 +92,28 @@ def _kernels_for(device: torch.device) -> KernelSet:
     return TRITON
 
 
-def _is_paged(
+def choose_decoding(
     shape: Architecture, device: torch.device, dtype: torch.dtype, deterministic: bool, decoding: Decoding
-) -> bool:
+) -> DecodingChoice:
     if decoding is Decoding.PLAIN:
-        return False
+        return DecodingChoice(is_paged=False)
     obstacle = _obstacle(shape, device, dtype, deterministic)
     if decoding is Decoding.PAGED and obstacle:
         raise Unsupported(f"the native engine cannot decode with pages here: {obstacle}")
-    return not obstacle and (decoding is Decoding.PAGED or device.type == "cuda")
+    if decoding is Decoding.AUTO and device.type != "cuda":
+        return DecodingChoice(is_paged=False)
+    return DecodingChoice(is_paged=not obstacle, note=plain_line(obstacle) if obstacle else None)
 
 
 def _obstacle(shape: Architecture, device: torch.device, dtype: torch.dtype, deterministic: bool) -> str | None:
-    if deterministic:
-        return "deterministic mode computes one token at a time"
+    if known := known_obstacle(shape.head_dim, deterministic=deterministic, is_cuda=device.type == "cuda"):
+        return known
     if dtype == torch.float64:
         return "float64 is only for the plain path"
     if device.type != "cuda":
         return None
     if find_spec("triton") is None:
         return "the package triton is not installed"
-    if shape.head_dim & (shape.head_dim - 1) or shape.head_dim < 16:
-        return f"heads have {shape.head_dim} dimensions, Triton kernels need a power of two from 16 on"
     if device.index not in (None, torch.cuda.current_device()):
         return f"{device} is not the current device of this process"
     has = torch.cuda.get_device_properties(device).shared_memory_per_block_optin

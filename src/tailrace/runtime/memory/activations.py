@@ -18,7 +18,8 @@ _BF16 = 2
 LOGITS_PER_CHUNK = 2**28
 """Most logits that exist at the same time (``trainer/network.py``)."""
 BYTES_PER_LOGIT = 16
-"""fp32 logits, their log-softmax, and two temporaries of the entropy."""
+"""In plain torch: fp32 logits, their log-softmax, and two temporaries of the entropy. On CUDA with Triton this is too
+much: ``trainer/fused_scores.py`` holds only the logits and their gradient, 4 bytes in bfloat16."""
 _BACKWARD_SHARE = 0.5
 """Gradients inside the layer that the backward pass is at, compared with what the layer keeps: a rough value."""
 

@@ -25,9 +25,10 @@ EVALUATION_RUNNING = 512
 MICRO_BATCHES = (32768, 16384, 8192, 4096, 2048, 1024)
 """Sizes of a micro-batch to try, in tokens. Larger ones take memory and make training hardly faster."""
 PREFILL_CHUNK = 8192
-_PAGE = 16
-_LOOKAHEAD = 16
-"""Tokens for which an engine keeps room behind a response (two steps of eight tokens)."""
+PAGE_SIZE = 16
+"""Positions of one page of the KV cache (``engines/native/runner_choice.py``)."""
+LOOKAHEAD = 16
+"""Tokens for which an engine keeps room behind a response: two replays (``engines/native/runner_choice.py``)."""
 _LEAST_KV_SHARE = 0.25
 """Room that every running response should have, as a share of the longest."""
 
@@ -51,14 +52,14 @@ class Fitted:
 
 
 def fit(memory_bytes: int, shape: ModelShape, settings: Settings, *, num_devices: int = 1) -> Fitted:
-    """Numbers for cards with this much free memory each. If even the smallest ones do not fit, they are given all the
-    same: ``plan`` says so then."""
+    """Numbers for cards with this much free memory each. If even the smallest numbers do not fit, they are returned
+    anyway, and ``plan`` shows that they need more than there is."""
     rollout, longest = settings.rollout, max_length(settings)
     budget = int(memory_bytes * (1 - RESERVE))
     max_running = rollout.max_running or _wanted_running(settings)
     found = Fitted(
         max_running=max_running,
-        kv_tokens=rollout.kv_tokens or _whole_pages(max_running * (longest + _LOOKAHEAD)),
+        kv_tokens=rollout.kv_tokens or _whole_pages(max_running * (longest + LOOKAHEAD)),
         max_tokens_per_gpu=settings.trainer.max_tokens_per_gpu or MICRO_BATCHES[0],
         prefill_chunk=rollout.prefill_chunk or PREFILL_CHUNK,
     )
@@ -104,7 +105,7 @@ class _Room:
         """The largest micro-batch that leaves the KV cache what it can use, or half of what is left."""
         if self.settings.trainer.max_tokens_per_gpu is not None:
             return found
-        least = replace(found, kv_tokens=_PAGE, max_tokens_per_gpu=1)
+        least = replace(found, kv_tokens=PAGE_SIZE, max_tokens_per_gpu=1)
         free = self.budget - self._total(least)
         kv = min(self._kv_bytes() * found.kv_tokens, free // 2)
         if self.settings.schedule.placement in ("colocated", "disaggregated"):
@@ -118,14 +119,14 @@ class _Room:
         """A KV cache for all that may run, or as large as memory allows, but large enough for one response."""
         if self._total(found) <= self.budget:
             return found
-        memory = self._plan(replace(found, kv_tokens=_PAGE))
+        memory = self._plan(replace(found, kv_tokens=PAGE_SIZE))
         free = self.budget - memory.num_bytes
         if memory.is_colocated:
             free = self.budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
         elif memory.is_apart:
             free = self.budget - memory.rollout.num_bytes
-        least = _whole_pages(max_length(self.settings) + _LOOKAHEAD)
-        most = free // self._kv_bytes() // _PAGE * _PAGE
+        least = _whole_pages(max_length(self.settings) + LOOKAHEAD)
+        most = free // self._kv_bytes() // PAGE_SIZE * PAGE_SIZE
         return replace(found, kv_tokens=min(found.kv_tokens, max(least, most)))
 
     def _kv_bytes(self) -> int:
@@ -141,4 +142,4 @@ class _Room:
 
 
 def _whole_pages(num_tokens: int) -> int:
-    return -(-num_tokens // _PAGE) * _PAGE
+    return -(-num_tokens // PAGE_SIZE) * PAGE_SIZE

@@ -11,7 +11,7 @@ CONTEXT_BYTES = 2**29
 """What a process takes before its first tensor: assumed, not measured. On CUDA: the driver's context, loaded kernels
 and library workspaces. On a CPU: Python with torch and Transformers."""
 CHANNEL_SLOTS = 2
-"""Versions that a weight channel holds (``weights/channel.py``)."""
+"""Versions that a weight channel holds (``weights/control_file.py``)."""
 BYTES_PER_TRUNCATED_LOGIT = 40
 """Top-k, top-p and min-p sort: fp32 scores, log-probs and their order, which is int64, several of each."""
 _FP32 = 4

@@ -43,7 +43,8 @@ class Launch:
     seats: NDArray[np.int64]
     results: torch.Tensor
     """Where the device copies its results to."""
-    is_copied: torch.cuda.Event | None
+    copied: torch.cuda.Event | None
+    """Happens when the results are copied; None on a CPU, where they are copied at once."""
 
 
 class PagedRunner:
@@ -81,7 +82,8 @@ class PagedRunner:
         self._filling.fill(weights)
 
     def release(self) -> None:
-        """Weights and KV cache go. Graphs stay with what else they use, except where addresses change."""
+        """Release weights and KV cache. Graphs and their memory pool stay; if addresses will change, both are
+        dropped."""
         self.drain()
         self._memory.release()
         if not self._memory.keeps_addresses:
@@ -89,8 +91,9 @@ class PagedRunner:
 
     def restore(self) -> None:
         self._memory.restore()
-        # Rows of requests read only positions that were written. Empty rows may read others, and memory may hold NaN:
-        # that would change no result, but zeros cost milliseconds and are as in a new engine.
+        # Restored memory may hold NaN. Rows of requests read only positions that were written. Empty rows read nothing
+        # in Triton kernels, but position 0 in the reference kernels. That changes no result. Zeros cost milliseconds
+        # and are as in a new engine.
         for pool in (self._keys, self._values):
             pool.zero_()
 
@@ -153,7 +156,7 @@ class PagedRunner:
         before, self._launched = self._launched, None
         slots = self._slots_to_run(before)
         if len(slots):
-            self._launched = self._launch(slots, is_spare=before is None or before.results is not self._results[0])
+            self._launched = self._launch(slots, self._free_buffer(before))
         return NOTHING if before is None else self._read(before)
 
     def drain(self) -> Gained:
@@ -169,7 +172,11 @@ class PagedRunner:
         is_wanted = batcher.is_decoding & (batcher.length + ahead < self._table.end)
         return np.flatnonzero(is_wanted)
 
-    def _launch(self, slots: NDArray[np.int64], *, is_spare: bool) -> Launch:
+    def _free_buffer(self, launched: Launch | None) -> torch.Tensor:
+        """The buffer for results that the replay that runs does not use."""
+        return self._results[1 if launched is not None and launched.results is self._results[0] else 0]
+
+    def _launch(self, slots: NDArray[np.int64], buffer: torch.Tensor) -> Launch:
         size = self._graphs.size_for(len(slots))
         is_truncated = bool(self._table.settings.is_truncated[slots].any())
         if not self._graphs.has(size, is_truncated):
@@ -182,7 +189,7 @@ class PagedRunner:
             self._rows.slots.copy_(upload(padded, self._device))
             self._row_slots = slots
         self._graphs.run(self._steps, size, is_truncated)
-        return self._start_copy(slots, self._results[0 if is_spare else 1])
+        return self._start_copy(slots, buffer)
 
     def _start_copy(self, slots: NDArray[np.int64], buffer: torch.Tensor) -> Launch:
         buffer.copy_(self._rows.results, non_blocking=True)
@@ -190,7 +197,7 @@ class PagedRunner:
         if self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record()
-        return Launch(slots=slots, seats=self._batcher.seat[slots], results=buffer, is_copied=event)
+        return Launch(slots=slots, seats=self._batcher.seat[slots], results=buffer, copied=event)
 
     def _steps(self, num_rows: int, is_truncated: bool) -> None:
         rows, state, kernels = self._rows, self._state, self._kernels
@@ -217,8 +224,8 @@ class PagedRunner:
 
     def _read(self, launch: Launch) -> Gained:
         """Wait for a replay and append its tokens to the slot table."""
-        if launch.is_copied is not None:
-            launch.is_copied.synchronize()
+        if launch.copied is not None:
+            launch.copied.synchronize()
         batcher, table, steps = self._batcher, self._table, self._num_steps
         results = launch.results.numpy()[:, : len(launch.slots)]
         counts = results[3 * steps].astype(np.int64)
