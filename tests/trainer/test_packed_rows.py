@@ -45,6 +45,22 @@ def test_every_node_gets_its_state_back_and_one_place_its_gradient(given_tokens:
     assert int(gradient.abs().sum(1).count_nonzero()) == len(states)
 
 
+def test_tokens_common_to_all_prompts_do_not_multiply_the_places_of_others() -> None:
+    """A chat template is on every row. The prompts behind it are on eight rows each."""
+    prompts = [[1, 2, 3, *(10 + number * 50 + place for place in range(50))] for number in range(16)]
+    tree = plant([np.array([*prompt, 5, 1000 + member], np.int32) for prompt in prompts for member in range(8)])
+    rows = PackedRows.of(tree, CPU)
+    assert [tuple(copies.places_SC.shape) for copies in rows.copies] == [(16 * 51, 8), (3, 128)]
+    assert not any(copies.is_extra_SC.any() for copies in rows.copies)
+
+
+@given(sequences)
+def test_places_are_repeated_less_often_than_there_are_places(given_tokens: list[list[int]]) -> None:
+    rows = PackedRows.of(plant([np.array(tokens, np.int32) for tokens in given_tokens]), CPU)
+    num_entries = sum(copies.places_SC.numel() for copies in rows.copies)
+    assert num_entries <= 2 * len(rows.nodes_R)
+
+
 def test_many_copies_in_bfloat16_are_added_up_in_fp32() -> None:
     prompt = [1] * 4
     tree = plant([np.array([*prompt, 2 + number], np.int32) for number in range(300)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.core.ids import Version
+from tailrace.devices.upload import upload
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.routers import RolloutRouting
@@ -89,9 +91,7 @@ def collate(
         sources.append(tree.paths[row][num_prompt - 1 :])
         places.append(row * num_places + np.arange(length))
 
-    def tensor(array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
+    tensor = partial(upload, device=device)
     return MicroBatch(
         samples=samples,
         tree=TreeInput.without_padding(tree, device) if is_packed else TreeInput.of(tree, device),

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tailrace.devices.upload import upload
 from tailrace.store.segment import UNKNOWN_EXPERT, Routing
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class RolloutRouting:
                 is_known = experts[:, 0, 0] != UNKNOWN_EXPERT
                 nodes_ULK[nodes[is_known]] = experts[is_known]
         return cls(
-            tokens_NLK=torch.from_numpy(np.concatenate(tokens)).to(device, non_blocking=True),
-            nodes_ULK=torch.from_numpy(nodes_ULK).to(device, non_blocking=True),
+            tokens_NLK=upload(np.concatenate(tokens), device),
+            nodes_ULK=upload(nodes_ULK, device),
         )
 
 

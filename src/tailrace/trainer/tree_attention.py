@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.algorithms.prefix_tree import PrefixTree
+from tailrace.devices.upload import upload
 from tailrace.trainer import varlen
 from tailrace.trainer.packed_rows import PackedRows
 
@@ -79,8 +81,8 @@ class TreeInput:
         """For attention that needs no padding (``varlen.py``)."""
         nothing = torch.empty(0, dtype=torch.int64)
         return cls(
-            tokens_U=torch.from_numpy(tree.tokens_U).to(device, non_blocking=True),
-            positions_U=torch.from_numpy(tree.positions_U).to(device, non_blocking=True),
+            tokens_U=upload(tree.tokens_U, device),
+            positions_U=upload(tree.positions_U, device),
             blocks=(),
             queries=nothing,
             keys=nothing,
@@ -90,8 +92,7 @@ class TreeInput:
 
     @classmethod
     def of(cls, tree: PrefixTree, device: torch.device) -> TreeInput:
-        def tensor(array: NDArray[np.generic]) -> Tensor:
-            return torch.from_numpy(array).to(device, non_blocking=True)
+        tensor = partial(upload, device=device)
 
         blocks, queries, keys = [], [], []
         for rows in _similar_rows(tree, device.type):

@@ -20,12 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from tailrace.devices.releasable_memory import StorageMemory, releasable_memory
+from tailrace.devices.upload import upload
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet, Places, Pool, QueryBlocks, RowBuffers
 from tailrace.engines.native.paged.kv_pages import PageTable
 from tailrace.engines.native.paged.paged_model import PagedModel
-from tailrace.engines.native.paged.slot_state import SlotState, upload
+from tailrace.engines.native.paged.slot_state import SlotState
 from tailrace.engines.native.paged.step_graphs import StepGraphs
 from tailrace.engines.native.parameters import Filling, allocate
 from tailrace.engines.native.rows import Transfer

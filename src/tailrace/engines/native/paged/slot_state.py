@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tailrace.devices.upload import upload
 from tailrace.engines.native.sampler import NO_TOP_K, SamplingBatch
 from tailrace.engines.native.sequences import SlotTable
 
@@ -85,9 +86,3 @@ class SlotState:
             log_min_p_N1=min_p.log(),
             is_truncated_N1=(top_k != NO_TOP_K) | (top_p < 1.0) | (min_p > 0.0),
         )
-
-
-def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """A copy on the device. The copy to a GPU goes on while the host continues."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
