@@ -109,7 +109,7 @@ OVERLAPPING = {"schedule__preset": "one-step", "save_interval": "null", "keep_ro
 REPLAYED = {"schedule__preset": "sync", "save_interval": 1, "keep_checkpoints": 4, "rollout__engine": "native"}
 
 
-def test_two_ranks_that_publish_beside_training_publish_the_weights_of_each_version(
+def test_two_ranks_of_an_overlapping_schedule_publish_the_weights_of_each_version(
     small_model: Path, tmp_path: Path
 ) -> None:
     """Most responses are a version old when they are trained, and the run's own metrics leave those out. Here the run

@@ -156,7 +156,13 @@ def test_checkpoints_are_continued_by_other_numbers_of_ranks(scenarios: Scenario
     (blocked / "trainer_state.json").mkdir(parents=True)  # a file that the first rank alone writes
     first: Actions = [*ACCUMULATED, STEP, ("fail to save", blocked), ("save", saved), ("weights",)]
     scenarios.add("first", model_path, first, critic)
-    written, other = scenarios.together(num_shards=2)["first"]
+    (scenarios.folder / "in vain" / "__1_0.distcp").mkdir(parents=True)  # a file that the second rank alone writes
+    scenarios.add("in vain", model_path, [*ACCUMULATED, STEP, ("fail to save", scenarios.folder / "in vain")])
+    together = scenarios.together(num_shards=2)
+    for each in together["in vain"]:
+        assert str(each.error).startswith("rank 1: [Errno 21] Is a directory"), "on both ranks, and in one line"
+        assert "\n" not in str(each.error)
+    written, other = together["first"]
     assert "trainer_state.json" in str(written.error)
     assert other.error == written.error
     assert not set(changed_files(saved))

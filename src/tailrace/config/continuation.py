@@ -1,8 +1,8 @@
 """Which settings may change when a run is continued. The run directory and the trainer's checkpoints both ask here.
 
 A setting may change only if the core does not know it: the core repeats its decisions from the journal, so its schedule
-must stay the same (`limits` come with the event that continues a run). And it may not change what is computed: which
-prompts, tokens, rewards and gradients. Other ranks or devices add numbers up in another order, so results differ by
+must stay the same (`limits` come with the event that continues a run). It must also leave what is computed
+as it is: prompts, tokens, rewards and gradients. Other ranks or devices add numbers up in another order, so results differ by
 rounding.
 """
 

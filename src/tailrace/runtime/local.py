@@ -200,7 +200,7 @@ class LocalRun:
         """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
-            self._display.say(f"taking {len(to_redo)} steps again that came after the last checkpoint")
+            self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
         self._training.start(self._training_init(self._checkpoints.latest()), to_redo)
 
     def _training_init(self, checkpoint: Path | None) -> TrainingInit:

@@ -1,9 +1,10 @@
 """Several workers behind one handle: messages go to all of them, and their answers become one.
 
-The workers are ranks of one training: they get the same messages and answer each with the same kind of message. An
-answer is passed on when every worker has given it. Answers of one kind to one version of a model are matched by their
+The workers are ranks of one training: they get the same messages and answer each with the same kind of message. When
+all have answered, one joined answer is passed on. Answers of one kind to one version of a model are matched by their
 order: the n-th of each worker belong together. A refusal or a failed checkpoint is passed on at once, because the
-other workers may wait for this one. If one worker ends, the others are ended too, and the group is lost.
+other workers may wait for this one; after a refusal the group is not used again. If one worker ends, the others are
+ended too, and the group is lost.
 
 The first worker says where the ranks meet (``Meeting``), because only its own machine knows a free port; the others
 are told.

@@ -146,7 +146,7 @@ class ProcessRanks:
         for root in self._roots:
             for module in root.modules():
                 group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
-                # FSDP2 has no call for it. Until they are added up it keeps whole gradients where no optimizer looks.
+                # FSDP2 keeps gradients that are not added up yet outside of ``parameter.grad``, and has no call for this.
                 for each in group.fsdp_params if group is not None else ():
                     each.unsharded_accumulated_grad = None
                     if hasattr(each, "_unsharded_param"):  # not before the first pass
@@ -157,7 +157,7 @@ class ProcessRanks:
 
 
 def _bring(module: nn.Module, device: torch.device) -> None:
-    """Bring what is not divided yet to a device, in at least fp32. Tied parameters stay tied."""
+    """Bring what is not divided yet to a device, parameters in at least fp32. Tied parameters stay tied."""
     for parameter in module.parameters():
         if not isinstance(parameter, DTensor):
             parameter.data = parameter.data.to(device, torch.promote_types(parameter.dtype, torch.float32))

@@ -34,7 +34,14 @@ def save(directory: Path, learners: Learners) -> None:
     try:
         dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(directory))
     except CheckpointException as error:  # every rank gets it, whichever failed; it is no Exception
-        raise OSError(str(error)) from error
+        raise OSError(_reason(error)) from error
+
+
+def _reason(error: CheckpointException) -> str:
+    """What each rank says, in one line. What a disk says comes first: it is the cause of other errors."""
+    said = [(rank, wrapped[0]) for rank, wrapped in error.failures.items()]
+    said.sort(key=lambda each: (not isinstance(each[1], OSError), each[0]))
+    return "; ".join(f"rank {rank}: {str(each) or type(each).__name__}" for rank, each in said)
 
 
 def load(directory: Path, learners: Learners) -> None:
@@ -61,7 +68,7 @@ def _read(reader: dcp.FileSystemReader, state: dict[str, Tensor]) -> None:
         try:
             dcp.load(dict(state), storage_reader=reader, no_dist=not dist.is_initialized())
         except CheckpointException as error:  # it is no Exception
-            raise OSError(str(error)) from error
+            raise OSError(_reason(error)) from error
 
 
 def _weights(learners: Learners) -> dict[str, Tensor]:

@@ -67,7 +67,8 @@ class GatheringLink:
         self._folder = _folder(courier.node, init)
         if self._rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._start = Path(tempfile.mkdtemp(prefix="tailrace-start-"))
+        self._start = self._folder.with_name(f"{self._folder.name}-start-{self._rank}")
+        shutil.rmtree(self._start, ignore_errors=True)  # of a worker that was killed while it loaded
         self._asked: Save | None = None
 
     def receive(self, timeout: float | None = None) -> object | None:
