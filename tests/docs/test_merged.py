@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "tests", "docs", "benchmarks", "scripts", "examples", "scenarios")
 MARK = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 def test_no_file_has_conflict_marks() -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("needs the repository")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
-    texts = [
-        ROOT / name for name in listed.stdout.split("\0") if name.endswith((".md", ".py", ".toml", ".sh", "Makefile"))
-    ]
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    texts = [path for path in (*found, *ROOT.glob("*.*")) if path.suffix in (".md", ".py", ".toml", ".sh")]
     assert len(texts) > 500
-    assert [str(path) for path in texts if path.exists() and MARK.search(path.read_text(encoding="utf-8"))] == []
+    assert [path for path in texts if MARK.search(path.read_text(encoding="utf-8"))] == []

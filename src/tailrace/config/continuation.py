@@ -2,8 +2,8 @@
 
 A setting may change only if the core does not know it: the core repeats its decisions from the journal, so its schedule
 must stay the same (`limits` come with the event that continues a run). It must also leave what is computed
-as it is: prompts, tokens, rewards and gradients. Other ranks or devices add numbers up in another order, so results differ by
-rounding.
+as it is: prompts, tokens, rewards and gradients. Other ranks or devices add numbers up in another order, so results
+differ by rounding.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ class Ranks(Protocol):
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """Return a parameter's whole value. All ranks of a replica call it together, always from the same thread, whichever it is."""
+        """Return a parameter's whole value. All ranks of a replica call it together, and always from the same thread,
+        whichever that is."""
         ...
 
     def put_off(self, is_put_off: bool) -> None:
