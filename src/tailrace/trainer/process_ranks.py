@@ -146,7 +146,7 @@ class ProcessRanks:
         for root in self._roots:
             for module in root.modules():
                 group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
-                # FSDP2 keeps gradients that are not added up yet outside of ``parameter.grad``, with no call to drop them.
+                # FSDP2 keeps gradients that are not added up yet outside of ``parameter.grad``, and never drops them.
                 for each in group.fsdp_params if group is not None else ():
                     each.unsharded_accumulated_grad = None
                     if hasattr(each, "_unsharded_param"):  # not before the first pass
