@@ -71,6 +71,15 @@ def test_a_rank_needs_less_when_it_starts_than_when_it_trains(
     assert context + at_start <= memory.training.num_bytes
 
 
+def test_a_rollout_that_gave_its_memory_back_keeps_its_graphs() -> None:
+    asked = settings(rollout={"top_p": 0.9, "max_running": 1024}, schedule={"placement": "colocated"})
+    memory = plan(QWEN_1_5B, asked, is_cuda=True)
+    kept = part(memory, "rollout", "process") + part(memory, "rollout", "graphs")
+    assert memory.rollout.released_bytes == kept
+    assert memory.num_bytes >= memory.training.num_bytes + kept
+    assert plan(QWEN_1_5B, asked, is_cuda=False).rollout.released_bytes == part(memory, "rollout", "process")
+
+
 def test_parameters_are_those_of_the_published_models() -> None:
     assert SMOLLM.num_parameters == 134_515_008
     assert QWEN_7B.num_parameters == pytest.approx(7_615_616_512, rel=1e-4)  # with its biases

@@ -25,6 +25,8 @@ class Part:
     """How the number is computed, in a few words."""
     is_temporary: bool = False
     """Whether it exists only while the process works, and not between two steps."""
+    is_never_released: bool = False
+    """Whether a process keeps it that gives its memory back to others on the same device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,13 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     rows = item * shape.vocab_size + per_token
     if load.is_truncated:
         rows += BYTES_PER_TRUNCATED_LOGIT * shape.vocab_size
+    decode = Part(
+        name="decode",
+        num_bytes=rows * load.max_running,
+        how=f"{load.max_running:,} rows x {rows:,} bytes",
+    )
     # Steps run once outside the graphs before they are captured, so their tensors exist in both places.
-    num_pools = 2 if load.is_cuda else 1
+    graphs = replace(decode, name="graphs", how="the same tensors, in captured graphs", is_never_released=True)
     return [
         _context(),
         Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"),
@@ -92,11 +99,8 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
             num_bytes=per_token * load.prefill_chunk,
             how=f"{load.prefill_chunk:,} tokens x {per_token:,} bytes",
         ),
-        Part(
-            name="decode",
-            num_bytes=num_pools * rows * load.max_running,
-            how=f"{load.max_running:,} rows x {rows:,} bytes" + (", twice for graphs" if load.is_cuda else ""),
-        ),
+        decode,
+        *([graphs] if load.is_cuda else []),
     ]
 
 
@@ -212,7 +216,8 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
 
 
 def _context() -> Part:
-    return Part(name="process", num_bytes=CONTEXT_BYTES, how="Python and torch; on a GPU, the CUDA context")
+    how = "Python and torch; on a GPU, the CUDA context"
+    return Part(name="process", num_bytes=CONTEXT_BYTES, how=how, is_never_released=True)
 
 
 def _count(number: int) -> str:

@@ -30,6 +30,11 @@ class ProcessMemory:
         """Bytes of one process between two steps."""
         return sum(part.num_bytes for part in self.parts if not part.is_temporary)
 
+    @property
+    def released_bytes(self) -> int:
+        """Bytes of one process that has given its memory back."""
+        return sum(part.num_bytes for part in self.parts if part.is_never_released)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
@@ -48,8 +53,8 @@ class MemoryPlan:
             return max(rollout, training)
         if not self.is_colocated:
             return rollout + training
-        contexts = self.rollout.count * _context(self.rollout)
-        return max(rollout + self.training.count * self.training.resting_bytes, contexts + training)
+        released = self.rollout.count * self.rollout.released_bytes
+        return max(rollout + self.training.count * self.training.resting_bytes, released + training)
 
 
 def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: int = 1) -> MemoryPlan:
@@ -141,7 +146,3 @@ def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> Traini
         steps_on_host=is_cuda and settings.trainer.optimizer_device == "cpu",
         is_trained=settings.schedule.preset != ROLLOUT_ONLY,
     )
-
-
-def _context(process: ProcessMemory) -> int:
-    return process.parts[0].num_bytes if process.parts else 0
