@@ -3,14 +3,22 @@
     python benchmarks/gpu_training.py --shape 135M --json benchmarks/results/gpu_training_h200.json
 
 128 responses to 16 prompts, with lengths drawn from a fixed log-normal distribution (mean about 290 tokens, at most
-1,024), a random model, every response trained. The first steps, which compile kernels and fill caches, do not count.
+1,024), a random model, every response trained. All prompts begin with the same 20 of their 60 tokens, as with a chat
+template. The first steps, which compile kernels and fill caches, do not count.
+
+Beside the peak stands what the memory plan counts for this process, without the CUDA context and published weights.
+``--probe FILE``: a program that prints lines "TRAIN name: X s, peak Y GB".
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,19 +32,24 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.random_models import SHAPES, save_random_model
+from tailrace.runtime.memory.parts import TrainingLoad, training_parts
+from tailrace.store.model_shape import ModelShape
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 
 WARM_UP = 3
 PROMPT_TOKENS = 60
+COMMON_TOKENS = 20
 
 
 def make_groups(vocabulary: int, version: Version, *, prompts: int, group_size: int) -> list[list[Sample]]:
     lengths, tokens = random.Random(0), np.random.default_rng(0)
     groups = []
+    common = tokens.integers(0, vocabulary, COMMON_TOKENS, dtype=np.int32)
     for number in range(prompts):
-        prompt = tokens.integers(0, vocabulary, PROMPT_TOKENS, dtype=np.int32)
+        own = tokens.integers(0, vocabulary, PROMPT_TOKENS - COMMON_TOKENS, dtype=np.int32)
+        prompt = np.concatenate([common, own])
         members = []
         for member in range(group_size):
             length = min(1024, int(lengths.lognormvariate(5.2, 1.1)) + 5)
@@ -55,19 +68,36 @@ def make_groups(vocabulary: int, version: Version, *, prompts: int, group_size: 
     return groups
 
 
-def make_trainer(options: argparse.Namespace, folder: str) -> Trainer:
-    save_random_model(options.shape, Path(folder), dtype=torch.float32, device=options.device)
+def make_trainer(options: argparse.Namespace, folder: str, max_tokens: int) -> Trainer:
     return Trainer(
         Path(folder),
         model=ModelSettings(device=options.device, dtype=options.dtype),
-        settings=TrainerSettings(
-            max_tokens_per_gpu=options.max_tokens, gradient_checkpointing=options.gradient_checkpointing
-        ),
+        settings=TrainerSettings(max_tokens_per_gpu=max_tokens, gradient_checkpointing=options.gradient_checkpointing),
         algorithm=AlgorithmSettings(),
         temperature=1.0,
         max_steps=1000,
         seed=0,
     )
+
+
+def planned_gib(options: argparse.Namespace, folder: str, max_tokens: int, num_tokens: int) -> float:
+    is_autocast = options.device == "cuda" and options.dtype == "bfloat16"
+    load = TrainingLoad(
+        micro_tokens=min(max_tokens, num_tokens),
+        published_itemsize=0,
+        is_autocast=is_autocast,
+        is_packed=is_autocast,
+        recomputes=options.gradient_checkpointing,
+    )
+    parts = training_parts(ModelShape.read(Path(folder)), load)
+    return round(sum(part.num_bytes for part in parts if part.name != "process") / 2**30, 2)
+
+
+def run_probe(file: Path) -> dict[str, Any]:
+    said = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False).stdout
+    print(said, flush=True)
+    found = re.findall(r"TRAIN (.+): ([\d.]+) s, peak ([\d.]+) GB", said)
+    return {name: {"s": float(seconds), "peak_gb": float(peak)} for name, seconds, peak in found}
 
 
 def settle(device: str) -> None:
@@ -116,7 +146,9 @@ def show_kernels(options: argparse.Namespace, trainer: Trainer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="135M")
-    parser.add_argument("--max_tokens", type=int, default=16384, help="trainer.max_tokens_per_gpu")
+    parser.add_argument(
+        "--max_tokens", type=int, nargs="+", default=[16384, 32768], help="trainer.max_tokens_per_gpu, one or several"
+    )
     parser.add_argument("--gradient_checkpointing", action="store_true")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group_size", type=int, default=8)
@@ -124,18 +156,29 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kernels", action="store_true", help="print which kernels the time goes to")
+    parser.add_argument("--probe", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    steps: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(options, folder)
-        found = measure(options, trainer)
-        print(f"{options.shape}, {options.max_tokens} tokens per micro-batch: {found}", flush=True)
-        if options.kernels:
-            show_kernels(options, trainer)
+        save_random_model(options.shape, Path(folder), dtype=torch.float32, device=options.device)
+        for max_tokens in options.max_tokens:
+            trainer = make_trainer(options, folder, max_tokens)
+            found = measure(options, trainer)
+            found["planned_gib"] = planned_gib(options, folder, max_tokens, found["tokens"])
+            print(f"{options.shape}, {max_tokens} tokens per micro-batch: {found}", flush=True)
+            steps[str(max_tokens)] = found
+            if options.kernels:
+                show_kernels(options, trainer)
+            del trainer
+            gc.collect()
+            torch.cuda.empty_cache()
     if options.json:
-        settings = {name: value for name, value in vars(options).items() if name not in ("json", "kernels")}
+        settings = {name: value for name, value in vars(options).items() if name not in ("json", "kernels", "probe")}
         device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
-        result = {"settings": settings, "device": device, "torch": torch.__version__, "step": found}
+        result = {"settings": settings, "device": device, "torch": torch.__version__, "steps_by_max_tokens": steps}
+        if options.probe is not None:
+            result["probe"] = run_probe(options.probe)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

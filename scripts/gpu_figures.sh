@@ -4,8 +4,8 @@
 #     scripts/gpu_figures.sh MODEL_DIR RESULTS [PART ...]
 #
 # MODEL_DIR: SmolLM2-135M-Instruct. RESULTS: folder for logs and result files. Without a PART: all of them, about an hour
-# on an H200. PROBE=FILE: a program for benchmarks/engine_throughput.py --probe. The environment has what
-# constraints-cuda.txt pins, with trl, reasoning-gym and pytest. If a part fails, the others go on.
+# on an H200. PROBE=FILE, TRAIN_PROBE=FILE: programs for --probe of engine_throughput.py and gpu_training.py. The
+# environment has what constraints-cuda.txt pins, with trl, reasoning-gym and pytest. If a part fails, the others go on.
 set -uo pipefail
 model=$1 results=$2
 shift 2
@@ -31,7 +31,7 @@ backends=(tests/contract/test_native_engine.py tests/contract/test_paged_engine.
 bench gpu_learning 500 gpu_learning --set "model.path=\"$model\""
 bench gpu_steps 600 gpu_steps "$model" --runs sync staleflow:4 one-step::never sync:::vllm trl --trl_steps 8 \
     --journals "$results/journals/gpu_steps"
-bench gpu_training 90 gpu_training --shape 135M --max_tokens 32768
+bench gpu_training 150 gpu_training --shape 135M ${TRAIN_PROBE:+--probe "$TRAIN_PROBE"}
 bench engine_135m 400 engine_throughput "$model" --systems native vllm vllm-adapter --natural --natural_running 2048 "${probe[@]}"
 bench engine_1_5b 300 engine_throughput 1.5B --systems native vllm --batches 1 32 128 256 "${probe[@]}"
 bench engine_7b 300 engine_throughput 7B --systems native vllm --batches 1 32 128 "${probe[@]}"
