@@ -1,14 +1,14 @@
 """Decode throughput on one device: our engines by batch size, beside vLLM's own and a hand-written probe.
 
     python benchmarks/engine_throughput.py 135M --json benchmarks/results/engine_h200_135m.json
-    python benchmarks/engine_throughput.py MODEL_DIR --systems native vllm --natural --json ...
+    python benchmarks/engine_throughput.py MODEL_DIR --systems native vllm --natural native --json ...
 
 Systems: ``native``; ``vllm``, which is vLLM's offline interface; ``vllm-adapter``, the same behind our engine contract.
 
 Every response is forced to the same length, so the figure is tokens per second of a full batch, from submit to the
 finished outputs with their log-probs, prefill included. Of two runs the faster counts. What happens once (compiling
-kernels, capturing graphs) is in a run before and is counted apart. ``--natural`` adds 256 prompts x 8 responses that
-end where the model ends them; it needs a real model and reasoning-gym.
+kernels, capturing graphs) is in a run before and is counted apart. ``--natural SYSTEM ...`` adds 256 prompts x 8
+responses that end where the model ends them, in these systems; it needs a real model and reasoning-gym.
 
 ``--probe FILE``: a program that is given the shape and the batch sizes and prints lines "batch N: ... X tok/s".
 """
@@ -64,9 +64,11 @@ def measure_batch(system: System, batch: int, length: int) -> dict[str, float]:
 def measure_natural(system: System, checkpoint: Path) -> dict[str, float]:
     prompts, end_token = gym_prompts(checkpoint, NATURAL["prompts"])
     task = Task(group_size=NATURAL["group_size"], max_tokens=NATURAL["max_tokens"], end_token=end_token)
+    first, _ = seconds(system, prompts, task)
     taken, lengths = seconds(system, prompts, task)
     return {
         "s": round(taken, 2),
+        "first_run_s": round(first, 2),
         "responses": len(lengths),
         "tokens": sum(lengths),
         "tokens_per_s": round(sum(lengths) / taken),
@@ -77,7 +79,8 @@ def measure_natural(system: System, checkpoint: Path) -> dict[str, float]:
 
 def measure(options: argparse.Namespace, name: str, checkpoint: Path) -> dict[str, Any]:
     most, length = max(options.batches), PROMPT_TOKENS + options.length
-    if options.natural:
+    is_natural = name in options.natural
+    if is_natural:
         most = max(most, options.natural_running if name == "native" else 0)
         length = max(length, MAX_PROMPT + NATURAL["max_tokens"])
     setting = Setting(
@@ -96,7 +99,7 @@ def measure(options: argparse.Namespace, name: str, checkpoint: Path) -> dict[st
     for batch in options.batches:
         found["figures"][batch] = measure_batch(system, batch, options.length)
         print(f"{options.model} {name} batch {batch}: {found['figures'][batch]}", flush=True)
-    if options.natural:
+    if is_natural:
         found["natural"] = measure_natural(system, checkpoint)
         print(f"{options.model} {name} natural lengths: {found['natural']}", flush=True)
     system.close()
@@ -128,7 +131,7 @@ def main() -> None:
     parser.add_argument("model", help=f"{', '.join(SHAPES)} (random weights) or a Hugging Face directory")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["native"])
     parser.add_argument("--probe", type=Path)
-    parser.add_argument("--natural", action="store_true")
+    parser.add_argument("--natural", nargs="+", choices=SYSTEMS, default=[], metavar="SYSTEM")
     parser.add_argument(
         "--natural_running", type=int, default=2048, help="responses at a time with --natural, native engine"
     )

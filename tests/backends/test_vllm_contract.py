@@ -13,6 +13,7 @@ pytest.register_assert_rewrite("contract.engine_suite")
 
 from transformers import PreTrainedModel  # noqa: E402
 
+from contract import engine_suite  # noqa: E402
 from contract.engine_suite import *  # noqa: E402, F403
 from engines.rollouts import save_random_model, small_llama  # noqa: E402
 from tailrace.engines.contract import Engine, Unsupported  # noqa: E402
@@ -71,3 +72,12 @@ def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Iterator[
     # vLLM's engines share state of the process: the first that is closed ends it for all.
     for engine in made:
         engine.close()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="needs two GPUs")
+def test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
+    make_engine: Callable[..., Engine], reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
+) -> None:
+    engine_suite.test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
+        make_engine, reference_model, weights
+    )

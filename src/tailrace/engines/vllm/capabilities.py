@@ -23,3 +23,10 @@ ON_CPU = Capabilities(
     returns_routing=True,
 )
 ON_GPU = replace(ON_CPU, releases_memory=True)
+
+
+def capabilities(*, is_gpu: bool, is_colocated: bool, is_float32: bool) -> Capabilities:
+    """What an engine can do that was started this way."""
+    found = ON_GPU if is_gpu and is_colocated else ON_CPU
+    # vLLM's kernels for adapters on GPUs take only half precision.
+    return replace(found, serves_adapters=not (is_gpu and is_float32))

@@ -26,7 +26,7 @@ from tailrace.engines.contract import Output, Request, Stats, Unsupported
 from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
 from tailrace.engines.vllm.adapters import Adapters
-from tailrace.engines.vllm.capabilities import ON_CPU, ON_GPU
+from tailrace.engines.vllm.capabilities import capabilities
 from tailrace.engines.vllm.experts import check_experts
 from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
 from tailrace.engines.vllm.live_request import LiveRequest
@@ -52,7 +52,11 @@ class VllmEngine:
         version: Version = INITIAL_VERSION,
     ) -> None:
         device = torch.device(device)
-        self.capabilities = ON_GPU if device.type == "cuda" and options.is_colocated else ON_CPU
+        self.capabilities = capabilities(
+            is_gpu=device.type == "cuda", is_colocated=options.is_colocated, is_float32=dtype == torch.float32
+        )
+        if options.max_adapters and not self.capabilities.serves_adapters:
+            raise Unsupported("on a GPU vLLM has no adapters for float32 models: use bfloat16")
         self.options = options
         self._decode_text, self._version = decode_text, version
         config = vllm_config(checkpoint, options, device=device, dtype=dtype, seed=seed)

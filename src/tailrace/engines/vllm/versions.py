@@ -46,6 +46,8 @@ def prepare_environment(*, is_gpu: bool) -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     if is_gpu:
+        # Otherwise Triton's products of float32 numbers are rounded to 10 bits, and log-probs are off by up to 0.01.
+        defaults["TRITON_F32_DEFAULT"] = "ieee"
         # FlashInfer compiles its sampler when it is first used, which needs a CUDA compiler on the machine.
         defaults["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     else:
