@@ -67,9 +67,13 @@ def train(recipe: dict[str, Any], folder: Path) -> Run:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-    lines = [line for line in done.stdout.splitlines()[:10] if not line.startswith(_LEFT_OUT)]
-    said = [line for line in lines if str(folder) not in line]
+    said = _without_folders(done.stdout.splitlines()[:10], folder)
     return Run(folder=folder / "run", said=said, peak_used_gib=max(used_gib, default=None))
+
+
+def _without_folders(lines: Sequence[str], folder: Path) -> list[str]:
+    """Lines without those about progress and about files of the temporary folder."""
+    return [line for line in lines if not line.startswith(_LEFT_OUT) and str(folder) not in line]
 
 
 def means(steps: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
@@ -81,7 +85,7 @@ def means(steps: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[st
 def plan(recipe: dict[str, Any], folder: Path) -> list[str]:
     """What ``tailrace train --dry-run`` says about the run and its memory."""
     done = subprocess.run([*_command(recipe, folder), "--dry-run"], capture_output=True, text=True, check=False)
-    return done.stderr.splitlines()
+    return _without_folders(done.stderr.splitlines(), folder)
 
 
 def _command(recipe: dict[str, Any], folder: Path) -> list[str]:

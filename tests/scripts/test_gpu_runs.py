@@ -1,4 +1,4 @@
-"""Means over the steps of a run, and the means that ``gpu_steps_h200.json`` keeps."""
+"""Means over the steps of a run, and the means that the results of ``gpu_steps.py`` keep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-JOURNALS = BENCHMARKS / "results" / "journals" / "gpu_steps_h200"
+RESULTS = BENCHMARKS / "results"
 WARM_UP = 2
 
 
@@ -29,11 +29,17 @@ def test_a_mean_is_over_the_steps_that_have_the_metric_and_an_absent_one_is_left
     assert gpu_runs.means(steps, ("length", "mismatch", "memory")) == {"length": 2.0, "mismatch": 0.04}
 
 
-@pytest.mark.parametrize("name", ["sync", "one-step", "active-partial", "staleflow", "tail-batching"])
-def test_kept_means_of_training_are_those_of_the_kept_journal(name: str, gpu_runs: ModuleType) -> None:
-    with gzip.open(JOURNALS / f"{name}.jsonl.gz", "rt") as lines:
+@pytest.mark.parametrize(
+    ("result", "name"),
+    [
+        *(("gpu_steps_h200", name) for name in ("sync", "one-step", "active-partial", "staleflow", "tail-batching")),
+        *(("gpu_steps_h200_engines", name) for name in ("sync", "sync:::vllm", "staleflow:4", "one-step::never")),
+    ],
+)
+def test_kept_means_of_training_are_those_of_the_kept_journal(result: str, name: str, gpu_runs: ModuleType) -> None:
+    with gzip.open(RESULTS / "journals" / result / f"{name.replace(':', '-')}.jsonl.gz", "rt") as lines:
         events = [json.loads(line)["event"] for line in lines]
     steps = [dict(event["metrics"]) for event in events if event["type"] == "StepTrained"]
-    kept = json.loads((BENCHMARKS / "results" / "gpu_steps_h200.json").read_text())["runs"][name]["mean_of"]
+    kept = json.loads((RESULTS / f"{result}.json").read_text())["runs"][name]["mean_of"]
     trained = ("mismatch/logprob_abs_diff", "perf/max_memory_allocated_gb")
     assert gpu_runs.means(steps[WARM_UP:], trained) == {metric: kept[metric] for metric in trained if metric in kept}
