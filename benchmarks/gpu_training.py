@@ -72,7 +72,11 @@ def make_trainer(options: argparse.Namespace, folder: str, max_tokens: int) -> T
     return Trainer(
         Path(folder),
         model=ModelSettings(device=options.device, dtype=options.dtype),
-        settings=TrainerSettings(max_tokens_per_gpu=max_tokens, gradient_checkpointing=options.gradient_checkpointing),
+        settings=TrainerSettings(
+            max_tokens_per_gpu=max_tokens,
+            gradient_checkpointing=options.gradient_checkpointing,
+            torch_compile=options.torch_compile,
+        ),
         algorithm=AlgorithmSettings(),
         temperature=1.0,
         max_steps=1000,
@@ -150,6 +154,7 @@ def main() -> None:
         "--max_tokens", type=int, nargs="+", default=[16384, 32768], help="trainer.max_tokens_per_gpu, one or several"
     )
     parser.add_argument("--gradient_checkpointing", action="store_true")
+    parser.add_argument("--torch_compile", action="store_true")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=5)

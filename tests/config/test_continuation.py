@@ -15,6 +15,7 @@ OTHER: dict[str, Any] = {
     "trainer.optimizer_device": "cpu",
     "trainer.reduce_gradients": "last",
     "trainer.gradient_checkpointing": True,
+    "trainer.torch_compile": True,
     "trainer.weight_channel": "collective",
 }
 """A value that is not the default. Settings that are not here are numbers."""

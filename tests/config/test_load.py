@@ -120,6 +120,10 @@ def test_every_setting_says_what_it_means() -> None:
             {"trainer": {"num_ranks": 2, "tensor_parallel_size": 2}, "model": {"lora_rank": 8}},
             "model.lora_rank and trainer.tensor_parallel_size above 1 do not work together",
         ),
+        (
+            {"trainer": {"num_ranks": 2, "tensor_parallel_size": 2, "torch_compile": True}},
+            "trainer.torch_compile does not work with trainer.tensor_parallel_size above 1",
+        ),
     ],
 )
 def test_a_refusal_says_what_to_change(data: dict[str, object], words: str) -> None:

@@ -20,6 +20,7 @@ HOW_COMPUTED = (
     "trainer.optimizer_device",
     "trainer.max_tokens_per_gpu",
     "trainer.gradient_checkpointing",
+    "trainer.torch_compile",
     "trainer.weight_channel",
     "trainer.threads",
 )

@@ -113,6 +113,8 @@ def _weights(settings: Settings) -> Iterator[str]:
         )
     if trainer.tensor_parallel_size > 1 and settings.model.lora_rank:
         yield "model.lora_rank and trainer.tensor_parallel_size above 1 do not work together; leave one of them out"
+    if trainer.tensor_parallel_size > 1 and trainer.torch_compile:
+        yield "trainer.torch_compile does not work with trainer.tensor_parallel_size above 1; leave one of them out"
     if settings.trainer.weight_channel == "cuda-ipc" and settings.model.device == "cpu":
         yield "trainer.weight_channel is 'cuda-ipc', which needs a GPU, but model.device is 'cpu'"
     if settings.trainer.weight_channel == "ray" and settings.runtime != "ray":

@@ -242,6 +242,8 @@ class TrainerSettings(Section):
     further response. Default: on a GPU what its memory allows, at most 32768; on a CPU 16384."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    torch_compile: bool = False
+    """Compile the model's layers with `torch.compile`. The first steps take longer, the others less."""
     replay_routing: bool = False
     """For a mixture of experts: send each response token to the experts that the rollout chose for it, instead of those
     that training would choose."""

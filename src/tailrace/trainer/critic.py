@@ -71,6 +71,8 @@ class Critic:
         """``body``: the starting model, which the critic changes."""
         self.model = ValueModel(body, ranks)
         self._run = ranks.shard(self.model, autocast)
+        if settings.torch_compile:
+            tree_attention.compile_layers(self.model)
         self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
         self._algorithm, self._autocast = algorithm, autocast
         self._device = self.model.head.weight.device

@@ -47,6 +47,7 @@ class Network:
         logits_per_chunk: int = LOGITS_PER_CHUNK,
         ranks: Ranks = ALONE,
         replays_routing: bool = False,
+        is_compiled: bool = False,
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0 to train, got {temperature}")
@@ -60,6 +61,8 @@ class Network:
         self.device = next(model.parameters()).device
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
         self._has_plain_head = bool(self._run(_has_plain_head, model))
+        if is_compiled:
+            tree_attention.compile_layers(model)
 
     def score(self, micro: MicroBatch, *, watches_routing: bool = True) -> TokenScores:
         """``watches_routing``: whether the experts that the rollout chose count, in figures and in replay."""

@@ -81,7 +81,7 @@ class Trainer:
         self._micro_batches = MicroBatches(self.model, device=device, autocast=autocast, settings=settings, ranks=ranks)
         self.adapter = lora.attach(self.model, model, model_path)
         network = partial(Network, temperature=temperature, autocast=autocast, ranks=ranks)
-        self._network = network(self.model, replays_routing=settings.replay_routing)
+        self._network = network(self.model, replays_routing=settings.replay_routing, is_compiled=settings.torch_compile)
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.algorithms.prefix_tree import PrefixTree
@@ -201,6 +202,15 @@ def teach(model: PreTrainedModel) -> None:
         is_same = False
     if not is_same:
         model.set_attn_implementation(before)
+
+
+def compile_layers(model: nn.Module) -> None:
+    """Compile what the layers compute before and after attention. Layers are alike, so they share the compiled code."""
+    # Attention depends on the tree, and its kernels are fast already.
+    AttentionInterface.register(TREE_ATTENTION, torch.compiler.disable(_attend))
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile(dynamic=True)  # batches differ in size
 
 
 def _attend(

@@ -1,0 +1,51 @@
+"""Layers that are compiled with ``torch.compile``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tailrace.config.settings import TrainerSettings
+from tailrace.trainer.batch import Sample
+from tailrace.trainer.trainer import Trainer
+from trainer.rank_scenarios import TWO_STEPS, Scenarios, assert_same, with_trainer
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
+    recomputes: bool, make_trainer: Callable[..., Trainer], make_groups: Callable[..., list[list[Sample]]]
+) -> None:
+    asked = TrainerSettings(learning_rate=1e-3, gradient_checkpointing=recomputes)
+    plain, compiled = (
+        make_trainer(settings=asked.model_copy(update={"torch_compile": is_compiled})) for is_compiled in (False, True)
+    )
+    counted = torch._dynamo.utils.counters["stats"]
+    counted.clear()
+    num_graphs = []
+    for num_groups in (2, 5, 3, 4):
+        expected, found = (
+            trainer.train(make_groups(num_groups, num_groups=num_groups)) for trainer in (plain, compiled)
+        )
+        assert found.metrics == pytest.approx(expected.metrics, rel=1e-3, abs=1e-5)
+        num_graphs.append(counted["unique_graphs"])
+    # Groups whose scores are all equal have no backward pass, and a code of their own.
+    assert 0 < num_graphs[1] == num_graphs[2] == num_graphs[3]
+    for name, weight in plain.model.state_dict().items():
+        torch.testing.assert_close(compiled.model.state_dict()[name], weight, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_two_ranks_with_compiled_layers_train_as_one_process_without(scenarios: Scenarios, model_path: Path) -> None:
+    scenarios.add("plain", model_path, TWO_STEPS)
+    alone = scenarios.alone("plain")
+    scenarios.plans.clear()
+    scenarios.add("compiled", model_path, TWO_STEPS, with_trainer(torch_compile=True))
+    for found in scenarios.together(num_shards=2)["compiled"]:
+        assert_same(alone, found)
