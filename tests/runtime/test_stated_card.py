@@ -120,7 +120,7 @@ def test_the_command_prints_the_fitted_settings(capsys: pytest.CaptureFixture[st
     assert main(["train", "qwen-gpu", "--dry-run", "--card", "H100"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["trainer"]["max_tokens_per_gpu"] == 32768
-    assert "H100 has 79.0 GiB" in printed.err
+    assert "in all, of 79.0 GiB (H100)" in printed.err
 
 
 @pytest.mark.parametrize(

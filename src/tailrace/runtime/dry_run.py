@@ -126,7 +126,8 @@ def _verdict(memory: MemoryPlan, card: Card | None) -> str:
     where = "" if card is None or card.count == 1 or memory.is_apart else "on each GPU, "
     needed = f"memory: {where}about {memory.num_bytes / _GIB:.1f} GiB {kind}"
     if card is not None:
-        return f"{needed}; {card.name} has {card.total / _GIB:.1f} GiB, {card.available / _GIB:.0f} GiB of it available"
+        available = "" if card.available == card.total else f", {card.available / _GIB:.0f} GiB of it available"
+        return f"{needed}, of {card.total / _GIB:.1f} GiB ({card.name}){available}"
     has = _main_memory()
     return f"{needed}, on the CPU" + ("" if has is None else f"; this machine has {has / _GIB:.1f} GiB")
 
