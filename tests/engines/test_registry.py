@@ -14,6 +14,7 @@ from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.data.models import resolve_model
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.registry import ENGINES, check_engine, choose_engine, engine_name, refusals, with_chosen_engine
+from tailrace.engines.vllm.models import parts_refusal
 from tailrace.engines.vllm.versions import check_version, installed_version
 
 TINY = resolve_model("tiny-arith")
@@ -146,6 +147,35 @@ def test_a_model_is_divided_only_by_engines_that_can() -> None:
     assert "rollout.tensor_parallel_size is 2, but the native engine uses at most 1" in refused(
         rollout={"tensor_parallel_size": 2}
     )
+
+
+def test_a_refusal_of_the_engine_that_auto_took_says_why_not_the_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_engine, "__kwdefaults__", {"find_vllm": lambda: None})
+    text = refused(rollout={"engine": "auto", "tensor_parallel_size": 2})
+    assert "the native engine uses at most 1; vllm is no choice: the vllm engine needs vLLM" in text
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "heads", "kv_heads", "words"),
+    [
+        (2, 9, 3, "the model has 9 attention heads, which cannot be divided by 2"),
+        (4, 8, 6, "the model has 6 key and value heads"),
+        (8, 16, 4, None),  # two devices hold the same one
+        (3, 12, 3, "the model has 128 columns in an MLP"),
+        (4, 8, None, None),
+    ],
+)
+def test_vllm_divides_heads_and_mlps_evenly(
+    num_parts: int, heads: int, kv_heads: int | None, words: str | None
+) -> None:
+    config = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": 128}
+    found = parts_refusal(config, num_parts)
+    assert (found is None) if words is None else (words in str(found))
+
+
+def test_a_model_that_vllm_cannot_divide_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.engines.vllm.versions.installed_version", lambda: "0.32.0")
+    assert "which cannot be divided by 7" in refused(rollout={"engine": "vllm", "tensor_parallel_size": 7})
 
 
 def test_the_list_of_architectures_binds_only_the_native_engine(tmp_path: Path) -> None:

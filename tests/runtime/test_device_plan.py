@@ -182,6 +182,9 @@ def test_weights_stay_on_the_device_only_if_everything_is_on_one_gpu() -> None:
 
 def test_a_channel_that_cannot_work_by_the_plan_is_refused() -> None:
     collective = asked(trainer={"weight_channel": "collective"})
+    ipc = asked(trainer={"weight_channel": "cuda-ipc"})
+    assert "needs a GPU, and none was found" in str(refused_channel(ipc, planned(1, 0)))
+    assert refused_channel(ipc, planned(1, 1)) is None
     assert refused_channel(collective, planned(1, 2, is_apart=True)) is None
     assert refused_channel(collective, planned(1, 0)) is None, "gloo takes any number of processes on a CPU"
     assert refused_channel(collective, planned(2, 2, num_instances=2)) == (

@@ -66,6 +66,21 @@ def test_an_exit_code_is_reported_once_with_the_last_line_of_the_log(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_the_link_at_the_end_of_an_error_of_pydantic_is_no_reason(tmp_path: Path) -> None:
+    code = """
+        import sys
+        print("  Value error, 9 heads", "For further information visit https://x", sep="\\n    ", file=sys.stderr)
+        raise SystemExit(1)
+    """
+
+    async def scenario() -> None:
+        story = Story()
+        start(tmp_path, code, story)
+        assert await story.ending() == "worker 'worker-0' exited with code 1: Value error, 9 heads"
+
+    asyncio.run(scenario())
+
+
 def test_a_line_of_an_earlier_worker_is_not_taken_for_the_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         story = Story()

@@ -37,6 +37,13 @@ def test_workers_on_devices_of_their_own_reserve_whole_gpus_and_ranks_stay_on_on
     assert found.total({"rollout": 2, "training": 2, "reward": 2}) == {"CPU": 13.0, "GPU": 6.0}
 
 
+def test_other_resources_are_counted_too() -> None:
+    found = reservations(
+        Demand(num_instances=1, devices_per_instance=1, num_ranks=2), 0, training=RayResources(custom={"big_disk": 0.5})
+    )
+    assert found.total({"training": 2})["big_disk"] == 1.0
+
+
 def test_workers_that_share_a_device_are_in_one_bundle_with_one_gpu() -> None:
     found = reservations(Demand(num_instances=3, devices_per_instance=1, num_ranks=2), 2, "training")
     group = found.groups()[TOGETHER]

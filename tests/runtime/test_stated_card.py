@@ -109,6 +109,26 @@ def test_a_plan_says_that_the_native_engine_will_decode_one_token_at_a_time(tmp_
     assert "one token at a time" not in said(decoding="plain") + said(engine="vllm")
 
 
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("trainer", {"weight_channel": "cuda-ipc"}, "'cuda-ipc', which works inside one GPU"),
+        ("trainer", {"weight_channel": "collective"}, "NCCL takes no two processes on one GPU"),
+        (
+            "rollout",
+            {"tensor_parallel_size": 8, "num_instances": 1},
+            "28 attention heads, which cannot be divided by 8",
+        ),
+        ("rollout", {"tensor_parallel_size": 2, "num_instances": 4}, "needs GPUs that training does not use"),
+    ],
+)
+def test_a_plan_refuses_what_the_start_would_refuse(section: str, changes: dict[str, Any], words: str) -> None:
+    given = settings()
+    changed = {section: getattr(given, section).model_copy(update=changes), "runtime": "ray"}
+    with pytest.raises(SettingsError, match=words):
+        dry_run_on(parse_card("8xH200"), given.model_copy(update=changed), lambda line: None)
+
+
 def test_a_schedule_that_does_not_work_is_refused() -> None:
     given = settings()
     changed = given.schedule.model_copy(update={"preset": "one-step", "placement": "colocated"})

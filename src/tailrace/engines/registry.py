@@ -20,7 +20,7 @@ from tailrace.engines.timed import capabilities as timed
 from tailrace.engines.vllm import capabilities as vllm
 from tailrace.engines.vllm import models as vllm_models
 from tailrace.engines.vllm import versions as vllm_versions
-from tailrace.store.model_config import is_mixture, vocabulary_size
+from tailrace.store.model_config import is_mixture, read_model_config, vocabulary_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,9 @@ def _check_native(settings: Settings, checkpoint: Path) -> None:
 
 def _check_vllm(settings: Settings, checkpoint: Path) -> None:
     vllm_versions.check_version(vllm_versions.installed_version())
+    parts = settings.rollout.tensor_parallel_size
+    if (sentence := vllm_models.parts_refusal(read_model_config(checkpoint), parts)) is not None:
+        raise Unsupported(sentence)
     if _is_cpu(settings.model.device):
         vllm_models.check_on_cpu(checkpoint)
 
@@ -139,9 +142,9 @@ def with_chosen_engine(settings: Settings, checkpoint: Path) -> RolloutSettings:
 
 def check_engine(settings: Settings, checkpoint: Path) -> None:
     """``ValueError`` if the chosen engine cannot do what the settings ask, or cannot run the model."""
-    name = choose_engine(settings, checkpoint).engine
+    name, why = choose_engine(settings, checkpoint)
     for sentence in refusals(settings, ENGINES[name].capabilities_on(settings.model.device)):
-        raise Unsupported(sentence)
+        raise Unsupported(f"{sentence}; {why}" if why else sentence)
     if (asking := _asks_for_routing(settings)) and not is_mixture(checkpoint):
         raise Unsupported(f"{asking} is for mixtures of experts, and the model in {checkpoint} is none")
     check = ENGINES[name].check_checkpoint

@@ -33,6 +33,8 @@ def chosen_channel(settings: Settings, plan: DevicePlan) -> ChannelChoice:
 def refused_channel(settings: Settings, plan: DevicePlan) -> str | None:
     """Why the weight channel that the settings name cannot work; None if it can."""
     asked = settings.trainer.weight_channel
+    if asked == "cuda-ipc" and not plan.devices:
+        return "trainer.weight_channel is 'cuda-ipc', which needs a GPU, and none was found: use 'auto'"
     if asked == "cuda-ipc" and plan.training and len(plan.devices) > 1:
         return (
             f"trainer.weight_channel is 'cuda-ipc', which works inside one GPU, and the run uses {len(plan.devices)}:"

@@ -127,6 +127,16 @@ def plan_devices(demand: Demand, devices: Sequence[str]) -> DevicePlan:
     )
 
 
+def refused_on_ray(demand: Demand, plan: DevicePlan) -> str | None:
+    """Why Ray cannot give the workers these devices; None if it can."""
+    if plan.shared and demand.devices_per_instance > 1:
+        return (
+            f"on Ray, rollout.tensor_parallel_size {demand.devices_per_instance} needs GPUs that training does not use:"
+            " set schedule.placement to 'disaggregated'"
+        )
+    return None
+
+
 def device_env(devices: Sequence[str]) -> Mapping[str, str]:
     """Environment variables of a worker that may see these devices only; a worker of the CPU gets none."""
     return {VISIBLE_DEVICES: ",".join(devices)} if devices else {}

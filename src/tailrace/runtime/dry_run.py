@@ -63,7 +63,7 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
         shape = planned.shape_of(settings.model.path)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    planned.check(settings, card)
+    planned.check(settings, shape, card)
     settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)

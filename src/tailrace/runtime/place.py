@@ -52,7 +52,8 @@ def check_runtime(settings: Settings) -> None:
     """Raise ``SettingsError`` if the package of the runtime is missing, or this machine has too few devices for the
     local one."""
     if settings.runtime == "ray":
-        if importlib.util.find_spec("ray") is None:
+        found = importlib.util.find_spec("ray")
+        if found is None or found.origin is None:  # a folder of that name, such as Ray's own in /tmp, is no package
             raise SettingsError("runtime 'ray' needs the package ray: pip install 'tailrace[ray]'")
     else:
         local_plan(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)

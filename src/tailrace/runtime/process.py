@@ -28,6 +28,8 @@ from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
 
 _UNLINKED_GRACE_S = 2.0
+_NO_REASON = "For further information visit"
+"""How the last line of an error of pydantic begins. The reason is above it."""
 _LOG_TAIL_BYTES = 4096
 
 
@@ -198,7 +200,8 @@ class WorkerProcess:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, size - _LOG_TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        said = (line.strip() for line in reversed(lines))
+        return next((line for line in said if line and not line.startswith(_NO_REASON)), "")
 
 
 def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:

@@ -11,8 +11,17 @@ from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.engines.registry import ENGINES, engine_name, refusals
+from tailrace.engines.vllm.models import parts_refusal
 from tailrace.runtime import schedule_builder
-from tailrace.runtime.device_plan import DISAGGREGATED, DevicePlan, TooFewDevices, demand_of, plan_devices
+from tailrace.runtime.channel_choice import refused_channel
+from tailrace.runtime.device_plan import (
+    DISAGGREGATED,
+    DevicePlan,
+    TooFewDevices,
+    demand_of,
+    plan_devices,
+    refused_on_ray,
+)
 from tailrace.runtime.memory.card import Card
 from tailrace.runtime.memory.parts import CHANNEL_SLOTS
 from tailrace.runtime.memory.plan import item_bytes
@@ -42,7 +51,7 @@ def schedule(settings: Settings) -> Schedule:
     return schedule_builder.schedule(settings, counts, prompt_length=settings.data.max_prompt_length)
 
 
-def check(settings: Settings, card: Card) -> None:
+def check(settings: Settings, shape: ModelShape, card: Card) -> None:
     """``SettingsError`` if the settings ask for what the engine or so many cards cannot do."""
     if settings.schedule.preset == ROLLOUT_ONLY:
         raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
@@ -53,9 +62,23 @@ def check(settings: Settings, card: Card) -> None:
     for sentence in refusals(settings, ENGINES["vllm" if engine == "auto" else engine].capabilities_on(_GPU)):
         raise SettingsError(sentence)
     try:
-        _devices(settings, card)
+        devices = _devices(settings, card)
     except TooFewDevices as error:
         raise SettingsError(f"{error}: --card {card.count}x{card.name}") from error
+    if (problem := _refusal(settings, shape, devices)) is not None:
+        raise SettingsError(problem)
+
+
+def _refusal(settings: Settings, shape: ModelShape, devices: DevicePlan) -> str | None:
+    """Why a run with these devices would not start; None if it would."""
+    sizes = {"num_attention_heads": shape.num_heads, "num_key_value_heads": shape.num_kv_heads}
+    if not shape.num_experts:
+        sizes["intermediate_size"] = shape.intermediate_size
+    if (sentence := parts_refusal(sizes, settings.rollout.tensor_parallel_size)) is not None:
+        return sentence
+    if settings.runtime == "ray" and (sentence := refused_on_ray(demand_of(settings, trains=True), devices)):
+        return sentence
+    return refused_channel(settings, devices)
 
 
 def lines(settings: Settings, shape: ModelShape, card: Card) -> list[str]:

@@ -87,7 +87,10 @@ class Reservations:
         """What so many workers of each kind need together."""
         workers = [self.of(f"{kind}-{number}") for kind, count in counts.items() for number in range(count)]
         gpus = math.fsum(worker.gpus for worker in workers)
-        return {"CPU": math.fsum(worker.cpus for worker in workers), "GPU": round(gpus, 2)}
+        needed = {"CPU": math.fsum(worker.cpus for worker in workers), "GPU": round(gpus, 2)}
+        for name in {name for worker in workers for name in worker.custom}:
+            needed[name] = math.fsum(worker.custom.get(name, 0.0) for worker in workers)
+        return needed
 
     @property
     def _shares_devices(self) -> bool:

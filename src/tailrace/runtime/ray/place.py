@@ -12,7 +12,7 @@ import ray
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.runtime.channel_choice import refused_channel
-from tailrace.runtime.device_plan import DevicePlan, demand_of, plan_devices
+from tailrace.runtime.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
 from tailrace.runtime.mps import Sharing
 from tailrace.runtime.place import Place
 from tailrace.runtime.ray.cluster import connected
@@ -47,12 +47,7 @@ def _plan(settings: Settings, num_gpus: int, *, trains: bool) -> DevicePlan:
     if not num_gpus or settings.model.device == "cpu":
         return plan_devices(demand, ())
     plan = plan_devices(demand, [str(number) for number in range(max(num_gpus, demand.least))])
-    if plan.shared and demand.devices_per_instance > 1:
-        raise SettingsError(
-            f"on Ray, rollout.tensor_parallel_size {demand.devices_per_instance} needs GPUs that training does not use:"
-            " set schedule.placement to 'disaggregated'"
-        )
-    if (sentence := refused_channel(settings, plan)) is not None:
+    if (sentence := refused_on_ray(demand, plan) or refused_channel(settings, plan)) is not None:
         raise SettingsError(sentence)
     return plan
 
@@ -76,11 +71,13 @@ def _placement(settings: Settings, counts: Mapping[str, int], plan: DevicePlan) 
 
 def _lines(found: Mapping[str, float], needed: Mapping[str, float], plan: DevicePlan) -> Iterator[str]:
     has = ", ".join(f"{found.get(name, 0):g} {name}s" for name in ("CPU", "GPU"))
-    yield f"workers run as Ray actors; the cluster has {has} on {len(ray.nodes())} node(s)"
+    num_nodes = len(ray.nodes())
+    yield f"workers run as Ray actors; the cluster has {has} on {num_nodes} {'node' if num_nodes == 1 else 'nodes'}"
     yield plan.line()
     for name, number in needed.items():
         if number > found.get(name, 0):
+            what, setting = (f"{name}s", f"{name.lower()}s") if name in ("CPU", "GPU") else (f"of {name!r}", "custom")
             yield (
-                f"the workers of this run need {number:g} {name}s: some wait until the cluster has them"
-                f" (ray.*.{name.lower()}s says how many each needs)"
+                f"the workers of this run need {number:g} {what}: some wait until the cluster has them"
+                f" (ray.*.{setting} says how many each needs)"
             )
