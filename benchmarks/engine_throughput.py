@@ -61,7 +61,7 @@ def measure_batch(system: System, batch: int, length: int) -> dict[str, float]:
     }
 
 
-def measure_natural(system: System, checkpoint: Path) -> dict[str, float]:
+def measure_natural(system: System, checkpoint: Path, at_a_time: int) -> dict[str, float]:
     prompts, end_token = gym_prompts(checkpoint, NATURAL["prompts"])
     task = Task(group_size=NATURAL["group_size"], max_tokens=NATURAL["max_tokens"], end_token=end_token)
     first, _ = seconds(system, prompts, task)
@@ -69,6 +69,7 @@ def measure_natural(system: System, checkpoint: Path) -> dict[str, float]:
     return {
         "s": round(taken, 2),
         "first_run_s": round(first, 2),
+        "at_a_time": at_a_time,
         "responses": len(lengths),
         "tokens": sum(lengths),
         "tokens_per_s": round(sum(lengths) / taken),
@@ -100,7 +101,7 @@ def measure(options: argparse.Namespace, name: str, checkpoint: Path) -> dict[st
         found["figures"][batch] = measure_batch(system, batch, options.length)
         print(f"{options.model} {name} batch {batch}: {found['figures'][batch]}", flush=True)
     if is_natural:
-        found["natural"] = measure_natural(system, checkpoint)
+        found["natural"] = measure_natural(system, checkpoint, most)
         print(f"{options.model} {name} natural lengths: {found['natural']}", flush=True)
     system.close()
     return found

@@ -36,7 +36,7 @@ bench gpu_training_compiled 150 gpu_training --shape 135M --torch_compile
 bench engine_135m 400 engine_throughput "$model" --systems native vllm vllm-adapter --natural native \
     --kv_tokens 2500000 "${probe[@]}"
 bench engine_1_5b 300 engine_throughput 1.5B --systems native vllm --batches 1 32 128 256 "${probe[@]}"
-bench engine_7b 300 engine_throughput 7B --systems native vllm --batches 1 32 128 "${probe[@]}"
+bench engine_7b 300 engine_throughput 7B --systems native vllm --batches 1 32 256 "${probe[@]}"
 bench gpu_logprobs 120 gpu_logprobs "$model"
 bench schedules_135m 600 gpu_schedules "$model" --journals "$results/journals/schedules_135m"
 bench schedules_1_5b 900 gpu_schedules 1.5B --journals "$results/journals/schedules_1_5b"
