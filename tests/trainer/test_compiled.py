@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
@@ -17,14 +19,28 @@ from trainer.rank_scenarios import TWO_STEPS, Scenarios, assert_same, with_train
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
-@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize(
+    ("recomputes", "others"),
+    [
+        (False, {}),
+        (True, {}),
+        (False, {"lora_rank": 4}),
+        (False, {"algorithm": AlgorithmSettings(advantage_estimator="gae")}),
+    ],
+    ids=["plain", "recomputed", "adapter", "critic"],
+)
 def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
-    recomputes: bool, make_trainer: Callable[..., Trainer], make_groups: Callable[..., list[list[Sample]]]
+    recomputes: bool,
+    others: dict[str, Any],
+    make_trainer: Callable[..., Trainer],
+    make_groups: Callable[..., list[list[Sample]]],
 ) -> None:
     asked = TrainerSettings(learning_rate=1e-3, gradient_checkpointing=recomputes)
     plain, compiled = (
-        make_trainer(settings=asked.model_copy(update={"torch_compile": is_compiled})) for is_compiled in (False, True)
+        make_trainer(settings=asked.model_copy(update={"torch_compile": is_compiled}), **others)
+        for is_compiled in (False, True)
     )
+    torch._dynamo.reset()
     counted = torch._dynamo.utils.counters["stats"]
     counted.clear()
     num_graphs = []

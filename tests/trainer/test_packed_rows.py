@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.algorithms.prefix_tree import plant
@@ -17,6 +17,7 @@ sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_si
 
 
 @given(sequences)
+@example([[0, 1, 2], [0, 1, 3], [0, 1, 4], [1, 0, 2], [1, 0, 3], [1, 0, 4], [1, 0, 5]])  # nodes on 3 and on 4 rows
 def test_states_and_gradients_are_those_of_an_embedding(given_tokens: list[list[int]]) -> None:
     tree = plant([np.array(tokens, np.int32) for tokens in given_tokens])
     rows = PackedRows.of(tree, CPU)

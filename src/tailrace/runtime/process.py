@@ -28,8 +28,8 @@ from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
 
 _UNLINKED_GRACE_S = 2.0
-_NO_REASON = "For further information visit"
-"""How the last line of an error of pydantic begins. The reason is above it."""
+_NO_REASON = ("For further information visit", "Set TORCHDYNAMO_VERBOSE=1")
+"""How the last lines of errors of pydantic and torch.compile begin. The reason is above them."""
 _LOG_TAIL_BYTES = 4096
 
 

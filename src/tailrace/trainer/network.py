@@ -56,7 +56,9 @@ class Network:
         self._autocast = autocast
         self._logits_per_chunk = logits_per_chunk
         self._ranks = ranks
-        self.routers = Routers(model, sees_trees=tree_attention.sees_trees(model), replays=replays_routing)
+        self.routers = Routers(
+            model, sees_trees=tree_attention.sees_trees(model), replays=replays_routing, is_compiled=is_compiled
+        )
         self._run = ranks.shard(model, autocast)
         self.device = next(model.parameters()).device
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None

@@ -68,7 +68,7 @@ class RolloutRouting:
 class Routers:
     """Owns hooks on the routers of a model. Without routers it does nothing."""
 
-    def __init__(self, model: nn.Module, *, sees_trees: bool, replays: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, sees_trees: bool, replays: bool = False, is_compiled: bool = False) -> None:
         routers = [module for module in model.modules() if _is_router(module)] if sees_trees else []
         if replays:
             _check_replay(model, routers, sees_trees=sees_trees)
@@ -77,8 +77,10 @@ class Routers:
         self._given: RolloutRouting | None = None
         self._found: dict[int, Tensor] = {}
         """Experts that the model chooses by itself, U x K, by layer."""
+        # Compiled code would hold for one layer only.
+        watch = torch.compiler.disable(self._watch) if is_compiled else self._watch
         for place, router in enumerate(routers):
-            router.register_forward_hook(partial(self._watch, place))
+            router.register_forward_hook(partial(watch, place))
 
     def begin(self, given: RolloutRouting | None) -> None:
         """Expect the nodes of this micro-batch next. It counts until the next call, so that a backward pass which

@@ -103,7 +103,9 @@ def sample(
 def _draw(logprobs_NV: torch.Tensor, uniforms_N1: torch.Tensor) -> torch.Tensor:
     """Invert the cumulative distribution: the first token whose cumulative sum exceeds ``uniform`` times the total."""
     # softmax rather than exp: it works row by row, so a row's place in the batch cannot change its rounding.
-    sums = torch.softmax(logprobs_NV, dim=-1).cumsum(dim=-1)
+    # A GPU adds in pieces, so its sums may shrink by rounding where a token has no weight: in fp64 by far too little.
+    precision = torch.float64 if logprobs_NV.is_cuda else None
+    sums = torch.softmax(logprobs_NV, dim=-1).cumsum(dim=-1, dtype=precision)
     tokens = torch.searchsorted(sums, uniforms_N1 * sums[:, -1:], right=True)
     return tokens.clamp_(max=logprobs_NV.shape[1] - 1)
 
