@@ -118,7 +118,7 @@ def trains(after_version: int) -> Callable[[list[Entry]], bool]:
 
 
 def test_a_run_on_ray_gives_the_metrics_and_weights_of_a_local_one(local: Path, on_ray: launch.Run) -> None:
-    assert "workers run as Ray actors; the cluster has 6 CPUs, 0 GPUs on 2 node(s)" in on_ray.said
+    assert "workers run as Ray actors; the cluster has 6 CPUs, 0 GPUs on 2 nodes" in on_ray.said
     assert_equal_runs(on_ray.output, local)
 
 
