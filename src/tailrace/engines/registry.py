@@ -5,10 +5,10 @@ Importing this file imports neither torch nor vllm: the controller checks the se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailrace.config.settings import RolloutSettings, Settings
 from tailrace.engines.contract import Capabilities, Unsupported
@@ -51,8 +51,7 @@ def _check_native(settings: Settings, checkpoint: Path) -> None:
 
 def _check_vllm(settings: Settings, checkpoint: Path) -> None:
     vllm_versions.check_version(vllm_versions.installed_version())
-    parts = settings.rollout.tensor_parallel_size
-    if (sentence := vllm_models.parts_refusal(read_model_config(checkpoint), parts)) is not None:
+    if (sentence := division_refusal(settings, read_model_config(checkpoint))) is not None:
         raise Unsupported(sentence)
     if _is_cpu(settings.model.device):
         vllm_models.check_on_cpu(checkpoint)
@@ -174,6 +173,12 @@ def _asks_for_routing(settings: Settings) -> str | None:
     if settings.trainer.replay_routing:
         return "trainer.replay_routing"
     return "rollout.return_routing = 'always'" if settings.rollout.return_routing == "always" else None
+
+
+def division_refusal(settings: Settings, config: Mapping[str, Any]) -> str | None:
+    """Why an engine that divides models cannot divide one with this ``config.json`` as the settings ask; None if it
+    can."""
+    return vllm_models.parts_refusal(config, settings.rollout.tensor_parallel_size)
 
 
 def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:

@@ -10,8 +10,7 @@ from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
-from tailrace.engines.registry import ENGINES, engine_name, refusals
-from tailrace.engines.vllm.models import parts_refusal
+from tailrace.engines.registry import ENGINES, division_refusal, engine_name, refusals
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.channel_choice import refused_channel
 from tailrace.runtime.device_plan import (
@@ -74,7 +73,7 @@ def _refusal(settings: Settings, shape: ModelShape, devices: DevicePlan) -> str 
     sizes = {"num_attention_heads": shape.num_heads, "num_key_value_heads": shape.num_kv_heads}
     if not shape.num_experts:
         sizes["intermediate_size"] = shape.intermediate_size
-    if (sentence := parts_refusal(sizes, settings.rollout.tensor_parallel_size)) is not None:
+    if (sentence := division_refusal(settings, sizes)) is not None:
         return sentence
     if settings.runtime == "ray" and (sentence := refused_on_ray(demand_of(settings, trains=True), devices)):
         return sentence
