@@ -111,3 +111,16 @@ def test_a_lone_job_kept_out_by_waits_moves_when_their_share_is_small_enough(pol
     commands = tell(scheduler, ev.TimePassed(), now=2_000.0)
     assert do.Admit(job=JobId("head")) in commands
     assert where(scheduler)["c"] == G0
+
+
+def test_a_lone_job_moves_beside_one_that_has_begun_since() -> None:
+    """The large job can use g0 only. There is no group with jobs to join for the one that is alone there, at first."""
+    small, large = StateBytes(weights=50), StateBytes(weights=100)
+    scheduler = cluster(
+        group("g0", device_bytes=100), group("g1", device_bytes=50), policy=Policy.SPREAD_BACKFILL, rollout_devices=0
+    )
+    assert submit(scheduler, "alone", trace=trace(60, 20), steps=LONG, state=small, rollout_devices=0)
+    assert where(scheduler) == {"alone": G0}
+    assert not submit(scheduler, "large", now=1.0, trace=trace(60, 40), steps=LONG, state=large, rollout_devices=0)
+    assert submit(scheduler, "begins", now=2.0, trace=trace(60, 20), steps=LONG, state=small, rollout_devices=0)
+    assert where(scheduler) == {"alone": G1, "begins": G1, "large": G0}

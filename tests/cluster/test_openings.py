@@ -9,7 +9,7 @@ import pytest
 
 from cluster.small_cluster import cluster, end, group, submit, trace
 from cluster.test_wait_share import ask, tell
-from tailrace.cluster import admission
+from tailrace.cluster import admission, placement
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.admission_order import changes_at
@@ -243,3 +243,11 @@ def test_a_job_whose_empty_group_is_lost_claims_another_one_at_once(policy: Poli
     assert scheduler.state.claims == {"head": G0}
     scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=1.0)
     assert scheduler.state.claims == {"head": G1}
+
+
+def test_for_a_job_that_is_tried_nowhere_nothing_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = full(Policy.SPREAD_BACKFILL)
+    worked_out = []
+    monkeypatch.setattr(placement.Footprint, "of", lambda *given: worked_out.append(given))
+    assert not submit(scheduler, "waits too", now=1.0, trace=trace(60, 30), steps=LONG)
+    assert not worked_out

@@ -26,9 +26,9 @@ def make_room(state: ClusterState, now: float, only: JobId | None = None) -> Ite
     if state.rules.policy is Policy.ISOLATED:
         return
     if only is None:
-        seen = (state.openings.newest, state.free_rollout_devices, *state.claims.items())
+        seen = (state.openings.newest, state.num_begun, state.free_rollout_devices, *state.claims.items())
         if seen == state.room_searched:
-            return  # the same jobs wait, and nothing has become free
+            return  # the same jobs wait, nothing has become free, and there is no other group to join
         state.room_searched, state.in_the_way = seen, set()
     for name in list(state.claims):
         waiting = state.jobs[name]

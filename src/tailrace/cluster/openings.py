@@ -3,7 +3,8 @@
 A job that found no place on any group need not try the same groups again before something has changed there: a job
 has left, a lost node is back, a claim was dropped, or the group's jobs have waited for less of their time. Otherwise
 every event would try every waiting job on every group. Between two changes a fit may also appear because time passes
-(a job would begin at another slot of the ring). It is found at the next change of that group.
+(a job would begin at another slot of the ring). It is found at the next change of that group, also for a new job with
+the same needs as one that waits.
 """
 
 from __future__ import annotations

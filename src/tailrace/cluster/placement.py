@@ -32,6 +32,8 @@ def choose(
     job: JobRecord, groups: Sequence[GroupRecord], timetable: Timetable, rules: ClusterRules, now: float
 ) -> Choice | None:
     """The best place among these groups, which all take the job; None: there is none now."""
+    if not groups:
+        return None  # the usual answer for a job that waits, so nothing is worked out before
     empty = next((group for group in groups if not group.jobs), None)
     if rules.policy is Policy.ISOLATED or job.trace is None:
         return None if empty is None else Choice(group=empty.id, is_dedicated=True)

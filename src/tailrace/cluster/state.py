@@ -43,9 +43,11 @@ class ClusterState:
     """Whether a job might get a place that it could not have when this was last looked at."""
     searched: dict[Needs, int] = field(default_factory=dict)
     """The newest opening that there was when no group without a claim had room for a job with these needs."""
+    num_begun: int = 0
+    """How often a job got an empty group. Others may join it there."""
     room_searched: tuple[object, ...] = ()
-    """The newest opening, the free rollout devices and the claims when a lone job was last looked for that could make
-    room."""
+    """The newest opening, ``num_begun``, the free rollout devices and the claims when a lone job was last looked for
+    that could make room."""
     order_changes_at: float = math.inf
     """When another order of admission begins, only because time passes."""
     calm_at: dict[NodeGroupId, float] = field(default_factory=dict)
@@ -138,6 +140,7 @@ class ClusterState:
             reservation = self.timetable.reserve(job.id, choice.group, choice.footprint, choice.start_slot)
         job.seat = Seat(group=choice.group, is_dedicated=choice.is_dedicated, reservation=reservation)
         group = self.groups[choice.group]
+        self.num_begun += not group.jobs
         group.jobs[job.id] = job
         group.count()
         self.drop_claim(job.id)
