@@ -12,8 +12,9 @@ what the timetable and its reservations allocate (tracemalloc); they are made ag
 The same jobs are also submitted to a whole scheduler, up to 1,000 of them. It does more for each: it looks at waits and
 bytes, plans jobs in step that do not fit otherwise, and moves lone jobs to make room.
 
-`waiting`: what an event costs while many jobs wait, with the policy `spread-backfill`, which looks at all of them. 500
-jobs of different demand are submitted to 100 groups, a second apart; then 40 of those that run end, one by one.
+`waiting`: what an event costs while many jobs wait, with the policy `spread-backfill`, which looks at all of them. 500,
+1,000 and 2,000 jobs of different demand are submitted to 100 groups, a second apart; then 40 of those that run end, one
+by one.
 """
 
 from __future__ import annotations
@@ -132,20 +133,21 @@ def submit_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
     return {"scheduler_cpu_s": round(seconds, 2), "scheduler_admitted": len(scheduler.state.running)}
 
 
-def events_with_many_waiting(seed: int) -> dict[str, Any]:
+def events_with_many_waiting(num_jobs: int, seed: int) -> dict[str, Any]:
     rules = replace(RULES, policy=Policy.SPREAD_BACKFILL)
-    scheduler = Scheduler(ev.ClusterStarted(rules=rules, groups=node_groups(100), rollout_devices=500))
+    scheduler = Scheduler(ev.ClusterStarted(rules=rules, groups=node_groups(100), rollout_devices=num_jobs))
     submits = []
-    for number, trace in enumerate(traces(500, seed)):
+    for number, trace in enumerate(traces(num_jobs, seed)):
         steps = 100 + number % 7 * 300
         spec = JobSpec(id=JobId(f"job-{number}"), train_devices=8, rollout_devices=1, steps=steps, trace=trace)
         submits.append(_cpu_s(scheduler, ev.JobSubmitted(job=spec), float(number)))
     num_waiting = len(scheduler.state.queue)
     names = list(scheduler.state.running)[:40]
-    ends = [_cpu_s(scheduler, ev.JobEnded(job=name), 1000.0 + 100 * at) for at, name in enumerate(names)]
+    ends = [_cpu_s(scheduler, ev.JobEnded(job=name), 2.0 * num_jobs + 100 * at) for at, name in enumerate(names)]
     return {
         "waiting": num_waiting,
         "submits_cpu_s": round(sum(submits), 2),
+        "median_of_last_50_submits_ms": round(1000 * median(submits[-50:]), 1),
         "longest_submit_ms": round(1000 * max(submits), 1),
         "median_end_ms": round(1000 * median(ends), 1),
         "longest_end_ms": round(1000 * max(ends), 1),
@@ -188,7 +190,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="only 1,000 jobs on 400 node groups")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    waiting = events_with_many_waiting(options.seed)
+    waiting = [events_with_many_waiting(num_jobs, options.seed) for num_jobs in (500, 1000, 2000)]
     print(json.dumps({"events_with_many_waiting": waiting}, indent=1), flush=True)
     rows = []
     for num_jobs, num_groups in SIZES[:1] if options.small else SIZES:
