@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from curves import draw
-from gpu_runs import train
+from gpu_runs import change, train
 
 from tailrace.config.load import read_recipe
 
@@ -30,21 +30,15 @@ def recipe(options: argparse.Namespace, name: str) -> dict[str, Any]:
     preset, _, bound = name.partition(":")
     found = read_recipe(options.recipe)
     found.pop("output_dir", None)
-    changes: list[tuple[str, Any]] = [
-        ("schedule.preset", preset),
-        ("schedule.max_steps", options.steps),
-        ("eval_interval", options.eval_interval),
-        ("save_interval", None),
+    changes = [
+        f'schedule.preset="{preset}"',
+        f"schedule.max_steps={options.steps}",
+        f"eval_interval={options.eval_interval}",
+        "save_interval=null",
     ]
     if bound:
-        changes.append(("schedule.max_staleness", int(bound)))
-    changes += [(key, json.loads(value)) for key, value in (pair.split("=", 1) for pair in options.set)]
-    for key, value in changes:
-        *sections, last = key.split(".")
-        section = found
-        for each in sections:
-            section = section.setdefault(each, {})
-        section[last] = value
+        changes.append(f"schedule.max_staleness={bound}")
+    change(found, changes + options.set)
     return found
 
 

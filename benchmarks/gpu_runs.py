@@ -60,6 +60,16 @@ def portable(value: Any, roots: Sequence[Path]) -> Any:
     return value
 
 
+def change(recipe: dict[str, Any], pairs: Sequence[str]) -> None:
+    """Put further settings into a recipe, each as NAME=JSON, like ``trainer.torch_compile=true``."""
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        *sections, last = name.split(".")
+        section = recipe
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[last] = json.loads(value)
+
+
 def train(recipe: dict[str, Any], folder: Path) -> Run:
     """``recipe``: settings without ``output_dir``. Raises ``RuntimeError`` with the run's last words if it fails."""
     command = _command(recipe, folder)

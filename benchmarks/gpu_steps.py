@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_runs import means, plan, train
+from gpu_runs import change, means, plan, train
 from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoTokenizer
 from trl_plan import Plan
@@ -46,7 +46,7 @@ def rows(model: Path) -> list[dict[str, Any]]:
 
 def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any]:
     preset, instances, mps, engine = [*run.split(":"), "", "", ""][:4]
-    return {
+    found: dict[str, Any] = {
         "seed": options.seed,
         "model": {"path": str(options.model), "device": options.device, "dtype": options.dtype},
         "data": {"train": str(folder / "prompts.jsonl")},
@@ -64,6 +64,8 @@ def recipe(options: argparse.Namespace, run: str, folder: Path) -> dict[str, Any
         "schedule": {"preset": preset, "rollout_batch_size": options.prompts, "max_steps": options.steps}
         | ({"mps": mps} if mps else {}),
     }
+    change(found, options.set)
+    return found
 
 
 def run_ours(options: argparse.Namespace, name: str, folder: Path) -> dict[str, Any]:
@@ -144,6 +146,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--decoding", default="auto", help="rollout.decoding")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="further settings of our runs")
     parser.add_argument("--journals", type=Path, help="folder to keep the journals in, compressed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

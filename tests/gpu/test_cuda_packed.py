@@ -1,10 +1,11 @@
-"""Rows without padding give the scores and gradients of padded rows, in bfloat16."""
+"""Rows without padding, also with compiled layers, give the scores and gradients of padded rows, in bfloat16."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from engines.rollouts import save_random_model, small_llama
@@ -20,17 +21,24 @@ from trainer.probes import gradient
 CUDA = torch.device("cuda")
 
 
+@pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["plain", "compiled"])
 def test_packed_rows_give_the_scores_and_gradients_of_padded_rows(
     tmp_path: Path,
     make_groups: Callable[..., list[list[Sample]]],  # noqa: F811
+    is_compiled: bool,
 ) -> None:
     save_random_model(tmp_path, small_llama(head_dim=16))
     assert varlen.is_available(CUDA, torch.bfloat16, 16)
-    network = Network(load_model(tmp_path, device=CUDA), temperature=1.0, autocast=torch.bfloat16)
     samples = [sample for group in make_groups() for sample in group]
     found = []
     for is_packed in (True, False):
-        network.model.zero_grad()
+        network = Network(
+            load_model(tmp_path, device=CUDA),
+            temperature=1.0,
+            autocast=torch.bfloat16,
+            is_compiled=is_compiled and is_packed,
+        )
         micro = collate(samples, [0.0] * len(samples), Version(0), CUDA, is_packed=is_packed)
         scores = network.score(micro)
         scores.logprobs_N.sum().backward()
