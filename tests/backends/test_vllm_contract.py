@@ -81,3 +81,9 @@ def test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_
     engine_suite.test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
         make_engine, reference_model, weights
     )
+
+
+def test_vllm_of_another_device_than_asked_for_is_refused(checkpoint: Path, reference_model: PreTrainedModel) -> None:
+    device, own = ("cpu", "GPU") if DEVICE == "cuda" else ("cuda", "CPU")
+    with pytest.raises(Unsupported, match=f"computes on the {own}, but model.device is '{device}'"):
+        VllmEngine(checkpoint, seed=0, options=VllmOptions(max_running=8, max_length=160), device=device)

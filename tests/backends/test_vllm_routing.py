@@ -44,7 +44,13 @@ def make_engine(checkpoint: Path) -> Iterator[MakeEngine]:
     made: list[VllmEngine] = []
 
     def make(path: Path = checkpoint, **options: Any) -> VllmEngine:
-        asked = {"max_running": 4, "max_length": 200, "prefill_chunk": 16, "routing": "always"} | options
+        asked = {
+            "max_running": 4,
+            "max_length": 200,
+            "kv_tokens": 800,
+            "prefill_chunk": 16,
+            "routing": "always",
+        } | options
         made.append(VllmEngine(path, seed=0, options=VllmOptions(**asked), device=DEVICE))
         return made[-1]
 
@@ -183,7 +189,7 @@ def test_a_run_says_how_well_the_routers_of_vllm_and_the_trainer_agree(asked: di
     run = launch.train_well(
         tmp_path / "run",
         model__path=model,
-        model__device="cpu",
+        model__device=DEVICE,
         reward__functions=f"{tmp_path / 'rewards.py'}:shortness",
         schedule__max_steps=3,
         **asked,

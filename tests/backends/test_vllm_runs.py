@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 pytest.importorskip("vllm")
@@ -27,6 +28,8 @@ from tailrace.observe.journal import journal_file
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.segment import Response, Tokens
 from tailrace.trainer.export import export
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="vLLM for GPUs does not compute on the CPU")
 
 REWARD = """
 def shortness(prompts, completions, completion_ids, **columns):

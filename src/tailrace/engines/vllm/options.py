@@ -9,6 +9,9 @@ from typing import Literal
 import torch
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+
+from tailrace.engines.contract import Unsupported
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probs of the distribution that tokens are sampled from, after temperature and truncation."""
@@ -49,6 +52,9 @@ def vllm_config(
     checkpoint: Path, options: VllmOptions, *, device: torch.device, dtype: torch.dtype, seed: int
 ) -> VllmConfig:
     is_gpu = device.type == "cuda"
+    if current_platform.is_cpu() == is_gpu:
+        where = "CPU" if is_gpu else "GPU"
+        raise Unsupported(f"the vLLM installed here computes on the {where}, but model.device is '{device.type}'")
     arguments = EngineArgs(
         model=str(checkpoint),
         skip_tokenizer_init=True,
