@@ -92,6 +92,7 @@ def planned_gib(options: argparse.Namespace, folder: str, max_tokens: int, num_t
         is_autocast=is_autocast,
         is_packed=is_autocast,
         recomputes=options.gradient_checkpointing,
+        is_compiled=options.torch_compile,
     )
     parts = training_parts(ModelShape.read(Path(folder)), load)
     return round(sum(part.num_bytes for part in parts if part.name != "process") / 2**30, 2)

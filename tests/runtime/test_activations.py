@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from transformers import (
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.runtime.memory import activations
 from tailrace.runtime.memory.activations import Activations
+from tailrace.runtime.memory.parts import TrainingLoad, training_parts
 from tailrace.store.model_shape import ModelShape
 from tailrace.store.segment import Response
 from tailrace.trainer import network
@@ -80,6 +82,14 @@ def per_token(scorer: Network) -> float:
     return (more - less) / (many - few)
 
 
+def save(config: type[PreTrainedConfig], model: type[PreTrainedModel], sizes: dict[str, int], folder: Path) -> None:
+    model(config(**sizes, vocab_size=64, num_key_value_heads=2, tie_word_embeddings=True)).save_pretrained(folder)
+
+
+def log_softmax(shape: ModelShape) -> int:
+    return 4 * shape.vocab_size
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 computes it another way
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
@@ -92,15 +102,34 @@ def test_what_a_layer_keeps_is_what_autograd_keeps(
     recomputes: bool,
     tmp_path: Path,
 ) -> None:
-    made = config(**sizes, vocab_size=64, num_key_value_heads=2, tie_word_embeddings=True)
-    model(made).save_pretrained(tmp_path)
+    save(config, model, sizes, tmp_path)
     loaded = load_model(tmp_path, device=torch.device("cpu"), gradient_checkpointing=recomputes)
     shape = ModelShape.read(tmp_path)
     predicted = Activations.of(shape, is_autocast=autocast is not None, is_packed=False)
     layer = predicted.layer_input if recomputes else predicted.layer
-    log_softmax = 4 * shape.vocab_size
-    expected = shape.num_layers * layer + predicted.outside + log_softmax
+    expected = shape.num_layers * layer + predicted.outside + log_softmax(shape)
     assert per_token(Network(loaded, temperature=1.0, autocast=autocast)) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize(("config", "model", "sizes"), KINDS[:3])
+def test_what_a_compiled_layer_keeps_is_what_autograd_keeps(
+    config: type[PreTrainedConfig],
+    model: type[PreTrainedModel],
+    sizes: dict[str, int],
+    autocast: torch.dtype | None,
+    tmp_path: Path,
+) -> None:
+    save(config, model, sizes, tmp_path)
+    loaded = load_model(tmp_path, device=torch.device("cpu"), gradient_checkpointing=False)
+    shape = ModelShape.read(tmp_path)
+    predicted = Activations.of(shape, is_autocast=autocast is not None, is_packed=False, is_compiled=True)
+    expected = shape.num_layers * predicted.layer + predicted.outside + log_softmax(shape)
+    compiled = Network(loaded, temperature=1.0, autocast=autocast, is_compiled=True)
+    assert per_token(compiled) == pytest.approx(expected, rel=0.05)
 
 
 def test_packed_attention_repeats_shared_keys_and_values() -> None:
@@ -109,6 +138,27 @@ def test_packed_attention_repeats_shared_keys_and_values() -> None:
     )
     packed, dense = (Activations.of(shape, is_autocast=True, is_packed=packed) for packed in (True, False))
     assert packed.layer - dense.layer == 2 * 2 * (6 - 2) * 16
+
+
+def test_a_compiled_layer_keeps_less_and_the_plan_knows_it() -> None:
+    shape = ModelShape(
+        vocab_size=64, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
+    )
+    parts = [
+        training_parts(
+            shape,
+            TrainingLoad(
+                micro_tokens=10, published_itemsize=0, is_autocast=True, is_packed=True, is_compiled=is_compiled
+            ),
+        )[-1]
+        for is_compiled in (False, True)
+    ]
+    assert parts[0].num_bytes > parts[1].num_bytes
+    mixture = replace(shape, num_experts=4, experts_per_token=2, expert_size=48, num_sparse_layers=3)
+    plain, compiled = (
+        Activations.of(mixture, is_autocast=True, is_packed=True, is_compiled=each) for each in (False, True)
+    )
+    assert plain == compiled
 
 
 def test_the_logits_of_a_chunk_are_those_of_the_trainer() -> None:

@@ -36,30 +36,51 @@ class Activations:
     """Kept outside the layers: last norm, what the head reads, rotary tables."""
 
     @classmethod
-    def of(cls, shape: ModelShape, *, is_autocast: bool, is_packed: bool, is_frozen: bool = False) -> Activations:
+    def of(
+        cls,
+        shape: ModelShape,
+        *,
+        is_autocast: bool,
+        is_packed: bool,
+        is_frozen: bool = False,
+        is_compiled: bool = False,
+    ) -> Activations:
         """``is_packed``: attention without padding, which repeats shared keys and values. ``is_frozen``: the weights
-        are not trained, as with an adapter."""
+        are not trained, as with an adapter. ``is_compiled``: with ``torch_compile``."""
         hidden, item = shape.hidden_size, _BF16 if is_autocast else _FP32
         # A norm keeps its input and, for the gradient of its weight, the normed values.
         norm = _FP32 * hidden * (1 if is_frozen else 2)
-        inputs_of_linears = 5 * _BF16 * hidden if is_autocast else 2 * _FP32 * hidden
-        gated = 4 * item * shape.mlp_width  # gate, silu(gate), up, and their product
-        # What each expert reads and gives, in both precisions.
-        gated += shape.experts_per_token * hidden * 2 * (_FP32 + (_BF16 if is_autocast else 0))
         num_kv = shape.query_size if is_packed else shape.kv_size
         attention = item * (2 * shape.query_size + 2 * num_kv) + _FP32 * shape.num_heads  # q, output, k, v, row sums
         output = item * shape.query_size  # what the output projection reads
+        # The code of a mixture's layers is compiled in pieces, around its routers: it counts as not compiled.
+        is_whole = is_compiled and not shape.experts_per_token
+        rest = _compiled(shape, item) if is_whole else 2 * norm + _plain(shape, item)
         return cls(
-            layer=2 * norm + inputs_of_linears + gated + attention + output + _head_norms(shape, is_autocast),
+            layer=attention + output + rest,
             layer_input=_FP32 * hidden,
             outside=norm + item * hidden + 2 * _FP32 * shape.head_dim,
         )
 
 
-def _head_norms(shape: ModelShape, is_autocast: bool) -> int:
-    if not shape.has_qk_norm:
-        return 0
-    return (_FP32 + (_BF16 if is_autocast else _FP32)) * (shape.query_size + shape.kv_size)
+def _plain(shape: ModelShape, item: int) -> int:
+    """What a layer keeps beside attention and its two norms."""
+    hidden, is_autocast = shape.hidden_size, item == _BF16
+    inputs_of_linears = 5 * _BF16 * hidden if is_autocast else 2 * _FP32 * hidden
+    gated = 4 * item * shape.mlp_width  # gate, silu(gate), up, and their product
+    # What each expert reads and gives, in both precisions.
+    gated += shape.experts_per_token * hidden * 2 * (_FP32 + (_BF16 if is_autocast else 0))
+    normed_heads = (_FP32 + item) * (shape.query_size + shape.kv_size) if shape.has_qk_norm else 0
+    return inputs_of_linears + gated + normed_heads
+
+
+def _compiled(shape: ModelShape, item: int) -> int:
+    """What a compiled layer keeps beside attention. Normed values and silu(gate) are computed again."""
+    num_inputs = 1 if item == _BF16 else 2
+    norms = 2 * _FP32 * (shape.hidden_size + 1)  # the input, and one number for each token
+    gated = 3 * item * shape.mlp_width  # gate, up, and their product
+    normed_heads = item * (shape.query_size + shape.kv_size) + _FP32 * (shape.num_heads + shape.num_kv_heads)
+    return norms + num_inputs * item * shape.hidden_size + gated + (normed_heads if shape.has_qk_norm else 0)
 
 
 def micro_batch_bytes(

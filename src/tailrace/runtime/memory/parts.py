@@ -54,6 +54,7 @@ class TrainingLoad:
     is_autocast: bool
     is_packed: bool
     recomputes: bool = False
+    is_compiled: bool = False
     has_reference: bool = False
     has_critic: bool = False
     lora_rank: int = 0
@@ -202,7 +203,13 @@ def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:
 
 def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
     mine = shape.part_of_layers(load.num_parts)
-    kept = Activations.of(mine, is_autocast=load.is_autocast, is_packed=load.is_packed, is_frozen=bool(load.lora_rank))
+    kept = Activations.of(
+        mine,
+        is_autocast=load.is_autocast,
+        is_packed=load.is_packed,
+        is_frozen=bool(load.lora_rank),
+        is_compiled=load.is_compiled,
+    )
     per_layer = kept.layer_input if load.recomputes else kept.layer
     num_scored = -(-load.micro_tokens // load.num_parts)
     logits = logits_bytes(shape, num_scored)

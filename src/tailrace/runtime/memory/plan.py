@@ -138,6 +138,7 @@ def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> Traini
         is_autocast=is_autocast,
         is_packed=is_autocast,
         recomputes=settings.trainer.gradient_checkpointing,
+        is_compiled=settings.trainer.torch_compile,
         has_reference=algorithm.kl_loss_coef > 0,
         has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
         lora_rank=settings.model.lora_rank,
