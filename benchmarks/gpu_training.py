@@ -91,6 +91,7 @@ def planned_gib(options: argparse.Namespace, folder: str, max_tokens: int, num_t
         published_itemsize=0,
         is_autocast=is_autocast,
         is_packed=is_autocast,
+        is_fused=options.device == "cuda",
         recomputes=options.gradient_checkpointing,
         is_compiled=options.torch_compile,
     )

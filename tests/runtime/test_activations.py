@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,7 @@ from transformers import (
 
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.runtime.memory import activations
-from tailrace.runtime.memory.activations import Activations
-from tailrace.runtime.memory.parts import TrainingLoad, training_parts
+from tailrace.runtime.memory.activations import Activations, logits_bytes
 from tailrace.store.model_shape import ModelShape
 from tailrace.store.segment import Response
 from tailrace.trainer import network
@@ -140,25 +138,37 @@ def test_packed_attention_repeats_shared_keys_and_values() -> None:
     assert packed.layer - dense.layer == 2 * 2 * (6 - 2) * 16
 
 
-def test_a_compiled_layer_keeps_less_and_the_plan_knows_it() -> None:
-    shape = ModelShape(
-        vocab_size=64, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
+def test_layers_with_experts_count_as_not_compiled() -> None:
+    mixture = ModelShape(
+        vocab_size=64,
+        hidden_size=96,
+        intermediate_size=256,
+        num_layers=3,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=16,
+        num_sparse_layers=3,
+        num_experts=4,
+        experts_per_token=2,
+        expert_size=48,
     )
-    parts = [
-        training_parts(
-            shape,
-            TrainingLoad(
-                micro_tokens=10, published_itemsize=0, is_autocast=True, is_packed=True, is_compiled=is_compiled
-            ),
-        )[-1]
-        for is_compiled in (False, True)
-    ]
-    assert parts[0].num_bytes > parts[1].num_bytes
-    mixture = replace(shape, num_experts=4, experts_per_token=2, expert_size=48, num_sparse_layers=3)
     plain, compiled = (
         Activations.of(mixture, is_autocast=True, is_packed=True, is_compiled=each) for each in (False, True)
     )
     assert plain == compiled
+
+
+def test_a_kernel_that_reads_logits_holds_them_and_their_gradient() -> None:
+    shape = ModelShape(
+        vocab_size=1000, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
+    )
+    plain, fused, in_half = (
+        logits_bytes(shape, 7, is_autocast=is_autocast, is_fused=is_fused)
+        for is_autocast, is_fused in ((True, False), (False, True), (True, True))
+    )
+    assert (plain, fused, in_half) == (16 * 7000, 8 * 7000, 4 * 7000)
+    most = logits_bytes(shape, 10**9, is_autocast=True, is_fused=True)
+    assert most == 4 * network.LOGITS_PER_CHUNK
 
 
 def test_the_logits_of_a_chunk_are_those_of_the_trainer() -> None:

@@ -243,8 +243,8 @@ class TrainerSettings(Section):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     torch_compile: bool = False
-    """Compile the model's layers with `torch.compile`: on a GPU usually faster, with less memory, after a first step that
-    takes many seconds longer."""
+    """Compile the model's layers with `torch.compile`. On a GPU steps are usually faster and need less memory, but the
+    first one or two take many seconds longer."""
     replay_routing: bool = False
     """For a mixture of experts: send each response token to the experts that the rollout chose for it, instead of those
     that training would choose."""

@@ -77,8 +77,8 @@ class Network:
         return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
 
     def _compile_without_gradient(self, micro: MicroBatch) -> None:
-        """Layers without gradients have a code of their own. It is compiled now, with the other one, because the first
-        response that needs it may come late, and that step would then take seconds longer."""
+        """torch.compile makes separate code for passes without gradients. Compile it in the first step: the first
+        response that needs it may come late, and that step would take seconds longer."""
         self.routers.begin(None)
         with torch.no_grad():
             self._run(self._score, micro)

@@ -54,7 +54,10 @@ def vllm_config(
     is_gpu = device.type == "cuda"
     if current_platform.is_cpu() == is_gpu:
         where = "CPU" if is_gpu else "GPU"
-        raise Unsupported(f"the vLLM installed here computes on the {where}, but model.device is '{device.type}'")
+        raise Unsupported(
+            f"the vLLM installed here computes on the {where}, but model.device is '{device.type}':"
+            " change model.device or install the other vLLM (docs/vllm.md)"
+        )
     arguments = EngineArgs(
         model=str(checkpoint),
         skip_tokenizer_init=True,

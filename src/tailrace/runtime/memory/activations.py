@@ -4,7 +4,7 @@ The counts are those of Transformers' Llama, Qwen2, Qwen3 and Qwen3-MoE layers a
 fp32 weights. ``tests/runtime/test_activations.py`` compares them with what autograd really keeps.
 
 In bfloat16 (autocast) the residual stream and the norms stay in fp32. Each linear layer gets a bfloat16 copy of its
-input of its own, because autocast keeps copies of weights only.
+input of its own, because autocast keeps copies of weights only. Compiled layers keep less.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ _FP32 = 4
 _BF16 = 2
 LOGITS_PER_CHUNK = 2**28
 """Most logits that exist at the same time (``trainer/network.py``)."""
-BYTES_PER_LOGIT = 16
-"""In plain torch: fp32 logits, their log-softmax, and two temporaries of the entropy. On CUDA with Triton this is too
-much: ``trainer/fused_scores.py`` holds only the logits and their gradient, 4 bytes in bfloat16."""
+_PLAIN_LOGIT = 16
+"""Bytes in plain torch: fp32 logits, their log-softmax, and two temporaries of the entropy."""
 _BACKWARD_SHARE = 0.5
 """Gradients inside the layer that the backward pass is at, compared with what the layer keeps: a rough value."""
 
@@ -75,8 +74,8 @@ def _plain(shape: ModelShape, item: int) -> int:
 
 
 def _compiled(shape: ModelShape, item: int) -> int:
-    """What a compiled layer keeps beside attention. Normed values and silu(gate) are computed again."""
-    num_inputs = 1 if item == _BF16 else 2
+    """What a compiled layer keeps beside attention, as found by experiment: torch chooses what to compute again."""
+    num_inputs = 1 if item == _BF16 else 2  # of linear layers
     norms = 2 * _FP32 * (shape.hidden_size + 1)  # the input, and one number for each token
     gated = 3 * item * shape.mlp_width  # gate, up, and their product
     normed_heads = item * (shape.query_size + shape.kv_size) + _FP32 * (shape.num_heads + shape.num_kv_heads)
@@ -84,17 +83,20 @@ def _compiled(shape: ModelShape, item: int) -> int:
 
 
 def micro_batch_bytes(
-    kept: Activations, shape: ModelShape, num_tokens: int, *, recomputes: bool, num_scored: int | None = None
+    kept: Activations, shape: ModelShape, num_tokens: int, *, recomputes: bool, for_logits: int
 ) -> int:
     """Bytes of a micro-batch at the worst moment: when its logits exist, or in the backward pass of a layer.
 
-    ``num_scored``: tokens whose logits are computed here; default: all.
+    ``for_logits``: what ``logits_bytes`` says.
     """
     per_layer = kept.layer_input if recomputes else kept.layer
     stays = num_tokens * (shape.num_layers * per_layer + kept.outside)
     in_backward = num_tokens * kept.layer * (_BACKWARD_SHARE + (1 if recomputes else 0))
-    return stays + max(logits_bytes(shape, num_tokens if num_scored is None else num_scored), int(in_backward))
+    return stays + max(for_logits, int(in_backward))
 
 
-def logits_bytes(shape: ModelShape, num_tokens: int) -> int:
-    return BYTES_PER_LOGIT * min(num_tokens * shape.vocab_size, LOGITS_PER_CHUNK)
+def logits_bytes(shape: ModelShape, num_tokens: int, *, is_autocast: bool, is_fused: bool) -> int:
+    """``is_fused``: a kernel reads the logits (``trainer/fused_scores.py``), so that there are only they and their
+    gradient."""
+    fused = 2 * (_BF16 if is_autocast else _FP32)
+    return (fused if is_fused else _PLAIN_LOGIT) * min(num_tokens * shape.vocab_size, LOGITS_PER_CHUNK)

@@ -53,6 +53,8 @@ class TrainingLoad:
     """Bytes of a published number; 0: versions are published elsewhere, in the memory of the host."""
     is_autocast: bool
     is_packed: bool
+    is_fused: bool = False
+    """Whether a kernel reads log-probs off the logits: on CUDA."""
     recomputes: bool = False
     is_compiled: bool = False
     has_reference: bool = False
@@ -212,10 +214,10 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
     )
     per_layer = kept.layer_input if load.recomputes else kept.layer
     num_scored = -(-load.micro_tokens // load.num_parts)
-    logits = logits_bytes(shape, num_scored)
+    logits = logits_bytes(shape, num_scored, is_autocast=load.is_autocast, is_fused=load.is_fused)
     return Part(
         name="micro-batch",
-        num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes, num_scored=num_scored),
+        num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes, for_logits=logits),
         how=f"{load.micro_tokens:,} tokens x {shape.num_layers} layers x {per_layer:,} bytes;"
         f" logits {logits / 2**30:.1f} GiB",
         is_temporary=True,
