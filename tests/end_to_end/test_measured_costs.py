@@ -19,11 +19,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Five seconds a step, it was told."""
+    """Five seconds a step, it was told. Long enough for several windows of samples: those of the first may be too
+    uneven on a busy machine."""
     return launch.train_well(
         tmp_path_factory.mktemp("misled") / "run",
         schedule__preset="staleflow",
-        schedule__max_steps=40,
+        schedule__max_steps=160,
         rollout__num_instances=2,
         rollout__max_response_length=192,
         rollout__progress_interval_s=0.01,
