@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,9 @@ KINDS: list[tuple[type[PreTrainedConfig], type[PreTrainedModel], dict[str, int]]
     (Qwen3Config, Qwen3ForCausalLM, WIDE),
     (Qwen3MoeConfig, Qwen3MoeForCausalLM, MIXTURE),
 ]
+SHAPE = ModelShape(
+    vocab_size=64, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
+)
 
 
 def sample(number: int, length: int) -> Sample:
@@ -131,27 +135,12 @@ def test_what_a_compiled_layer_keeps_is_what_autograd_keeps(
 
 
 def test_packed_attention_repeats_shared_keys_and_values() -> None:
-    shape = ModelShape(
-        vocab_size=64, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
-    )
-    packed, dense = (Activations.of(shape, is_autocast=True, is_packed=packed) for packed in (True, False))
+    packed, dense = (Activations.of(SHAPE, is_autocast=True, is_packed=packed) for packed in (True, False))
     assert packed.layer - dense.layer == 2 * 2 * (6 - 2) * 16
 
 
 def test_layers_with_experts_count_as_not_compiled() -> None:
-    mixture = ModelShape(
-        vocab_size=64,
-        hidden_size=96,
-        intermediate_size=256,
-        num_layers=3,
-        num_heads=6,
-        num_kv_heads=2,
-        head_dim=16,
-        num_sparse_layers=3,
-        num_experts=4,
-        experts_per_token=2,
-        expert_size=48,
-    )
+    mixture = replace(SHAPE, num_sparse_layers=3, num_experts=4, experts_per_token=2, expert_size=48)
     plain, compiled = (
         Activations.of(mixture, is_autocast=True, is_packed=True, is_compiled=each) for each in (False, True)
     )
@@ -159,15 +148,12 @@ def test_layers_with_experts_count_as_not_compiled() -> None:
 
 
 def test_a_kernel_that_reads_logits_holds_them_and_their_gradient() -> None:
-    shape = ModelShape(
-        vocab_size=1000, hidden_size=96, intermediate_size=256, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16
-    )
     plain, fused, in_half = (
-        logits_bytes(shape, 7, is_autocast=is_autocast, is_fused=is_fused)
+        logits_bytes(SHAPE, 7, is_autocast=is_autocast, is_fused=is_fused)
         for is_autocast, is_fused in ((True, False), (False, True), (True, True))
     )
-    assert (plain, fused, in_half) == (16 * 7000, 8 * 7000, 4 * 7000)
-    most = logits_bytes(shape, 10**9, is_autocast=True, is_fused=True)
+    assert (plain, fused, in_half) == (16 * 7 * 64, 8 * 7 * 64, 4 * 7 * 64)
+    most = logits_bytes(SHAPE, 10**9, is_autocast=True, is_fused=True)
     assert most == 4 * network.LOGITS_PER_CHUNK
 
 
