@@ -90,7 +90,6 @@ def planned_gib(options: argparse.Namespace, folder: str, max_tokens: int, num_t
         micro_tokens=min(max_tokens, num_tokens),
         published_itemsize=0,
         is_autocast=is_autocast,
-        is_packed=is_autocast,
         is_fused=options.device == "cuda",
         recomputes=options.gradient_checkpointing,
         is_compiled=options.torch_compile,

@@ -31,8 +31,12 @@ backends=(tests/contract/test_native_engine.py tests/contract/test_paged_engine.
 bench gpu_learning 500 gpu_learning --set "model.path=\"$model\""
 bench gpu_steps 600 gpu_steps "$model" --runs sync staleflow:4 one-step::never sync:::vllm trl --trl_steps 8 \
     --journals "$results/journals/gpu_steps"
+bench gpu_steps_compiled 150 gpu_steps "$model" --runs sync --set trainer.torch_compile=true \
+    --journals "$results/journals/gpu_steps_compiled"
 bench gpu_training 150 gpu_training --shape 135M ${TRAIN_PROBE:+--probe "$TRAIN_PROBE"}
 bench gpu_training_compiled 150 gpu_training --shape 135M --torch_compile
+bench gpu_training_1_5b 120 gpu_training --shape 1.5B --max_tokens 16384
+bench gpu_training_1_5b_compiled 120 gpu_training --shape 1.5B --max_tokens 16384 --torch_compile
 bench engine_135m 400 engine_throughput "$model" --systems native vllm vllm-adapter --natural native \
     --kv_tokens 2500000 "${probe[@]}"
 bench engine_1_5b 300 engine_throughput 1.5B --systems native vllm --batches 1 32 128 256 "${probe[@]}"

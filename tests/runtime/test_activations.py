@@ -107,7 +107,7 @@ def test_what_a_layer_keeps_is_what_autograd_keeps(
     save(config, model, sizes, tmp_path)
     loaded = load_model(tmp_path, device=torch.device("cpu"), gradient_checkpointing=recomputes)
     shape = ModelShape.read(tmp_path)
-    predicted = Activations.of(shape, is_autocast=autocast is not None, is_packed=False)
+    predicted = Activations.of(shape, is_autocast=autocast is not None)
     layer = predicted.layer_input if recomputes else predicted.layer
     expected = shape.num_layers * layer + predicted.outside + log_softmax(shape)
     assert per_token(Network(loaded, temperature=1.0, autocast=autocast)) == pytest.approx(expected, rel=0.1)
@@ -128,22 +128,15 @@ def test_what_a_compiled_layer_keeps_is_what_autograd_keeps(
     save(config, model, sizes, tmp_path)
     loaded = load_model(tmp_path, device=torch.device("cpu"), gradient_checkpointing=False)
     shape = ModelShape.read(tmp_path)
-    predicted = Activations.of(shape, is_autocast=autocast is not None, is_packed=False, is_compiled=True)
+    predicted = Activations.of(shape, is_autocast=autocast is not None, is_compiled=True)
     expected = shape.num_layers * predicted.layer + predicted.outside + log_softmax(shape)
     compiled = Network(loaded, temperature=1.0, autocast=autocast, is_compiled=True)
     assert per_token(compiled) == pytest.approx(expected, rel=0.05)
 
 
-def test_packed_attention_repeats_shared_keys_and_values() -> None:
-    packed, dense = (Activations.of(SHAPE, is_autocast=True, is_packed=packed) for packed in (True, False))
-    assert packed.layer - dense.layer == 2 * 2 * (6 - 2) * 16
-
-
 def test_layers_with_experts_count_as_not_compiled() -> None:
     mixture = replace(SHAPE, num_sparse_layers=3, num_experts=4, experts_per_token=2, expert_size=48)
-    plain, compiled = (
-        Activations.of(mixture, is_autocast=True, is_packed=True, is_compiled=each) for each in (False, True)
-    )
+    plain, compiled = (Activations.of(mixture, is_autocast=True, is_compiled=each) for each in (False, True))
     assert plain == compiled
 
 

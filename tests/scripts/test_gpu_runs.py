@@ -34,6 +34,8 @@ def test_a_mean_is_over_the_steps_that_have_the_metric_and_an_absent_one_is_left
     [
         *(("gpu_steps_h200", name) for name in ("sync", "one-step", "active-partial", "staleflow", "tail-batching")),
         *(("gpu_steps_h200_engines", name) for name in ("sync", "sync:::vllm", "staleflow:4", "one-step::never")),
+        ("gpu_steps_h200_sync", "sync"),
+        ("gpu_steps_h200_compiled", "sync"),
     ],
 )
 def test_kept_means_of_training_are_those_of_the_kept_journal(result: str, name: str, gpu_runs: ModuleType) -> None:

@@ -13,6 +13,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
+from trainer.packed_attention import pack_rows
 from trainer.rank_process import Found
 from trainer.rank_scenarios import TWO_STEPS, Scenarios, assert_same, with_trainer
 
@@ -25,39 +26,45 @@ def has_equal_scores(batch: list[list[Sample]]) -> bool:
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
 @pytest.mark.parametrize(
-    ("recomputes", "others"),
+    ("is_packed", "recomputes", "others"),
     [
-        (False, {}),
-        (True, {}),
-        (False, {"lora_rank": 4}),
-        (False, {"algorithm": AlgorithmSettings(advantage_estimator="gae")}),
+        (False, False, {}),
+        (False, True, {}),
+        (False, False, {"lora_rank": 4}),
+        (False, False, {"algorithm": AlgorithmSettings(advantage_estimator="gae")}),
+        (True, False, {}),
+        (True, True, {}),
     ],
-    ids=["plain", "recomputed", "adapter", "critic"],
+    ids=["plain", "recomputed", "adapter", "critic", "packed", "packed and recomputed"],
 )
 def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
+    is_packed: bool,
     recomputes: bool,
     others: dict[str, Any],
     make_trainer: Callable[..., Trainer],
     make_groups: Callable[..., list[list[Sample]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = TrainerSettings(learning_rate=1e-3, gradient_checkpointing=recomputes)
-    plain, compiled = (
-        make_trainer(settings=asked.model_copy(update={"torch_compile": is_compiled}), **others)
-        for is_compiled in (False, True)
-    )
+    plain = make_trainer(settings=asked, **others)
+    if is_packed:
+        pack_rows(monkeypatch)
+    compiled = make_trainer(settings=asked.model_copy(update={"torch_compile": True}), **others)
     torch._dynamo.reset()
     counted = torch._dynamo.utils.counters["stats"]
     counted.clear()
     expected, found, num_graphs = Found(), Found(), []
     batches = [make_groups(num_groups, num_groups=num_groups) for num_groups in (2, 5, 3, 4)]
-    # Groups whose scores are all equal have no backward pass, and a code of their own. The first step has none.
+    # Groups whose scores are all equal have no backward pass. The first step has none.
     assert [has_equal_scores(batch) for batch in batches] == [False, False, True, False]
     for batch in batches:
         for trainer, seen in ((plain, expected), (compiled, found)):
             seen.metrics.append(trainer.train(batch).metrics)
             seen.weights.append({name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
         num_graphs.append(counted["unique_graphs"])
+    # Packed, a whole layer is one graph; and one more where activations are recomputed, whose input has no gradient.
     assert num_graphs[0] > 0
+    assert (num_graphs[0] <= 2) == is_packed
     assert set(num_graphs) == {num_graphs[0]}
     assert_same(expected, found)
 

@@ -32,6 +32,7 @@ from tailrace.trainer.batch import Sample
 from tailrace.trainer.model_files import load_model
 from tailrace.trainer.trainer import Trainer
 from tailrace.trainer.tree_attention import TreeInput
+from trainer.packed_attention import pack_rows
 from trainer.probes import gradient, near_the_policy
 
 CPU = torch.device("cpu")
@@ -83,8 +84,12 @@ def alike(seed: int = 0) -> list[np.ndarray]:
     return [sequence.astype(np.int32) for sequence in found]
 
 
-@pytest.mark.parametrize("name", [*SEEING, *BLIND])
-def test_logits_and_gradients_are_those_of_each_sequence_by_itself(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_packed"), [*((name, False) for name in [*SEEING, *BLIND]), *((name, True) for name in SEEING)]
+)
+def test_logits_and_gradients_are_those_of_each_sequence_by_itself(
+    name: str, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, sequences = made((SEEING | BLIND)[name]), alike()
     weights_of = [torch.randn(len(sequence), 32, dtype=torch.float64) for sequence in sequences]
     expected = [model(input_ids=torch.from_numpy(s.astype(np.int64))[None]).logits[0] for s in sequences]
@@ -95,7 +100,9 @@ def test_logits_and_gradients_are_those_of_each_sequence_by_itself(name: str) ->
     tree_attention.teach(model)
     assert tree_attention.sees_trees(model) == (name in SEEING)
     tree = plant(sequences)
-    found_UV = tree_attention.run(model, TreeInput.of(tree, CPU), "logits")
+    pack_rows(monkeypatch)
+    read = TreeInput.without_padding if is_packed else TreeInput.of
+    found_UV = tree_attention.run(model, read(tree, CPU), "logits")
     found = [found_UV[torch.from_numpy(path)] for path in tree.paths]
     sum((logits * weights).sum() for logits, weights in zip(found, weights_of, strict=True)).backward()
     close = 1e-6 if name in WITH_NORMS_IN_FP32 else 1e-12

@@ -63,25 +63,14 @@ class Network:
         self.device = next(model.parameters()).device
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
         self._has_plain_head = bool(self._run(_has_plain_head, model))
-        self._awaits_compiling = is_compiled
         if is_compiled:
             tree_attention.compile_layers(model)
 
     def score(self, micro: MicroBatch, *, watches_routing: bool = True) -> TokenScores:
         """``watches_routing``: whether the experts that the rollout chose count, in figures and in replay."""
-        if self._awaits_compiling and torch.is_grad_enabled():
-            self._awaits_compiling = False
-            self._compile_without_gradient(micro)
         self.routers.begin(micro.routing if watches_routing else None)
         logprobs_N, entropy_N = self._run(self._score, micro)
         return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
-
-    def _compile_without_gradient(self, micro: MicroBatch) -> None:
-        """torch.compile makes separate code for passes without gradients. Compile it in the first step: the first
-        response that needs it may come late, and that step would take seconds longer."""
-        self.routers.begin(None)
-        with torch.no_grad():
-            self._run(self._score, micro)
 
     def _score(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):

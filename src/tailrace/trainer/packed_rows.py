@@ -1,23 +1,19 @@
 """The rows of a prefix tree side by side, without padding, and how states travel between nodes and rows.
 
-U nodes, R places in rows, S nodes that are on several rows, C copies, W width of a state.
+U nodes, R places in rows, W width of a state.
 
-A node that is on several rows has a copy in each. The gradient of a node is the sum over its copies. Where these are is
-known, so the sum needs no sorting (as the gradient of an embedding does) and is taken in a fixed order. Nodes with
-about as many copies are summed together: a token that all prompts begin with has as many copies as there are rows, and
-the tokens of one prompt as many as it has responses.
+A node that is on several rows has a copy in each, and its gradient is the sum over its copies. Where these are is
+known, so the sum needs no sorting (as the gradient of an embedding does) and is taken in a fixed order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tailrace.algorithms.prefix_tree import PrefixTree
@@ -25,24 +21,15 @@ from tailrace.devices.upload import upload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """Nodes with more than C / 2 and at most C places."""
-
-    nodes_S: Tensor
-    places_SC: Tensor
-    """Their places. Nodes with fewer than C places repeat one."""
-    is_extra_SC: Tensor
-    """True where ``places_SC`` repeats a place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
     nodes_R: Tensor
     """The node at each place."""
+    places_R: Tensor
+    """All places, those of the first node before those of the second, and so on."""
+    starts: Tensor
+    """Where each node's part of ``places_R`` starts, then where the last one ends: U + 1."""
     place_U: Tensor
     """One place of each node."""
-    copies: tuple[Copies, ...]
-    """Nodes with more than one place."""
     row_ends: Tensor
     """0, then the place at which each row ends."""
     longest: int
@@ -52,75 +39,56 @@ class PackedRows:
     def of(cls, tree: PrefixTree, device: torch.device) -> PackedRows:
         paths = [tree.paths[leaf] for leaf in tree.leaves]
         lengths, nodes_R = [len(path) for path in paths], np.concatenate(paths)
-        place_U = np.empty(len(tree.tokens_U), np.int64)
-        place_U[nodes_R] = np.arange(len(nodes_R))
-
+        places_R = np.argsort(nodes_R, kind="stable")
+        starts = np.cumsum([0, *np.bincount(nodes_R)])
         tensor = partial(upload, device=device)
-
         return cls(
             nodes_R=tensor(nodes_R),
-            place_U=tensor(place_U),
-            copies=tuple(
-                Copies(nodes_S=tensor(nodes), places_SC=tensor(places), is_extra_SC=tensor(is_extra))
-                for nodes, places, is_extra in _copies(nodes_R, len(tree.tokens_U))
-            ),
+            places_R=tensor(places_R),
+            starts=tensor(starts),
+            place_U=tensor(places_R[starts[:-1]]),
             row_ends=tensor(np.cumsum([0, *lengths], dtype=np.int32)),
             longest=max(lengths),
         )
 
-    def from_nodes(self, states_UW: Tensor) -> Tensor:
-        """The state of the node at each place, R x W."""
-        found: Tensor = _FromNodes.apply(states_UW, self)
+    def from_nodes(self, *states_UW: Tensor) -> tuple[Tensor, ...]:
+        """The states of the node at each place, R x W. States may differ in width."""
+        found: tuple[Tensor, ...] = _FromNodes.apply(self.nodes_R, self.places_R, self.starts, *states_UW)
         return found
 
     def to_nodes(self, states_RW: Tensor) -> Tensor:
         """The state of each node, U x W, from one of its places."""
-        found: Tensor = _ToNodes.apply(states_RW, self)
+        found: Tensor = _ToNodes.apply(states_RW, self.place_U)
         return found
-
-
-def _copies(nodes_R: NDArray[np.int64], num_nodes: int) -> Iterator[tuple[NDArray[np.generic], ...]]:
-    """Nodes with several places, their places, and which of those do not count; by the number of places, with at most
-    twice as many entries as there are places."""
-    num_places_U = np.bincount(nodes_R, minlength=num_nodes)
-    by_node_R = np.argsort(nodes_R, kind="stable")
-    first_U = np.cumsum(num_places_U) - num_places_U
-    most = 2
-    while most < 2 * num_places_U.max():
-        nodes_S = np.flatnonzero((num_places_U > most // 2) & (num_places_U <= most))
-        if len(nodes_S):
-            column_C = np.arange(num_places_U[nodes_S].max())
-            is_extra_SC = column_C >= num_places_U[nodes_S, None]
-            yield nodes_S, by_node_R[first_U[nodes_S, None] + np.where(is_extra_SC, 0, column_C)], is_extra_SC
-        most *= 2
 
 
 class _FromNodes(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states_UW: Tensor, rows: PackedRows) -> Tensor:
-        ctx.rows = rows
-        return states_UW.index_select(0, rows.nodes_R)
+    def forward(ctx: Any, nodes_R: Tensor, places_R: Tensor, starts: Tensor, *states_UW: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(places_R, starts)
+        return tuple(states.index_select(0, nodes_R) for states in states_UW)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        rows, (gradient_RW,) = ctx.rows, gradients
-        gradient_UW = gradient_RW.index_select(0, rows.place_U)
+    def backward(ctx: Any, *gradients_RW: Tensor) -> tuple[Tensor | None, ...]:
+        places_R, starts = ctx.saved_tensors
+        widths = [gradient.shape[1] for gradient in gradients_RW]
+        copies_RW = torch.cat(gradients_RW, dim=1).index_select(0, places_R)
         # Copies are added up in at least fp32: sums of bfloat16 lose too much.
-        at_least = torch.promote_types(gradient_RW.dtype, torch.float32)
-        for copies in rows.copies:
-            copies_SCW = gradient_RW[copies.places_SC].masked_fill_(copies.is_extra_SC[..., None], 0.0)
-            gradient_UW.index_copy_(0, copies.nodes_S, copies_SCW.sum(1, dtype=at_least).to(gradient_RW.dtype))
-        return gradient_UW, None
+        exact_RW = copies_RW.to(torch.promote_types(copies_RW.dtype, torch.float32))
+        # unsafe: the starts are right, and a check of them would make the CPU wait for the GPU.
+        sums_UW = torch.segment_reduce(exact_RW, "sum", offsets=starts, axis=0, unsafe=True)
+        return None, None, None, *sums_UW.to(copies_RW.dtype).split(widths, dim=1)
 
 
 class _ToNodes(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states_RW: Tensor, rows: PackedRows) -> Tensor:
-        ctx.rows, ctx.num_places = rows, len(states_RW)
-        return states_RW.index_select(0, rows.place_U)
+    def forward(ctx: Any, states_RW: Tensor, place_U: Tensor) -> Tensor:
+        ctx.save_for_backward(place_U)
+        ctx.num_places = len(states_RW)
+        return states_RW.index_select(0, place_U)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient_UW,) = gradients
+        (gradient_UW,), (place_U,) = gradients, ctx.saved_tensors
         gradient_RW = gradient_UW.new_zeros(ctx.num_places, gradient_UW.shape[1])
-        return gradient_RW.index_copy_(0, ctx.rows.place_U, gradient_UW), None
+        return gradient_RW.index_copy_(0, place_U, gradient_UW), None

@@ -265,7 +265,8 @@ class Trainer:
 
     def _accumulate_one(self, micro: MicroBatch, algorithm: AlgorithmSettings, *, learn: bool) -> None:
         reference_BT = self._score_reference(micro) if algorithm.kl_loss_coef > 0 else None
-        with torch.set_grad_enabled(learn):
+        # For passes without gradients torch would compile the layers a second time.
+        with torch.set_grad_enabled(learn or self._settings.torch_compile):
             advantages_BT = self._criticize(micro, learn=learn) if self.critic else micro.advantages_B[:, None]
             scores = self._network.score(micro)
             logprobs_BT, entropy_BT = micro.spread(scores.logprobs_N), micro.spread(scores.entropy_N)

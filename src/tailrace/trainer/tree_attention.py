@@ -205,9 +205,7 @@ def teach(model: PreTrainedModel) -> None:
 
 
 def compile_layers(model: nn.Module) -> None:
-    """Compile what the layers compute before and after attention. Layers are alike, so they share the compiled code."""
-    # Attention depends on the tree, and its kernels are fast already.
-    AttentionInterface.register(TREE_ATTENTION, torch.compiler.disable(_attend))
+    """Compile the layers. They are alike, so they share the compiled code."""
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(dynamic=True)  # batches differ in size
@@ -222,6 +220,22 @@ def _attend(
         return cast(tuple[Tensor, None], sdpa_attention_forward(module, query, key, value, attention_mask, **others))
     if given.packed is not None:
         return _attend_packed(given.packed, query, key, value, others.get("scaling")), None
+    return _attend_padded(module, given, query, key, value, **others), None
+
+
+def _attend_packed(rows: PackedRows, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    # In the precision of the value, which comes straight from a linear layer: rotation may have made the others wider.
+    by_node = [states.squeeze(0).transpose(0, 1).flatten(1).to(value.dtype) for states in (query, key, value)]
+    width = value.shape[-1]
+    asked, seen, taken = (states.unflatten(1, (-1, width)) for states in rows.from_nodes(*by_node))
+    attended = varlen.attend(asked, seen, taken, rows.row_ends, rows.longest, scale)
+    return rows.to_nodes(attended.flatten(1)).view(1, -1, *attended.shape[1:])
+
+
+@torch.compiler.disable  # batches differ in the number of blocks, and each number would be compiled by itself
+def _attend_padded(
+    module: nn.Module, given: TreeInput, query: Tensor, key: Tensor, value: Tensor, **others: Any
+) -> Tensor:
     asked, seen, taken = _spread(query, given.queries), _spread(key, given.keys), _spread(value, given.keys)
     found = []
     for block, *rows in given.by_block(asked, seen, taken):
@@ -229,16 +243,7 @@ def _attend(
         attended, _ = sdpa_attention_forward(module, *(states.transpose(1, 2) for states in rows), mask, **others)
         found.append(attended.flatten(0, 1))
     attended = torch.cat(found)
-    return take(attended.flatten(1), given.place_U).view(1, -1, *attended.shape[1:]), None
-
-
-def _attend_packed(rows: PackedRows, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    asked, seen, taken = (
-        rows.from_nodes(states.squeeze(0).transpose(0, 1).flatten(1)).unflatten(1, (states.shape[1], -1))
-        for states in varlen.in_its_precision(query, key, value)
-    )
-    attended = varlen.attend(asked, seen, taken, rows.row_ends, rows.longest, scale)
-    return rows.to_nodes(attended.flatten(1)).view(1, -1, *attended.shape[1:])
+    return take(attended.flatten(1), given.place_U).view(1, -1, *attended.shape[1:])
 
 
 def _spread(states: Tensor, nodes: Tensor) -> Tensor:

@@ -40,17 +40,15 @@ class Activations:
         shape: ModelShape,
         *,
         is_autocast: bool,
-        is_packed: bool,
         is_frozen: bool = False,
         is_compiled: bool = False,
     ) -> Activations:
-        """``is_packed``: attention without padding, which repeats shared keys and values. ``is_frozen``: the weights
-        are not trained, as with an adapter. ``is_compiled``: with ``torch_compile``."""
+        """``is_frozen``: the weights are not trained, as with an adapter. ``is_compiled``: with ``torch_compile``."""
         hidden, item = shape.hidden_size, _BF16 if is_autocast else _FP32
         # A norm keeps its input and, for the gradient of its weight, the normed values.
         norm = _FP32 * hidden * (1 if is_frozen else 2)
-        num_kv = shape.query_size if is_packed else shape.kv_size
-        attention = item * (2 * shape.query_size + 2 * num_kv) + _FP32 * shape.num_heads  # q, output, k, v, row sums
+        # q, output, k, v, row sums
+        attention = item * 2 * (shape.query_size + shape.kv_size) + _FP32 * shape.num_heads
         output = item * shape.query_size  # what the output projection reads
         # The code of a mixture's layers is compiled in pieces, around its routers: it counts as not compiled.
         is_whole = is_compiled and not shape.experts_per_token

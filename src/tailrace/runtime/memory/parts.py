@@ -52,7 +52,6 @@ class TrainingLoad:
     published_itemsize: int
     """Bytes of a published number; 0: versions are published elsewhere, in the memory of the host."""
     is_autocast: bool
-    is_packed: bool
     is_fused: bool = False
     """Whether a kernel reads log-probs off the logits: on CUDA."""
     recomputes: bool = False
@@ -208,7 +207,6 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
     kept = Activations.of(
         mine,
         is_autocast=load.is_autocast,
-        is_packed=load.is_packed,
         is_frozen=bool(load.lora_rank),
         is_compiled=load.is_compiled,
     )

@@ -136,7 +136,6 @@ def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> Traini
         micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
         published_itemsize=item_bytes(settings) if _holds_channel(settings, is_cuda, num_devices) else 0,
         is_autocast=is_autocast,
-        is_packed=is_autocast,
         is_fused=is_cuda,
         recomputes=settings.trainer.gradient_checkpointing,
         is_compiled=settings.trainer.torch_compile,
