@@ -45,7 +45,8 @@ from tailrace.cluster.planning.ranking import best_place, has_room
 from tailrace.cluster.rules import ClusterRules, Grain, Order, Policy, Ratio, Transfers
 from tailrace.cluster.scheduler import Scheduler
 
-NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "1"))))
+NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "0.5"))))
+"""Half of them if nothing is said, so that all tests end within eight minutes on two cores."""
 SHRINKS = os.environ.get("TAILRACE_SHRINKS", "1") == "1"
 """Whether somebody wants to see a short history, or only whether there is one that fails."""
 many = settings(

@@ -58,7 +58,7 @@ def test_messages_of_every_link_arrive_in_order_and_before_its_end(pause_s: floa
             assert await link.ending() is None
             assert link.messages == list(range(50))
             assert link.is_main == {True}
-            assert link.link.is_read.is_set()
+            assert link.link.is_read.wait(TOTAL_WAIT_S)
 
     asyncio.run(scenario())
 
