@@ -1,4 +1,4 @@
-"""Rows without padding: torch's kernel for them, and the scores and gradients of padded rows, in bfloat16."""
+"""Rows without padding give the scores and gradients of padded rows; torch's kernel gives what plain torch does."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ def plain_varlen_attn(
     **_options: Any,
 ) -> Tensor:
     assert window_size == (-1, 0)
+    assert query.dtype == key.dtype == value.dtype
     places = torch.arange(len(query), device=query.device)
     row_of = torch.searchsorted(row_ends.long(), places, right=True)
     is_seen = (row_of[:, None] == row_of) & (places[:, None] >= places)

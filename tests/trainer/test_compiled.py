@@ -26,26 +26,27 @@ def has_equal_scores(batch: list[list[Sample]]) -> bool:
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
 @pytest.mark.parametrize(
-    ("is_packed", "recomputes", "others"),
+    ("is_packed", "trainer", "others"),
     [
-        (False, False, {}),
-        (False, True, {}),
-        (False, False, {"lora_rank": 4}),
-        (False, False, {"algorithm": AlgorithmSettings(advantage_estimator="gae")}),
-        (True, False, {}),
-        (True, True, {}),
+        (False, {}, {}),
+        (False, {"gradient_checkpointing": True}, {}),
+        (False, {}, {"lora_rank": 4}),
+        (False, {}, {"algorithm": AlgorithmSettings(advantage_estimator="gae")}),
+        (True, {}, {}),
+        (True, {"max_tokens_per_gpu": 16}, {}),  # some micro-batches have one response, and so no shared prefix
+        (True, {"gradient_checkpointing": True}, {}),
     ],
-    ids=["plain", "recomputed", "adapter", "critic", "packed", "packed and recomputed"],
+    ids=["plain", "recomputed", "adapter", "critic", "packed", "packed in small batches", "packed and recomputed"],
 )
 def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
     is_packed: bool,
-    recomputes: bool,
+    trainer: dict[str, Any],
     others: dict[str, Any],
     make_trainer: Callable[..., Trainer],
     make_groups: Callable[..., list[list[Sample]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = TrainerSettings(learning_rate=1e-3, gradient_checkpointing=recomputes)
+    asked = TrainerSettings(learning_rate=1e-3, **trainer)
     plain = make_trainer(settings=asked, **others)
     if is_packed:
         pack_rows(monkeypatch)
@@ -58,9 +59,9 @@ def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
     # Groups whose scores are all equal have no backward pass. The first step has none.
     assert [has_equal_scores(batch) for batch in batches] == [False, False, True, False]
     for batch in batches:
-        for trainer, seen in ((plain, expected), (compiled, found)):
-            seen.metrics.append(trainer.train(batch).metrics)
-            seen.weights.append({name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
+        for learner, seen in ((plain, expected), (compiled, found)):
+            seen.metrics.append(learner.train(batch).metrics)
+            seen.weights.append({name: tensor.clone() for name, tensor in learner.model.state_dict().items()})
         num_graphs.append(counted["unique_graphs"])
     # Packed, a whole layer is one graph; and one more where activations are recomputed, whose input has no gradient.
     assert num_graphs[0] > 0

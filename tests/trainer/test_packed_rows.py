@@ -39,6 +39,7 @@ def test_every_node_gets_its_state_back_and_one_place_its_gradient(given_tokens:
     tree = plant([np.array(tokens, np.int32) for tokens in given_tokens])
     rows = PackedRows.of(tree, CPU)
     states = torch.randn(len(tree.tokens_U), 3, dtype=torch.float64)
+    assert rows.longest == int(rows.row_ends.diff().max())
     copies = rows.from_nodes(states)[0].requires_grad_()
     found = rows.to_nodes(copies)
     assert torch.equal(found, states)

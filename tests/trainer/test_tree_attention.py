@@ -11,7 +11,9 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     GPT2Config,
+    GraniteConfig,
     Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -50,6 +52,7 @@ SEEING = {
     "gpt2": GPT2Config(vocab_size=32, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3),
     "llama": LlamaConfig(**SIZES, **HEADS),
     "qwen3": Qwen3Config(**SIZES, **HEADS, head_dim=8),
+    "granite, with a scale of its own": GraniteConfig(**SIZES, **HEADS, attention_multiplier=0.9),
 }
 WINDOW = 8
 """Longer than the sequences with which a model is tried out, so that only its config tells of the window."""
@@ -64,7 +67,15 @@ BLIND = {
         **SIZES, **HEADS, intermediate_size_mlp=48, head_dim=8, num_local_experts=2, attention_chunk_size=WINDOW
     ),
 }
-WITH_NORMS_IN_FP32 = ("llama", "qwen3", "short window", "window", "window in one layer", "chunks")
+WITH_NORMS_IN_FP32 = (
+    "llama",
+    "qwen3",
+    "granite, with a scale of its own",
+    "short window",
+    "window",
+    "window in one layer",
+    "chunks",
+)
 
 
 def made(config: PreTrainedConfig) -> PreTrainedModel:
@@ -109,6 +120,33 @@ def test_logits_and_gradients_are_those_of_each_sequence_by_itself(
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours - theirs).abs().max() < close * theirs.abs().max()
     assert (gradient(model) - expected_gradient).abs().max() < close * expected_gradient.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 computes it another way
+def test_in_bfloat16_packed_rows_give_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotation gives queries and keys in float32, values are in bfloat16; the kernel takes one precision."""
+    model, tree = made(SEEING["llama"]).float(), plant(alike())
+    tree_attention.teach(model)
+    pack_rows(monkeypatch)
+    with torch.no_grad():
+        exact = tree_attention.run(model, TreeInput.of(tree, CPU), "logits")
+        with torch.autocast("cpu", torch.bfloat16):
+            found = tree_attention.run(model, TreeInput.without_padding(tree, CPU), "logits")
+    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_heads_of_two_widths_are_told_apart() -> None:
+    config = DeepseekV3Config(
+        **SIZES,
+        intermediate_size=48,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+    )
+    assert tree_attention.head_dim(made(config)) is None
+    assert tree_attention.head_dim(made(SEEING["qwen3"])) == 8
 
 
 class Guarded(LlamaForCausalLM):

@@ -84,8 +84,8 @@ class ProcessRanks:
         if self._meshes.tensor is not None:
             tensor_parallel.share_ends(model, self._meshes.tensor)
         root = Root(model)
-        # Also the root gives its parameters back after a pass without gradients; else the next step would miss the
-        # optimizer's changes to them.
+        # Also the root gives its parameters back after a forward pass that no backward pass follows; else the next step
+        # would miss the optimizer's changes to them.
         fully_shard(root, mesh=self._meshes.whole, reshard_after_forward=True, mp_policy=precision)
         for module in root.modules():
             if isinstance(module, FSDPModule):

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.fx.experimental._config as fx_config
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -173,9 +174,11 @@ def sees_trees(model: nn.Module) -> bool:
     return bool(model.config._attn_implementation == TREE_ATTENTION)
 
 
-def head_dim(model: PreTrainedModel) -> int:
+def head_dim(model: PreTrainedModel) -> int | None:
+    """Width of the attention heads; None if it is not the same for queries and values."""
     config = model.config.get_text_config()
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    return width if getattr(config, "v_head_dim", width) == width else None
 
 
 def attends_to_all(config: PreTrainedConfig) -> bool:
@@ -206,6 +209,8 @@ def teach(model: PreTrainedModel) -> None:
 
 def compile_layers(model: nn.Module) -> None:
     """Compile the layers. They are alike, so they share the compiled code."""
+    # Sizes that are equal in the first batch need not be equal in the next: without this, torch would compile again.
+    fx_config.use_duck_shape = False
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(dynamic=True)  # batches differ in size

@@ -15,8 +15,9 @@ from torch.nn.attention.varlen import varlen_attn
 _SHARED_HEADS = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
-def is_available(device: torch.device, dtype: torch.dtype | None, head_dim: int) -> bool:
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+def is_available(device: torch.device, dtype: torch.dtype | None, head_dim: int | None) -> bool:
+    """``head_dim``: None if heads differ in width, which the kernel cannot do."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or head_dim is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0) and head_dim % 8 == 0 and head_dim <= 256
 
