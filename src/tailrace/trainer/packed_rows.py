@@ -40,7 +40,7 @@ class PackedRows:
         paths = [tree.paths[leaf] for leaf in tree.leaves]
         lengths, nodes_R = [len(path) for path in paths], np.concatenate(paths)
         places_R = np.argsort(nodes_R, kind="stable")
-        starts = np.cumsum([0, *np.bincount(nodes_R)])
+        starts = np.concatenate([[0], np.cumsum(np.bincount(nodes_R))])
         tensor = partial(upload, device=device)
         return cls(
             nodes_R=tensor(nodes_R),
