@@ -77,7 +77,7 @@ def kept_bytes(scorer: Network, micro: MicroBatch) -> int:
 def per_token(scorer: Network) -> float:
     """Bytes that one more token costs; what does not grow with tokens drops out."""
     counts = []
-    for length in (40, 120):
+    for length in (20, 60):
         micro = collate([sample(n, length) for n in range(4)], [1.0] * 4, Version(0), torch.device("cpu"))
         counts.append((len(micro.tree.tokens_U), kept_bytes(scorer, micro)))
     (few, less), (many, more) = counts
