@@ -26,7 +26,7 @@ def has_equal_scores(batch: list[list[Sample]]) -> bool:
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")  # torch warns of itself when it compiles
 @pytest.mark.parametrize(
-    ("is_packed", "trainer", "others"),
+    ("is_packed", "changes", "others"),
     [
         (False, {}, {}),
         (False, {"gradient_checkpointing": True}, {}),
@@ -40,13 +40,13 @@ def has_equal_scores(batch: list[list[Sample]]) -> bool:
 )
 def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
     is_packed: bool,
-    trainer: dict[str, Any],
+    changes: dict[str, Any],
     others: dict[str, Any],
     make_trainer: Callable[..., Trainer],
     make_groups: Callable[..., list[list[Sample]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = TrainerSettings(learning_rate=1e-3, **trainer)
+    asked = TrainerSettings(learning_rate=1e-3, **changes)
     plain = make_trainer(settings=asked, **others)
     if is_packed:
         pack_rows(monkeypatch)
@@ -59,9 +59,9 @@ def test_compiled_once_they_give_the_same_steps_for_batches_of_any_size(
     # Groups whose scores are all equal have no backward pass. The first step has none.
     assert [has_equal_scores(batch) for batch in batches] == [False, False, True, False]
     for batch in batches:
-        for learner, seen in ((plain, expected), (compiled, found)):
-            seen.metrics.append(learner.train(batch).metrics)
-            seen.weights.append({name: tensor.clone() for name, tensor in learner.model.state_dict().items()})
+        for trainer, seen in ((plain, expected), (compiled, found)):
+            seen.metrics.append(trainer.train(batch).metrics)
+            seen.weights.append({name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
         num_graphs.append(counted["unique_graphs"])
     # Packed, a whole layer is one graph; and one more where activations are recomputed, whose input has no gradient.
     assert num_graphs[0] > 0
