@@ -21,6 +21,9 @@ from tailrace.core.schedule import Schedule
 FORMAT = 2
 """Number of the format that this version writes and reads. A journal without a number has format 1."""
 
+_FIRST_EDITION = 1
+"""Edition of the rules (`Schedule.edition`) of journals that do not name one."""
+
 _EVENTS = {cls.__name__: cls for base in (Event, InstanceEvent) for cls in base.__subclasses__()}
 _COMMANDS = {cls.__name__: cls for cls in Command.__subclasses__()}
 
@@ -61,6 +64,8 @@ def encode(entry: Entry) -> str:
 def decode(line: str) -> Entry:
     data = json.loads(line)
     event = data["event"]
+    if (schedule := event.get("schedule")) is not None:
+        schedule.setdefault("edition", _FIRST_EDITION)
     return Entry(
         now=data["now"],
         event=codec.decode(_EVENTS[event["type"]], event),

@@ -2,9 +2,10 @@
 
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination, Strategy
-from tailrace.core.schedule.schedule import EvalSet, Limits, Schedule
+from tailrace.core.schedule.schedule import EDITION, EvalSet, Limits, Schedule
 
 __all__ = [
+    "EDITION",
     "Coordination",
     "EpochEnd",
     "EvalSet",

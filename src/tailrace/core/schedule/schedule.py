@@ -14,6 +14,9 @@ from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placeme
 from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.soundness import unsound
 
+EDITION = 2
+"""Number of the rules that new runs follow. It grows when the core answers the same events in another way."""
+
 MAX_GROWTH = 4
 """Largest factor by which dynamic sampling may increase the number of prompts that a round launches."""
 
@@ -70,6 +73,9 @@ class Limits:
 class Schedule:
     """All settings of a run that the core reads. A combination that cannot work raises ``ValueError``."""
 
+    edition: int = EDITION
+    """Number of the rules that the run follows. A journal that does not name it was written with the first. A run that
+    is continued repeats its past with the rules it was made with, and then goes on with the newest."""
     train_source: str
     """Name of the source of training prompts."""
     batch_size: int
