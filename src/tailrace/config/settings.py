@@ -345,8 +345,10 @@ class Settings(Section):
     """Seed of every random choice in the run."""
     output_dir: Path = Path("runs/run")
     """The run directory; default: `runs/<name of the recipe>`."""
-    resume: Literal["auto", "never"] = "auto"
-    """`auto`: continue an unfinished run in `output_dir`; `never`: refuse a directory that already holds a run."""
+    resume: Literal["auto", "with-changes", "never"] = "auto"
+    """`auto`: continue an unfinished run in `output_dir`; `with-changes`: also if some settings have other values now
+    (`max_steps`, learning rate, intervals, evaluation sets, `reward.timeout_s`), or if reward functions were edited,
+    and also a finished run; `never`: refuse a directory that already holds a run."""
     logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()
     """Loggers that get the metrics, besides `metrics.jsonl`: `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
     report: bool = True

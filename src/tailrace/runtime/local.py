@@ -31,6 +31,7 @@ from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
+from tailrace.runtime.change_of_course import change_of_course
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
@@ -87,6 +88,8 @@ class LocalRun:
             schedule=sources.schedule,
         )
         self._coordinator = self._past.coordinator
+        for line in change_of_course(directory, settings, self._coordinator, sources.schedule):
+            say(line)
         self._taken_steps = self._past.taken_steps()
         # Opened before the display: a sink that is not available is an error that the user must see.
         sinks = _open_sinks(settings, directory, say)
@@ -174,7 +177,8 @@ class LocalRun:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.add_signal_handler(number, self.ask_to_stop)
             self._directory.stop_note.reserve()
-            self._directory.keep_settings(self._settings)
+            next_step = self._coordinator.version + 1
+            self._directory.keep_settings(self._settings, self._sources.fingerprints, next_step=next_step)
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
@@ -187,7 +191,9 @@ class LocalRun:
         schedule = self._sources.schedule
         if self._past.is_new:
             return ev.RunStarted(schedule=schedule)
-        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version)
+        continued = self._coordinator.schedule.continued(schedule)
+        checkpoint = self._past.checkpoint_version
+        return ev.RunResumed(limits=continued.limits, checkpoint=checkpoint, schedule=continued)
 
     async def _load_rewards(self) -> None:
         try:

@@ -6,13 +6,25 @@ done does not count, because the core requests it again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 
-Step = tuple[do.Accumulate, ...]
-"""The ``Accumulate`` commands of a step, in order. Its ``FinishStep`` follows them."""
+_RATE = "/lr"
+"""End of the names of metrics that are learning rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step that was taken."""
+
+    batches: tuple[do.Accumulate, ...]
+    """Its ``Accumulate`` commands, in order. Its ``FinishStep`` follows them."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Learning rates that it was taken with, by learner (``actor``, ``critic``). Settings may be others by now."""
 
 
 class TakenSteps:
@@ -20,13 +32,14 @@ class TakenSteps:
 
     def __init__(self, begun: do.Accumulate | None) -> None:
         """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
-        self._asked: Step = () if begun is None else (begun,)
+        self._asked: tuple[do.Accumulate, ...] = () if begun is None else (begun,)
         self._done: dict[Version, Step] = {}
 
     def feed(self, entry: Entry) -> None:
         match entry.event:
-            case ev.StepTrained(version=version):
-                self._done[Version(version - 1)] = self._asked
+            case ev.StepTrained(version=version, metrics=metrics):
+                rates = tuple((name.removesuffix(_RATE), value) for name, value in metrics if name.endswith(_RATE))
+                self._done[Version(version - 1)] = Step(batches=self._asked, rates=rates)
                 self._asked = ()
             case ev.TrainerLost() | ev.RunResumed():
                 self._asked = ()

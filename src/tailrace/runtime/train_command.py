@@ -82,7 +82,7 @@ def carry_out(
     """Run any schedule. ``conclude`` is called after a complete run; it may write files, and returns more metrics."""
     directory = RunDirectory.open(settings)
     try:
-        if (stored := directory.finished()) is not None:
+        if (stored := directory.finished(settings)) is not None:
             say(f"this run is finished: {stored['reason']}")
         else:
             directory.add_inputs(inputs or {})

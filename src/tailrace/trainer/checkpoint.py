@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.continuation import may_change
+from tailrace.config.continuation import ON_REQUEST, may_change, value_in
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
@@ -71,7 +71,7 @@ def identity(
     max_steps: int,
     seed: int,
 ) -> Identity:
-    """What must be equal for a continuation to be the same run."""
+    """Settings that a checkpoint keeps. Those that are not free to change must be equal for a continuation."""
     given = {
         **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path"}).items()},
         **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json").items()},
@@ -197,10 +197,12 @@ def copy_companions(source: Path, directory: Path) -> None:
 
 
 def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
+    # Whether a run may go on with other values on request is decided before a trainer starts, for the whole run.
+    compared = [key for key in sorted(stored.keys() | given.keys()) if not may_change(key) and key not in ON_REQUEST]
     differences = [
-        f"{key} was {stored.get(key)!r} and is {given.get(key)!r}"
-        for key in sorted(stored.keys() | given.keys())
-        if stored.get(key) != given.get(key) and not may_change(key)
+        f"{key} was {value_in(stored, key)!r} and is {given.get(key)!r}"
+        for key in compared
+        if value_in(stored, key) != given.get(key)
     ]
     if differences:
         raise ValueError(f"{directory} was written with other settings: {'; '.join(differences)}")

@@ -227,6 +227,8 @@ class FinishStep:
     version: Version
     optimizer: TrainerSettings | None = None
     """None: those of ``ModelInit``."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Learning rates of a step that is repeated, by learner (``actor``, ``critic``); empty: those of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

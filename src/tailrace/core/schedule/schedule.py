@@ -7,7 +7,7 @@ full, how stale a sample may be, and whether rollout and training overlap. A pre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.core.ledger.admission import Admission, LedgerRules
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
@@ -153,6 +153,18 @@ class Schedule:
             raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
         for sentence in unsound(self):
             raise ValueError(sentence)
+
+    def continued(self, other: Schedule) -> Schedule:
+        """Return this schedule with the values of ``other`` that may change when a run is continued."""
+        return replace(
+            self,
+            edition=other.edition,
+            max_steps=other.max_steps,
+            eval_sets=other.eval_sets,
+            eval_interval=other.eval_interval,
+            save_interval=other.save_interval,
+            limits=other.limits,
+        )
 
     @property
     def num_launched(self) -> int:

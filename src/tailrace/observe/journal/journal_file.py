@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -76,7 +76,7 @@ class JournalFile:
         self._file, self._start = self._path.open("ab", buffering=0), start
 
 
-def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
+def read(path: Path, start: int = 0) -> Generator[tuple[int, Entry], None, None]:
     """(position after the entry, entry) for every complete entry from position ``start`` on."""
     check_format(path)
     with contextlib.ExitStack() as stack:
