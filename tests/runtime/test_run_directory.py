@@ -109,7 +109,7 @@ def test_what_leaves_the_past_alone_may_change_if_that_is_asked_for(tmp_path: Pa
     directory.begin(settings, SOURCES)
     directory.keep_settings(settings, SOURCES, next_step=7)
     directory.close()
-    told = json.loads((tmp_path / "changes.json").read_text())
+    told = RunFiles(path=tmp_path).changes()
     change = {"setting": "schedule.max_steps", "value": 20, "before": None}
     assert told == [{"from_step": 7, "changed": [change]}]
     begin(changed(tmp_path, "auto"))
@@ -171,7 +171,7 @@ def test_an_edited_reward_function_is_refused_unless_that_is_asked_for(tmp_path:
     directory.begin(asked, SOURCES | {REWARD: "2"})
     directory.keep_settings(asked, SOURCES | {REWARD: "2"}, next_step=5)
     directory.close()
-    told = json.loads((tmp_path / "changes.json").read_text())
+    told = RunFiles(path=tmp_path).changes()
     assert told == [{"from_step": 5, "changed": [{"source": REWARD}]}]
 
 

@@ -73,7 +73,13 @@ class Difference:
     before: Any
 
     def __str__(self) -> str:
-        return f"{self.name} is {json.dumps(self.value)}, before {json.dumps(self.before)}"
+        if not isinstance(self.value, dict) and not isinstance(self.before, dict):
+            return f"{self.name} is {json.dumps(self.value)}, before {json.dumps(self.before)}"
+        if self.before is None or self.value is None:
+            return f"{self.name} is new" if self.before is None else f"{self.name} is gone"
+        keys = [key for key in self.value if self.value[key] != self.before.get(key)]
+        parts = [Difference(name=f"{self.name}.{k}", value=self.value[k], before=self.before.get(k)) for k in keys]
+        return "; ".join(map(str, parts))
 
     @property
     def is_told(self) -> bool:
@@ -84,7 +90,7 @@ class Difference:
     def is_on_request(self) -> bool:
         """Whether it may be changed if that is asked for."""
         is_edited = self.name == "reward.functions" and _bare(self.value) == _bare(self.before)
-        return self.name in ON_REQUEST or is_edited
+        return self.name.partition(":")[0] in ON_REQUEST or is_edited
 
 
 def may_change(name: str) -> bool:
@@ -128,9 +134,12 @@ def value_in(stored: Mapping[str, Any], name: str) -> Any:
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Return settings of all sections by their whole names, such as ``trainer.num_ranks``."""
+    """Return settings of all sections by their whole names, such as ``trainer.num_ranks``, and evaluation sets by
+    theirs, such as ``eval:heldout``."""
     for key, value in section.items():
-        if isinstance(value, dict):
+        if key == "eval" and not prefix:
+            yield from ((f"eval:{eval_set['name']}", eval_set) for eval_set in value)
+        elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

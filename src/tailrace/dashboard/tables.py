@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from tailrace.config.continuation import Difference
 from tailrace.dashboard.charts import OTHER, PHASES
 from tailrace.observe.account import Account
 from tailrace.observe.display.progress import clock
@@ -178,3 +180,14 @@ def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
         for fate in fates
     ]
     return rows, note
+
+
+def change_lines(changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was changed when the run was continued, one line each."""
+    return [f"from step {change['from_step']}: {_changed(each)}" for change in changes for each in change["changed"]]
+
+
+def _changed(each: Mapping[str, Any]) -> str:
+    if "source" in each:
+        return f"the {each['source']} was edited"
+    return str(Difference(name=each["setting"], value=each["value"], before=each["before"]))

@@ -8,13 +8,10 @@ in proportion to the tail, not to the run. The trainer repeats the steps of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tailrace.core import codec
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
@@ -23,6 +20,7 @@ from tailrace.core.journal import Entry, replay
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
+from tailrace.observe.journal.recollection import schedule_at
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.policies.strategies import policies_of
 from tailrace.runtime.taken_steps import TakenSteps
@@ -65,12 +63,13 @@ class Past:
 def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> Past:
     """Rebuild the core and the metrics as they were at the end of the journal. A run with a past follows the schedule
     of its journal; ``schedule`` is that of a new one."""
-    state = None if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
-    schedule = _schedule_of_the_past(journal, state) or schedule
+    state = {} if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
+    if state or end_of(journal):
+        schedule = schedule_at(journal, state)
     policies, metrics = policies_of(schedule), Metrics()
     coordinator = Coordinator(schedule, policies=policies)
     position, metrics_size, now, version, summary = 0, 0, 0.0, None, {}
-    if state is not None:
+    if state:
         coordinator = Coordinator.restore(schedule, state["coordinator"], policies=policies)
         metrics = Metrics.restore(state["metrics"])
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
@@ -95,20 +94,6 @@ def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, sched
         checkpoint_version=version,
         summary=summary,
     )
-
-
-def _schedule_of_the_past(journal: Path, state: Mapping[str, Any] | None) -> Schedule | None:
-    """Return the schedule at the time of the checkpoint, or at the start of the run; None: there is no past."""
-    if state is not None and "schedule" in state:
-        found: Schedule = codec.decode(Schedule, state["schedule"])
-        return found
-    if not end_of(journal):
-        return None
-    with closing(journal_file.read(journal)) as entries:
-        for _, entry in entries:
-            # Checkpoints of older releases hold no schedule: it was the same during the whole run.
-            return entry.event.schedule if isinstance(entry.event, ev.RunStarted) else None
-    return None
 
 
 def absorb(coordinator: Coordinator, entries: Iterable[Entry]) -> None:

@@ -109,8 +109,8 @@ class RunDirectory:
             for each in self.differences(settings)
             if each.is_on_request
         ] + [{"source": name} for name in self.edited(fingerprints)]:
-            noted = json.loads(self.changed.read_text()) if self.changed.exists() else []
-            self._write(self.changed, [*noted, {"from_step": next_step, "changed": changed}])
+            noted = self._read(self.changed)["changes"] if self.changed.exists() else []
+            self._write(self.changed, {"changes": [*noted, {"from_step": next_step, "changed": changed}]})
         self._write(self.config, as_json(settings))
         # Prompt sets that the run no longer has stay named: the same name must mean the same prompts.
         self._write(self.sources, {**self._stored_fingerprints(), **fingerprints})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId
 from tailrace.core.responses.group import Group
-from tailrace.core.responses.trajectory import TrajectoryPhase
 from tailrace.core.rooms import Rooms
 
 
@@ -24,21 +23,7 @@ def prompts_offered(rooms: Rooms, event: ev.PromptsOffered, now: float) -> None:
 
 
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
-    """Reset requests for prompts, which will not be answered: the sets are opened again. Sets that the run no longer
-    has are dropped."""
+    """Reset requests for prompts, which will not be answered: the sets are opened again."""
     for source in rooms.evaluation.requested:
         del rooms.evaluation.open[source]
     rooms.evaluation.requested.clear()
-    known = {eval_set.name for eval_set in rooms.schedule.eval_sets}
-    for source in [source for source in rooms.evaluation.open if source not in known]:
-        del rooms.evaluation.open[source]
-        _drop_groups(rooms, source)
-
-
-def _drop_groups(rooms: Rooms, source: str) -> None:
-    """Drop the groups of a set. The run has just been resumed, so no worker has their responses."""
-    for group in [group for group in rooms.responses.all_groups() if group.id.source == source]:
-        for trajectory in group.members.values():
-            if trajectory.phase is TrajectoryPhase.GENERATED:
-                rooms.rewards.remove_generated(trajectory.id)
-        rooms.responses.remove(group.id)

@@ -105,6 +105,7 @@ class RunFold:
 
     def _run_resumed(self, event: ev.RunResumed, news: News) -> None:
         """No process is left, so nothing runs and nothing asked for will be answered."""
+        self.state.schedule = event.schedule or self.state.schedule
         for number, instance in self.state.instances.items():
             self._stop(number, news)
             instance.has_had_work = False
