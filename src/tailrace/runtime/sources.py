@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -28,9 +28,11 @@ from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.catalogue import Catalogue, Source
+from tailrace.runtime.lengths import SourceLength, longest
 from tailrace.runtime.sampling import end_tokens, sampling
 from tailrace.store.model_config import read_model_config
 from tailrace.store.payload_store import PayloadStore
+from tailrace.store.positions import Positions, positions_of
 from tailrace.store.tensor_file import weights_damage
 from tailrace.trainer import tensor_rules
 
@@ -50,6 +52,10 @@ class Sources:
     """Lines about the sources and rewards, to be printed at the start."""
     fingerprints: dict[str, str]
     """Hashes of the model and of the prompts of each source. A run can only be continued with the same ones."""
+    lengths: tuple[SourceLength, ...]
+    """Lengths of the prompts and responses of each source."""
+    positions: Positions | None
+    """Positions of the model; None: it has no limit."""
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
@@ -80,6 +86,8 @@ class Sources:
                 rewards.note,
             ),
             fingerprints=fingerprints,
+            lengths=tuple(_lengths(settings, sources)),
+            positions=positions_of(read_model_config(model)),
         )
 
     def check_schedule(self, settings: Settings) -> None:
@@ -88,6 +96,14 @@ class Sources:
 
     def prompt_length(self, group: GroupId) -> int:
         return len(self.contents[group.source].prompts[group.prompt].tokens)
+
+    def engine_length(self, settings: Settings, engine: str) -> int:
+        """Most tokens of a prompt with its response that the engine makes room for."""
+        asked = settings.data.max_prompt_length + settings.rollout.max_response_length
+        if engine != "vllm" or self.positions is None:
+            return asked
+        # vLLM does not start with room for more than the model's positions, whether it is used or not.
+        return min(asked, max(self.positions.count, longest(self.lengths)))
 
     def catalogue(self, store: PayloadStore) -> Catalogue:
         return Catalogue(self.contents, store, self.decode, self.rewards)
@@ -130,6 +146,17 @@ class _Loader:
             order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
             sampling=sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
+        )
+
+
+def _lengths(settings: Settings, sources: Mapping[str, Source]) -> Iterator[SourceLength]:
+    own = {each.name for each in settings.eval if each.max_response_length is not None}
+    for name, source in sources.items():
+        yield SourceLength(
+            source=name,
+            longest_prompt=max(len(prompt.tokens) for prompt in source.prompts.prompts.values()),
+            response=source.budget,
+            setting=f"max_response_length of [[eval]] '{name}'" if name in own else "rollout.max_response_length",
         )
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.journal.journal_file import DamagedJournal
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import check_loggers
+from tailrace.runtime.lengths import refused_lengths
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.place import Place, check_runtime, open_place
@@ -87,7 +88,7 @@ def carry_out(
         else:
             directory.add_inputs(inputs or {})
             settings, line = card_defaults.resolve(settings, directory.stored_settings())
-            sources = prepare(settings)
+            sources = prepare(settings, has_begun=directory.has_begun)
             for change in directory.changes(settings):
                 say(change)
             if line is not None:
@@ -103,14 +104,21 @@ def carry_out(
         directory.close()
 
 
-def prepare(settings: Settings) -> Sources:
-    """Read and check everything the run needs, before anything is written to the run directory."""
+def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
+    """Read and check everything the run needs, before anything is written to the run directory.
+
+    ``has_begun``: the run is continued. What it was allowed to begin with is then a warning among the notes.
+    """
     check_runtime(settings)
     try:
         check_loggers(settings.logger)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    return Sources.load(settings)
+    sources = Sources.load(settings)
+    problems = list(refused_lengths(sources.lengths, sources.positions))
+    if problems and not has_begun:
+        raise SettingsError("\n".join(problems))
+    return replace(sources, notes=(*sources.notes, *(f"warning: {problem}" for problem in problems)))
 
 
 def _keep_outcome(stored: Row, directory: RunDirectory) -> None:
