@@ -53,7 +53,7 @@ class Sources:
     fingerprints: dict[str, str]
     """Hashes of the model and of the prompts of each source. A run can only be continued with the same ones."""
     lengths: tuple[SourceLength, ...]
-    """Lengths of the prompts and responses of each source."""
+    """Lengths of the prompts and responses of each source that is used."""
     positions: Positions | None
     """Positions of the model; None: it has no limit."""
 
@@ -150,8 +150,11 @@ class _Loader:
 
 
 def _lengths(settings: Settings, sources: Mapping[str, Source]) -> Iterator[SourceLength]:
+    """Lengths of the sources that the run uses."""
     own = {each.name for each in settings.eval if each.max_response_length is not None}
     for name, source in sources.items():
+        if name != TRAIN_SOURCE and settings.eval_interval is None:
+            continue
         yield SourceLength(
             source=name,
             longest_prompt=max(len(prompt.tokens) for prompt in source.prompts.prompts.values()),

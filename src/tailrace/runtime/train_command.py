@@ -15,6 +15,7 @@ from typing import Any
 
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import evaluation_left_out, forgotten_evaluation
 from tailrace.config.settings import Settings
 from tailrace.core.errors import CoreError, ReplayMismatch
 from tailrace.observe.journal.disk import says_disk_full
@@ -115,10 +116,11 @@ def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     sources = Sources.load(settings)
-    problems = list(refused_lengths(sources.lengths, sources.positions))
+    problems = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
     if problems and not has_begun:
         raise SettingsError("\n".join(problems))
-    return replace(sources, notes=(*sources.notes, *(f"warning: {problem}" for problem in problems)))
+    notes = [*evaluation_left_out(settings), *(f"warning: {problem}" for problem in problems)]
+    return replace(sources, notes=(*sources.notes, *notes))
 
 
 def _keep_outcome(stored: Row, directory: RunDirectory) -> None:
