@@ -120,7 +120,11 @@ def test_the_command_refuses_with_exit_code_2_and_leaves_no_directory(
 def test_a_run_that_has_begun_is_continued_with_a_warning(tmp_path: Path, model: Path) -> None:
     long = load("quickstart", overrides(tmp_path, model, rollout__max_response_length=900))
     notes = prepare(long, has_begun=True).notes
-    assert [note for note in notes if note.startswith("warning: the model has 64 positions")]
+    (warning,) = (note for note in notes if note.startswith("warning: "))
+    assert warning == (
+        "warning: the model has 64 positions (max_position_embeddings), but the longest prompt of 'train' has 9 tokens"
+        " and rollout.max_response_length is 900: 909 together; a new run would be refused"
+    )
 
 
 def test_vllm_makes_room_for_no_more_than_the_positions_unless_a_begun_run_needs_it(

@@ -25,7 +25,11 @@ def test_an_evaluation_set_without_eval_interval_is_refused() -> None:
 
 def test_a_run_that_has_begun_with_an_unused_evaluation_set_is_continued_with_a_warning() -> None:
     notes = prepare(assemble(FORGOTTEN, {}), has_begun=True).notes
-    assert [note for note in notes if note.startswith("warning: evaluation set 'heldout' would never be evaluated")]
+    (warning,) = (note for note in notes if note.startswith("warning: "))
+    assert warning == (
+        "warning: evaluation set 'heldout' would never be evaluated, because eval_interval is not given; a new run"
+        " would be refused"
+    )
 
 
 def test_null_asks_for_no_evaluation_and_the_run_says_so() -> None:

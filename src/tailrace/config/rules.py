@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tailrace.config.objection import Objection
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import CostSettings, Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
@@ -26,15 +27,16 @@ def _evaluation(settings: Settings) -> Iterator[str]:
         yield f"an evaluation set cannot be called '{TRAIN_SOURCE}': that name means the training prompts"
 
 
-def forgotten_evaluation(settings: Settings) -> Iterator[str]:
-    """Yield a sentence if there are evaluation sets and nobody gave ``eval_interval``.
+def forgotten_evaluation(settings: Settings) -> Iterator[Objection]:
+    """Object if there are evaluation sets and nobody gave ``eval_interval``.
 
     It is not one of the rules because older versions began such runs, and these may be continued.
     """
     if (sets := _unused_sets(settings)) and "eval_interval" not in settings.model_fields_set:
-        yield (
-            f"{sets} would never be evaluated, because eval_interval is not given; set eval_interval to a number of"
-            " steps, or remove the [[eval]] table (--eval_interval null keeps it unused)"
+        yield Objection(
+            f"{sets} would never be evaluated, because eval_interval is not given",
+            "set eval_interval to a number of steps, or remove the [[eval]] table (--eval_interval null keeps it"
+            " unused)",
         )
 
 

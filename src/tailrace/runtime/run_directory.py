@@ -126,6 +126,10 @@ class RunDirectory:
             if mine.get(name) != theirs.get(name)
         ]
 
+    def check_sources(self, fingerprints: Mapping[str, str]) -> None:
+        """``SettingsError`` if a run that has begun here had another model or other prompts."""
+        self._compare_sources(fingerprints)
+
     def finished(self) -> dict[str, Any] | None:
         """The result of a complete run."""
         return self._read(self.result) if self.result.exists() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,7 @@ from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.catalogue import Catalogue, Source
-from tailrace.runtime.lengths import SourceLength, longest
+from tailrace.runtime.lengths import SourceLength, longest, source_lengths
 from tailrace.runtime.sampling import end_tokens, sampling
 from tailrace.store.model_config import read_model_config
 from tailrace.store.payload_store import PayloadStore
@@ -86,7 +86,7 @@ class Sources:
                 rewards.note,
             ),
             fingerprints=fingerprints,
-            lengths=tuple(_lengths(settings, sources)),
+            lengths=source_lengths(settings, {name: source.prompts.longest for name, source in sources.items()}),
             positions=positions_of(read_model_config(model)),
         )
 
@@ -146,20 +146,6 @@ class _Loader:
             order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
             sampling=sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
-        )
-
-
-def _lengths(settings: Settings, sources: Mapping[str, Source]) -> Iterator[SourceLength]:
-    """Lengths of the sources that the run uses."""
-    own = {each.name for each in settings.eval if each.max_response_length is not None}
-    for name, source in sources.items():
-        if name != TRAIN_SOURCE and settings.eval_interval is None:
-            continue
-        yield SourceLength(
-            source=name,
-            longest_prompt=max(len(prompt.tokens) for prompt in source.prompts.prompts.values()),
-            response=source.budget,
-            setting=f"max_response_length of [[eval]] '{name}'" if name in own else "rollout.max_response_length",
         )
 
 

@@ -68,9 +68,13 @@ def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, byte
 
     ``inputs``: contents of files that the settings name and that must be written to ``output_dir`` first.
     """
+    check_trains(settings)
+    return carry_out(settings, say, closing_lines=_closing_lines, inputs=inputs)
+
+
+def check_trains(settings: Settings) -> None:
     if settings.schedule.preset == ROLLOUT_ONLY:
         raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
-    return carry_out(settings, say, closing_lines=_closing_lines, inputs=inputs)
 
 
 def carry_out(
@@ -116,10 +120,10 @@ def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     sources = Sources.load(settings)
-    problems = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
-    if problems and not has_begun:
-        raise SettingsError("\n".join(problems))
-    notes = [*evaluation_left_out(settings), *(f"warning: {problem}" for problem in problems)]
+    objections = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
+    if objections and not has_begun:
+        raise SettingsError("\n".join(each.refusal for each in objections))
+    notes = [*evaluation_left_out(settings), *(each.warning for each in objections)]
     return replace(sources, notes=(*sources.notes, *notes))
 
 
