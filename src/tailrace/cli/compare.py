@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options))
+    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options), _check)
 
 
 def _load(options: argparse.Namespace) -> Runs:
@@ -64,6 +64,16 @@ def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], N
     return load(
         options.recipe, given | ({"schedule.max_staleness": bound} if has_bound else {}), hint=lambda line: None
     )
+
+
+def _check(runs: Runs, say: recipe.Say) -> Runs:
+    from tailrace.runtime.dry_run import dry_run
+
+    checked = {}
+    for name, settings in runs.items():
+        say(f"== {name}")
+        checked[name] = dry_run(settings, say)
+    return checked
 
 
 def _compare(runs: Runs, options: argparse.Namespace) -> int:

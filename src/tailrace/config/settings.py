@@ -334,7 +334,8 @@ class Settings(Section):
     eval: tuple[EvalSetSettings, ...] = ()
     """Evaluation sets. Each has its own sampling settings."""
     eval_interval: PositiveInt | None = None
-    """Steps between evaluations; the model is also evaluated before the first step and at the end. Default: never."""
+    """Steps between evaluations; the model is also evaluated before the first step and at the end. Give it if there are
+    evaluation sets; null: never."""
     save_interval: PositiveInt | None = None
     """Steps between checkpoints; one is also written at the end. Default: only at the end."""
     keep_checkpoints: PositiveInt = 2

@@ -26,7 +26,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
-from tailrace.engines.registry import with_chosen_engine
+from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
@@ -116,11 +116,12 @@ class LocalRun:
 
     def _make_workers(self) -> None:
         settings, launch, post = self._settings, self._launch, self._post
+        rollout = with_chosen_engine(settings, self._sources.model)
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=seen_by_worker(settings.model),
-            rollout=with_chosen_engine(settings, self._sources.model),
-            max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
+            rollout=rollout,
+            max_length=self._sources.engine_length(settings, engine_name(rollout)),
             seed=settings.seed,
             is_colocated=settings.schedule.placement == "colocated",
         )

@@ -142,6 +142,10 @@ class RunDirectory:
         """Settings that differ from those of the last command and matter to the run, in words."""
         return [str(each) for each in self.differences(settings) if each.is_told]
 
+    def check_sources(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
+        """``SettingsError`` if a run that has begun here had another model, other prompts or other reward files."""
+        self._compare_sources(settings, fingerprints)
+
     def edited(self, fingerprints: Mapping[str, str]) -> list[str]:
         """Sources whose content is not what the run began with. One that the run did not name is none of them."""
         theirs = self._stored_fingerprints()
