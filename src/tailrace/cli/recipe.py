@@ -17,6 +17,7 @@ from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, refuse_unknown
 from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
+from tailrace.observe.guarded import Guarded, raise_in_tests
 
 if TYPE_CHECKING:
     from tailrace.runtime.train_command import Result
@@ -106,6 +107,15 @@ def begin(
 
 def _report(run: Path) -> None:
     """Write ``report.html`` if its package is installed. A report that cannot be written does not fail the run."""
+
+    def complain(part: str, error: Exception) -> None:
+        raise_in_tests(error)
+        _say_unwritten(error)
+
+    Guarded("report", lambda: _try_report(run), complain)
+
+
+def _try_report(run: Path) -> None:
     try:
         from tailrace.dashboard.report import write_report
 
@@ -113,4 +123,8 @@ def _report(run: Path) -> None:
     except ModuleNotFoundError as error:
         print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
     except (OSError, ValueError) as error:
-        print(f"report:     could not be written: {error}")
+        _say_unwritten(error)
+
+
+def _say_unwritten(error: Exception) -> None:
+    print(f"report:     could not be written: {error}")

@@ -60,6 +60,12 @@ class LiveDisplay:
         self._live.console.print(escape(line), highlight=False)
         self._draw()
 
+    def begin(self, run: RunFold, rows: Sequence[Row]) -> None:
+        self._run, self._now = run, run.state.now
+        for row in rows:
+            self._take(row)
+        self._draw()
+
     def entry(self, entry: Entry) -> None:
         self._now = entry.now
         for news in self._run.feed(entry):
@@ -70,13 +76,16 @@ class LiveDisplay:
             self._draw()
 
     def row(self, row: Row) -> None:
+        self._take(row)
+        self._draw()
+
+    def _take(self, row: Row) -> None:
         if "reward/mean" in row:
             self._step, self._left_s = row, self._progress.left_s(row)
             self._rewards.append(row["reward/mean"])
         for name, value in row.items():
             if name.startswith("eval/") and "/avg@" in name:
                 self._scores.setdefault(name.removeprefix("eval/"), []).append(value)
-        self._draw()
 
     def waits(self, waits: Sequence[Wait], now: float) -> None:
         self._waits, self._now = tuple(waits), now
@@ -85,8 +94,10 @@ class LiveDisplay:
     def close(self) -> None:
         """The last picture stays on the screen, without waits."""
         self._waits = ()
-        self._draw()
-        self._live.stop()
+        try:
+            self._draw()
+        finally:  # whatever cannot be drawn, the terminal is given back
+            self._live.stop()
 
     def _draw(self) -> None:
         self._drawn_at = self._now

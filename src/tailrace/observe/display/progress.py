@@ -19,6 +19,11 @@ class Progress:
     def line(self, row: Row) -> str:
         return self._step_line(row) if "reward/mean" in row else _eval_line(row)
 
+    def note(self, row: Row) -> None:
+        """Take a row of the past into account."""
+        if "reward/mean" in row:
+            self.left_s(row)
+
     def left_s(self, row: Row) -> float:
         """Seconds until the end, from the steps so far and this one."""
         step_s: float = row["timing_s/step"]

@@ -13,6 +13,7 @@ from tailrace.observe.metrics.rows import Row
 class MetricsFile:
     def __init__(self, path: Path, *, size: int = 0) -> None:
         """Keep the first ``size`` bytes."""
+        self._path = path
         self._file = path.open("ab", buffering=0)
         self._file.truncate(size)
         self.size = size
@@ -21,6 +22,10 @@ class MetricsFile:
         line = json.dumps(row).encode() + b"\n"
         write_whole(self._file, line)
         self.size += len(line)
+
+    def rows(self) -> list[Row]:
+        """All rows of the file."""
+        return [json.loads(line) for line in self._path.read_bytes().splitlines()]
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
