@@ -76,8 +76,15 @@ class JournalFile:
         self._file, self._start = self._path.open("ab", buffering=0), start
 
 
-def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
-    """(position after the entry, entry) for every complete entry from position ``start`` on."""
+def read(path: Path, start: int = 0, *, until: int | None = None) -> Iterator[tuple[int, Entry]]:
+    """(position after the entry, entry) for every complete entry from ``start`` on, to the end or to ``until``."""
+    for position, entry in _read_all(path, start):
+        if until is not None and position > until:
+            return
+        yield position, entry
+
+
+def _read_all(path: Path, start: int) -> Iterator[tuple[int, Entry]]:
     check_format(path)
     with contextlib.ExitStack() as stack:
         files = [(segment, stack.enter_context(file)) for segment, file in segments.all_segments(path)]
