@@ -102,6 +102,14 @@ def test_metrics_that_a_checkpoint_does_not_hold_are_computed_from_the_journal(
     assert recorder.summary["step"] == SCHEDULE.max_steps
 
 
+def test_rows_that_are_gone_are_computed_from_the_journal(directory: RunDirectory, entries: list[Entry]) -> None:
+    checkpoint = write_state(directory, record(directory, entries)[-1])
+    directory.metrics.unlink()
+    with PayloadStore.open(directory.payload) as store:
+        open_recorder(directory, recalled(directory, store, checkpoint), fail).close()
+    assert written(directory) == rows_of(entries)
+
+
 def test_a_display_that_breaks_leaves_journal_and_metrics_whole(directory: RunDirectory, entries: list[Entry]) -> None:
     told, said, breaking = Told(), list[str](), Breaking()
     breaking.breaks = True

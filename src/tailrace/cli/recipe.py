@@ -106,25 +106,28 @@ def begin(
 
 
 def _report(run: Path) -> None:
-    """Write ``report.html`` if its package is installed. A report that cannot be written does not fail the run."""
+    """Write ``report.html`` if its package is installed."""
 
-    def complain(part: str, error: Exception) -> None:
-        raise_in_tests(error)
-        _say_unwritten(error)
-
-    Guarded("report", lambda: _try_report(run), complain)
-
-
-def _try_report(run: Path) -> None:
-    try:
+    def write() -> Path:
         from tailrace.dashboard.report import write_report
 
-        print(f"report:     {write_report(run)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
-    except (OSError, ValueError) as error:
-        _say_unwritten(error)
+        return write_report(run)
+
+    write_page(write, label="report:     ", later=f", then `tailrace report {run}`")
 
 
-def _say_unwritten(error: Exception) -> None:
-    print(f"report:     could not be written: {error}")
+def write_page(write: Callable[[], Path], *, label: str, later: str = "") -> None:
+    """Write a page and print its path. One that cannot be written does not fail the run.
+
+    ``later``: what to do once its packages are installed.
+    """
+
+    def complain(part: str, error: Exception) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            print(f"{label}needs {error.name}: pip install 'tailrace[report]'{later}")
+            return
+        if not isinstance(error, OSError | ValueError):
+            raise_in_tests(error)
+        print(f"{label}could not be written: {error}")
+
+    Guarded("report", lambda: print(f"{label}{write()}", flush=True), complain)

@@ -48,8 +48,9 @@ class Guarded(Generic[T]):
         try:
             return work()
         except Exception as error:  # noqa: BLE001  whatever breaks in an observer, the run goes on
-            self._switch_off()
-            self._complain(self._part, error)
+            if self.is_on:  # else another thread met the first error meanwhile
+                self._switch_off()
+                self._complain(self._part, error)
             return None
 
     def _switch_off(self) -> None:

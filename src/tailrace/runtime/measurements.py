@@ -1,7 +1,7 @@
 """The metrics of a run as it goes on: rows in ``metrics.jsonl``, and the newest value of every metric.
 
-A checkpoint holds the state of the metrics. Where it holds none, because they were switched off by an error, a resumed
-run computes all of them again from its journal.
+A checkpoint holds the state of the metrics. If it holds none, because they were switched off by an error, or if rows of
+``metrics.jsonl`` are gone, a resumed run computes all of them again from its journal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.observe.journal import journal_file
-from tailrace.observe.metrics.metrics_file import MetricsFile
+from tailrace.observe.metrics.metrics_file import MetricsFile, has_bytes
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.shared_fold.run_fold import RunFold
 from tailrace.runtime.resume import Past
@@ -27,8 +27,8 @@ class Measurements:
 
     def __init__(self, directory: RunDirectory, past: Past, kept: Metrics | None) -> None:
         """``kept``: the metrics of the checkpoint; None: there are none."""
-        is_known = kept is not None
-        self._metrics = kept or Metrics()
+        is_known = kept is not None and has_bytes(directory.metrics, past.metrics_size)
+        self._metrics = kept if kept is not None and is_known else Metrics()
         self._file = MetricsFile(directory.metrics, size=past.metrics_size if is_known else 0)
         self.summary: Row = dict(past.summary) if is_known else {}
         """The newest value of every metric."""
@@ -59,10 +59,6 @@ class Measurements:
     def run(self) -> RunFold:
         """Return a copy of what the metrics know of the run: what runs where."""
         return RunFold.restore(self._metrics.snapshot()["run"])
-
-    def rows(self) -> list[Row]:
-        """All rows so far."""
-        return self._file.rows()
 
     def sync(self) -> None:
         self._file.sync()

@@ -12,6 +12,7 @@ from tailrace.observe.display.display import Display
 from tailrace.observe.guarded import Complain, Guarded
 from tailrace.observe.journal import journal_segments
 from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.observe.metrics.metrics_file import read_rows
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.sinks import Sinks
 from tailrace.runtime.measurements import NOTHING_MEASURED, Measurements
@@ -49,9 +50,9 @@ class Recorder:
         self._now = past.now
         self._explained: set[Outcome] = set()
         self._metrics = _open_metrics(directory, past, complain)
-        self._take_over(past)
+        self._take_over(directory, past, complain)
 
-    def _take_over(self, past: Past) -> None:
+    def _take_over(self, directory: RunDirectory, past: Past, complain: Complain) -> None:
         """Take over what happened before this start."""
         summary = self._metrics.ask(lambda metrics: metrics.summary)
         self.summary: Row = {} if summary is None else summary
@@ -59,9 +60,10 @@ class Recorder:
         missed = self._metrics.ask(lambda metrics: metrics.missed)
         for entry in past.tail if missed is None else missed:
             self._measure(entry)
-        run, rows = self._metrics.ask(lambda metrics: metrics.run()), self._metrics.ask(lambda metrics: metrics.rows())
-        if not past.is_new and run is not None and rows is not None:
-            self._display.begin(run, rows)
+        run = self._metrics.ask(lambda metrics: metrics.run())
+        if run is not None and not past.is_new:
+            rows = Guarded("earlier rows", lambda: read_rows(directory.metrics), complain)
+            self._display.begin(run, rows.ask(lambda found: found) or [])
 
     def record(self, *entries: Entry) -> None:
         self._journal.append(*entries)

@@ -13,7 +13,6 @@ from tailrace.observe.metrics.rows import Row
 class MetricsFile:
     def __init__(self, path: Path, *, size: int = 0) -> None:
         """Keep the first ``size`` bytes."""
-        self._path = path
         self._file = path.open("ab", buffering=0)
         self._file.truncate(size)
         self.size = size
@@ -23,12 +22,18 @@ class MetricsFile:
         write_whole(self._file, line)
         self.size += len(line)
 
-    def rows(self) -> list[Row]:
-        """All rows of the file."""
-        return [json.loads(line) for line in self._path.read_bytes().splitlines()]
-
     def sync(self) -> None:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
+
+
+def has_bytes(path: Path, count: int) -> bool:
+    """Whether the file has at least so many bytes."""
+    return (path.stat().st_size if path.exists() else 0) >= count
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of the file."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
