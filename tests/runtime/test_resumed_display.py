@@ -62,6 +62,7 @@ def test_a_display_follows_a_run_that_was_resumed_in_mid_step(
         recorder = Recorder(directory, past, display=display, sinks=Sinks({}, fail), prediction=None, complain=fail)
         text = picture(display)
         assert not text or f"{step}/{SCHEDULE.max_steps}" in text
+        assert "instance" not in text, "its processes are gone"
         for entry in entries[cut:]:
             append(store, entry.event)
             recorder.record(entry)
