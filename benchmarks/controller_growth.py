@@ -30,6 +30,7 @@ from tailrace.core.schedule import Limits, Schedule
 from tailrace.engines.contract import Output
 from tailrace.observe import summaries
 from tailrace.observe.display.display import PlainDisplay
+from tailrace.observe.guarded import Complaints
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
 from tailrace.observe.journal.run_files import RunFiles
@@ -97,7 +98,10 @@ class Controller(Driver):
         past = recall(journal=self.directory.journal, checkpoint=None, store=self.store, schedule=schedule)
         coordinator = past.coordinator
         display = PlainDisplay(schedule.max_steps, lambda line: None)
-        self.recorder = Recorder(self.directory, past, display=display, sinks=Sinks({}, print), prediction=None)
+        complain = Complaints(self.directory.logs / "observers.log", print)
+        self.recorder = Recorder(
+            self.directory, past, display=display, sinks=Sinks({}, complain), prediction=None, complain=complain
+        )
         self._checkpointing = CheckpointAdapter(
             CheckpointFolder(self.directory.checkpoints, keep=2),
             coordinator=coordinator,

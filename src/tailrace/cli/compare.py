@@ -106,9 +106,10 @@ def _compare(runs: Runs, options: argparse.Namespace) -> int:
 
 def _page(results: Sequence[Compared], runs: Runs, recipe_name: str) -> None:
     path = runs[results[0].schedule].output_dir.parent / "compare.html"
-    try:
+
+    def write() -> Path:
         from tailrace.dashboard.compare import write_comparison
 
-        print(f"report: {write_comparison(results, runs, path, recipe=recipe_name)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report: needs {error.name}: pip install 'tailrace[report]'")
+        return write_comparison(results, runs, path, recipe=recipe_name)
+
+    recipe.write_page(write, label="report: ")

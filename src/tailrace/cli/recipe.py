@@ -17,6 +17,7 @@ from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, refuse_unknown
 from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
+from tailrace.observe.guarded import Guarded, raise_in_tests
 
 if TYPE_CHECKING:
     from tailrace.runtime.train_command import Result
@@ -122,12 +123,28 @@ def _rehearse(settings: Loaded, check: Callable[[Loaded, Say], Loaded] | None, *
 
 
 def _report(run: Path) -> None:
-    """Write ``report.html`` if its package is installed. A report that cannot be written does not fail the run."""
-    try:
+    """Write ``report.html`` if its package is installed."""
+
+    def write() -> Path:
         from tailrace.dashboard.report import write_report
 
-        print(f"report:     {write_report(run)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
-    except (OSError, ValueError) as error:
-        print(f"report:     could not be written: {error}")
+        return write_report(run)
+
+    write_page(write, label="report:     ", later=f", then `tailrace report {run}`")
+
+
+def write_page(write: Callable[[], Path], *, label: str, later: str = "") -> None:
+    """Write a page and print its path. One that cannot be written does not fail the run.
+
+    ``later``: what to do once its packages are installed.
+    """
+
+    def complain(part: str, error: Exception) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            print(f"{label}needs {error.name}: pip install 'tailrace[report]'{later}")
+            return
+        if not isinstance(error, OSError | ValueError):
+            raise_in_tests(error)
+        print(f"{label}could not be written: {error}")
+
+    Guarded("report", lambda: print(f"{label}{write()}", flush=True), complain)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from tailrace.config.continuation import Difference
-from tailrace.dashboard.charts import OTHER, PHASES
+from tailrace.dashboard.charts import OTHER, PHASES, whole_s
 from tailrace.observe.account import Account
 from tailrace.observe.display.progress import clock
 from tailrace.observe.metrics.response_metrics import percentile
@@ -126,7 +126,7 @@ def lanes(account: Account) -> list[dict[str, Any]]:
 
 
 def phases(account: Account) -> list[dict[str, str]]:
-    whole = sum(row["timing_s/step"] for row in account.steps)
+    whole = sum(whole_s(row) for row in account.steps)
     known = {words: sum(row[f"timing_s/{name}"] for row in account.steps) for name, (words, _) in PHASES.items()}
     known[OTHER[0]] = max(whole - sum(known.values()), 0.0)
     return [

@@ -15,6 +15,7 @@ import hashlib
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
-from tailrace.observe.display.display import Display, open_display
+from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
+from tailrace.observe.display.safe_display import SafeDisplay
+from tailrace.observe.guarded import Complain, Complaints
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
 from tailrace.runtime.change_of_course import change_of_course
 from tailrace.runtime.channel_choice import chosen_channel
@@ -92,10 +95,17 @@ class LocalRun:
             say(line)
         self._taken_steps = self._past.taken_steps()
         # Opened before the display: a sink that is not available is an error that the user must see.
-        sinks = _open_sinks(settings, directory, say)
-        self._display = self._open_display(say)
-        self._prediction = _prediction(settings, self._coordinator)
-        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks, prediction=self._prediction)
+        complain = Complaints(directory.logs / "observers.log", say)
+        sinks = _open_sinks(settings, directory, complain)
+        self._display = self._open_display(say, complain)
+        self.recorder = Recorder(
+            directory,
+            self._past,
+            display=self._display,
+            sinks=sinks,
+            prediction=_prediction(settings, self._coordinator),
+            complain=complain,
+        )
         self._driver = Driver(self._coordinator, perform=self._perform, record=self._record, start_at=self._past.now)
         self._payload, self._tasks, self._batches = WorkThread("payload"), WorkThread("tasks"), WorkThread("batches")
         self._checkpointing = CheckpointAdapter(
@@ -108,11 +118,14 @@ class LocalRun:
         self._has_rewards = False
         self._make_workers()
 
-    def _open_display(self, say: Say) -> Display:
-        schedule = self._sources.schedule
-        if schedule.trains:
-            return open_display(schedule.max_steps, say)
-        return RolloutDisplay(schedule, say, past=self._past.tail)
+    def _open_display(self, say: Say, complain: Complain) -> Display:
+        schedule, tail = self._sources.schedule, self._past.tail
+        best: Callable[[], Display] = (
+            partial(open_display, schedule.max_steps, say)
+            if schedule.trains
+            else partial(RolloutDisplay, schedule, say, past=tail)
+        )
+        return SafeDisplay([best, partial(PlainDisplay, schedule.max_steps, say)], complain)
 
     def _make_workers(self) -> None:
         settings, launch, post = self._settings, self._launch, self._post
@@ -268,10 +281,8 @@ class LocalRun:
             self._taken_steps.cover(entry.event.version)
         if isinstance(entry.event, ev.TrainerLost):
             self._display.say(f"the trainer is lost: {entry.event.reason}")
-        if self._prediction is not None and self._prediction.is_off:
-            measured = self._prediction.measure()
-            if measured is not None:
-                self._driver.post_from_thread(measured)
+        if (measured := self.recorder.measured_costs()) is not None:
+            self._driver.post_from_thread(measured)
 
     def _perform(self, command: do.Command) -> Awaitable[None] | None:
         """Perform a command. Return an awaitable if the next event must wait for it."""
@@ -351,7 +362,7 @@ def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | No
     return Prediction(costs=coordinator.costs, prompt_length=known.prompt_length, max_running=known.max_running)
 
 
-def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
+def _open_sinks(settings: Settings, directory: RunDirectory, complain: Complain) -> Sinks:
     experiment = Experiment(
         directory=directory.path,
         project=settings.project_name,
@@ -359,6 +370,6 @@ def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
         config=settings.model_dump(mode="json"),
     )
     try:
-        return open_sinks(settings.logger, experiment, say)
+        return open_sinks(settings.logger, experiment, complain)
     except ValueError as error:
         raise SettingsError(str(error)) from error

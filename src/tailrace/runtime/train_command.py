@@ -275,8 +275,10 @@ def _early_lines(result: Result) -> list[str]:
 def _closing_lines(result: Result) -> list[str]:
     metrics = result.metrics
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
+    if "reward/mean" in metrics:  # not if the metrics were switched off
+        scores.insert(0, f"reward {metrics['reward/mean']:.3f}")
     return [
-        f"done: {result.reason}; reward {metrics['reward/mean']:.3f}" + "".join(f"; {score}" for score in scores),
+        f"done: {result.reason}" + "".join(f"; {score}" for score in scores),
         f"checkpoint: {result.checkpoint}",
         f"metrics:    {result.directory / 'metrics.jsonl'}",
     ]

@@ -1,4 +1,4 @@
-"""Rebuilds the core's state at the end of a journal, without touching the run.
+"""Rebuilds the core's state at the end of a journal, or at a position in it, without touching the run.
 
 It starts from the newest checkpoint that can be read and replays the journal after it; without a checkpoint it replays
 the whole journal. Unlike a resume, nothing is compared with the payload store and nothing is repaired.
@@ -34,10 +34,14 @@ class Recollection:
         return self.coordinator.waits()
 
 
-def recollect(files: RunFiles) -> Recollection:
-    """Rebuild the core's state. ``ValueError`` if the journal cannot be read, ``CoreError`` if it does not fit."""
-    coordinator, position, now = _start(files)
-    for _, entry in journal_file.read(files.journal, position):
+def recollect(files: RunFiles, *, until: int | None = None) -> Recollection:
+    """Rebuild the core's state. ``ValueError`` if the journal cannot be read, ``CoreError`` if it does not fit.
+
+    ``until``: the state at this position of the journal, whatever was written since.
+    """
+    until = end_of(files.journal) if until is None else until
+    coordinator, position, now = _start(files, until)
+    for _, entry in journal_file.read(files.journal, position, until=until):
         coordinator.handle(entry.event, now=entry.now)
         now = entry.now
     return Recollection(coordinator=coordinator, now=now)
@@ -58,7 +62,7 @@ def schedule_at(journal: Path, saved: Mapping[str, Any]) -> Schedule:
     return first.event.schedule
 
 
-def _start(files: RunFiles) -> tuple[Coordinator, int, float]:
+def _start(files: RunFiles, until: int) -> tuple[Coordinator, int, float]:
     for checkpoint in reversed(files.checkpoints()):
         try:
             saved = json.loads((checkpoint / "run_state.json").read_text(encoding="utf-8"))
@@ -67,7 +71,7 @@ def _start(files: RunFiles) -> tuple[Coordinator, int, float]:
             position, now = int(saved["journal_size"]), float(saved["now"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged snapshot: an older one, or the whole journal, gives the same state
-        if position <= end_of(files.journal):
+        if position <= until:
             return coordinator, position, now
     schedule = schedule_at(files.journal, {})
     return Coordinator(schedule, policies=policies_of(schedule)), 0, 0.0

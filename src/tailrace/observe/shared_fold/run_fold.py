@@ -86,6 +86,11 @@ class RunFold:
         for _ in self.feed(entry):
             pass
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether instances generate responses of evaluations and no others. Such seconds are no training rollout."""
+        return bool(self.generating) and not self._responses.num_running(self.train_source)
+
     def is_training(self, response: Response) -> bool:
         """Whether the response is for training, not for evaluation."""
         return response.id.group.source == self.train_source

@@ -1,6 +1,7 @@
 """How long devices worked and how long they had nothing to do: a pure fold over the journal that keeps only sums.
 
-Time counts from the first ``Submit`` to the last optimizer step, except while the trainer starts. If a run was resumed,
+Time counts from the first ``Submit`` to the last optimizer step, except while the trainer starts and while only
+responses of evaluations run. If a run was resumed,
 its pause does not count: from the interruption until the processes have started again, the steps after the checkpoint
 are repeated and there is new work.
 
@@ -24,7 +25,8 @@ from tailrace.observe.shared_fold.run_fold import RunFold
 
 @dataclass(slots=True, kw_only=True)
 class DeviceSums:
-    """Seconds since the first ``Submit`` in which the run was not paused and the trainer not starting."""
+    """Seconds since the first ``Submit`` in which the run was not paused, the trainer not starting, and not only
+    responses of evaluations ran."""
 
     elapsed_s: float = 0.0
     generating_s: float = 0.0
@@ -35,6 +37,8 @@ class DeviceSums:
     """Seconds in which the trainer took optimizer steps."""
     working_s: float = 0.0
     """Device-seconds of any work."""
+    evaluation_s: float = 0.0
+    """Seconds in which only responses of evaluations ran. No other sum contains them."""
 
 
 class DeviceTime:
@@ -100,6 +104,9 @@ class DeviceTime:
         sums, state = self._sums, self._run.state
         self._paused_s += seconds * self._is_paused
         if not self._has_begun:
+            return
+        if self._run.is_evaluating:
+            sums.evaluation_s += seconds
             return
         generating, occupied = self._run.generating, self._run.occupied
         num_generating = len(generating)
