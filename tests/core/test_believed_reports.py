@@ -236,3 +236,11 @@ def test_any_sound_schedule_reaches_its_end_although_reports_are_repeated_and_la
 @given(cases(coordinated, 0.0, 0.05))
 def test_work_that_moves_between_instances_is_heard_of_once(case: Case) -> None:
     run(case, 0.2)
+
+
+def test_responses_that_an_adapter_left_out_of_a_report_are_counted_once_per_report() -> None:
+    world = started()
+    running(world)
+    report = world.signed(ev.RolloutReported(instance=I0, version=Version(0), num_refused=2))
+    assert_refused(world, report)
+    assert world.coordinator.last_refused_report == "instance 0 reported 2 responses again, or not asked to"

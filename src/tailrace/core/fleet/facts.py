@@ -88,6 +88,8 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
     instance = _speaker(rooms, event)
     if instance is None:
         return
+    if event.num_refused:
+        rooms.run.refuse(f"instance {instance.id} reported {event.num_refused} responses again, or not asked to")
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
     num_taken = 0
     for progress in event.progressed:
