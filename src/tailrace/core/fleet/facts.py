@@ -77,7 +77,7 @@ def _lose(rooms: Rooms, instance: Instance, now: float) -> None:
     instance.aborting.clear()
     rooms.fleet.move(instance, InstancePhase.ABSENT, now)
     instance.version = Version(0)
-    instance.num_prefilled = 0
+    instance.num_prefilled = instance.num_failed_pulls = 0
     instance.is_being_killed = False
     instance.moved_at = None
 
@@ -176,6 +176,7 @@ def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
         return
     rooms.fleet.move(instance, InstancePhase.READY, now)
     instance.version = event.version
+    instance.num_failed_pulls = instance.num_failed_pulls + 1 if event.version < asked else 0
     if event.version < asked:
         rooms.run.refuse(f"instance {event.instance} pulled version {event.version}, older than {asked}")
         instance.is_draining = True  # it takes no work before it has pulled again
@@ -190,6 +191,7 @@ def pull_failed(rooms: Rooms, event: ev.PullFailed, now: float) -> None:
         rooms.run.refuse(f"instance {event.instance} was not asked to pull")
         return
     rooms.fleet.move(instance, InstancePhase.READY, now)
+    instance.num_failed_pulls += rooms.training.is_open_for_pulls  # otherwise it was not the instance that failed
     instance.version = Version(0)  # if its memory was released, it holds no weights
     instance.is_draining = True
 

@@ -84,6 +84,8 @@ class Instance:
     """When it last changed its phase, got work or reported."""
     progressed_at: float = 0.0
     """When it last changed its phase, got work, or reported that it had got on with it."""
+    num_failed_pulls: int = 0
+    """Pulls of published weights that failed since it last pulled what it was asked for."""
     num_prefilled: int = 0
     """Tokens that it has prefilled since its start, as far as it has said."""
     losses: Losses = field(default_factory=Losses)
