@@ -39,7 +39,7 @@ from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
-from tailrace.runtime.rollout_adapter import reported
+from tailrace.runtime.rollout_intake import reported
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.engine_costs import EngineCosts

@@ -288,6 +288,8 @@ class LimitSettings(Section):
     """Seconds that a worker may take to start and load the model."""
     progress_s: PositiveFloat = 300.0
     """Seconds that a busy rollout instance may send no report before it is restarted."""
+    stall_s: PositiveFloat = 1800.0
+    """Seconds that a busy rollout instance may report neither new tokens nor more prefill before it is restarted."""
     train_s: PositiveFloat = 3600.0
     """Seconds that one optimizer step may take."""
     weights_s: PositiveFloat = 600.0

@@ -135,6 +135,8 @@ class RolloutReported(InstanceEvent):
     """Seconds that interrupting responses took since the last report."""
     prefill: PrefillWork | None = None
     """Prefill since the instance started; None: the engine does not measure it."""
+    num_refused: int = 0
+    """Responses in the report that were left out here, because their tokens were repeated, or not asked of it."""
 
     @property
     def parts(self) -> tuple[Progressed | Finished, ...]:

@@ -42,6 +42,8 @@ class Limits:
     """Start of an instance or of the trainer."""
     progress_s: float = 300.0
     """Next report of an instance that has work."""
+    stall_s: float | None = None
+    """Next token, or more prefill, of an instance that has work and reports; None: no limit."""
     reward_s: float = 60.0
     """Next score while scores are awaited."""
     prompts_s: float = 60.0
@@ -61,6 +63,7 @@ class Limits:
         return min(
             self.start_s,
             self.progress_s,
+            *(() if self.stall_s is None else (self.stall_s,)),
             self.reward_s,
             self.prompts_s,
             self.train_s,
