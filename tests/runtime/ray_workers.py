@@ -30,6 +30,14 @@ def tell_surroundings(link: Link, init: object) -> None:
     link.receive()
 
 
+def print_much_and_wait(link: Link, init: object) -> None:
+    """The end of the last line is still in the buffer of the stream when the message is sent."""
+    print(*("a long line of output" * 10 for _ in range(20_000)), "the last line", sep="\n")
+    print("and a word", end="")
+    link.send("printed")
+    link.receive()
+
+
 def tell_node(link: Link, init: object) -> None:
     link.send((ray.get_runtime_context().get_node_id(), os.getpid()))
     link.receive()

@@ -244,6 +244,23 @@ def test_a_worker_dies_with_its_keeper_and_a_daemon_that_holds_the_link_does_not
     asyncio.run(scenario())
 
 
+def test_a_keeper_that_is_no_child_of_the_controller_outlives_what_kills_children(tmp_path: Path) -> None:
+    """So it is with Ray, which kills the children of an actor's process."""
+    write_worker(tmp_path, "link.send(start_daemon()); time.sleep(1000)")
+    spec = WorkerSpec(name="w", entry="the_worker:serve", init="", env={"PYTHONPATH": str(tmp_path)})
+
+    async def scenario() -> None:
+        story = Story()
+        worker = WorkerProcess.start(spec, log=None, hear=story.hear, lose=story.lose, is_apart=True)
+        daemon = await story.message(0)
+        assert isinstance(daemon, int)
+        os.kill(worker.pid, signal.SIGKILL)
+        await story.ending()  # closes the lifeline, as the end of the actor does
+        await until_gone(daemon)
+
+    asyncio.run(scenario())
+
+
 def test_signals_that_end_a_process_do_not_end_the_keeper(tmp_path: Path) -> None:
     async def scenario() -> None:
         story = Story()

@@ -88,10 +88,17 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, spec: WorkerSpec, *, log: Path | None, hear: Hear, lose: Lose, reader: LinkReader | None = None
+        cls,
+        spec: WorkerSpec,
+        *,
+        log: Path | None,
+        hear: Hear,
+        lose: Lose,
+        reader: LinkReader | None = None,
+        is_apart: bool = False,
     ) -> Self:
         """Start a process and send it its `init`. Output is appended to `log` (None: goes where ours goes). `reader`:
-        reads its messages; None: one of its own."""
+        reads its messages; None: one of its own. `is_apart`: the keeper must not be our child (`keeper_command`)."""
         parent_end, child_end = socket.socketpair()
         lifeline_of_child, lifeline = os.pipe()
         descriptors = (child_end.fileno(), lifeline_of_child)
@@ -99,7 +106,7 @@ class WorkerProcess:
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             process = subprocess.Popen(
-                keeper_command(spec.name) if _HAS_KEEPERS else worker_command(spec.entry),
+                keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

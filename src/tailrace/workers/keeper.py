@@ -28,6 +28,7 @@ ENTRY_VARIABLE = "TAILRACE_ENTRY"
 LINK_VARIABLE = "TAILRACE_LINK_FD"
 LIFELINE_VARIABLE = "TAILRACE_LIFELINE_FD"
 
+_APART = "apart"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -43,13 +44,16 @@ def worker_command(entry: str) -> list[str]:
     return [sys.executable, "-P", "-m", "tailrace.workers.process", entry]
 
 
-def keeper_command(name: str) -> list[str]:
-    """The command line of a keeper. The name is there for people who look at processes."""
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), name]
+def keeper_command(name: str, *, is_apart: bool = False) -> list[str]:
+    """The command line of a keeper. The name is there for people who look at processes. `is_apart`: put a process
+    between the controller and the keeper, for a controller whose children are killed when it ends."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), name, *([_APART] if is_apart else [])]
 
 
 def main() -> None:
     lifeline = int(os.environ[LIFELINE_VARIABLE])
+    if _APART in sys.argv[2:] and (keeper := os.fork()):
+        _stand_between(keeper, lifeline)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ended = _hear_of_ends()
     own_id = os.getpid()
@@ -164,6 +168,13 @@ def _let_go(link: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         os.dup2(nowhere, number)
+
+
+def _stand_between(keeper: int, lifeline: int) -> None:
+    _hear_of_ends()
+    _let_go(int(os.environ[LINK_VARIABLE]))
+    os.close(lifeline)
+    _end_like(os.waitpid(keeper, 0)[1])
 
 
 def _end_like(status: int | None) -> None:
