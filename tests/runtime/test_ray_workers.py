@@ -50,6 +50,17 @@ def test_environment_and_directory_are_set_before_the_import_and_output_is_in_th
     asyncio.run(scenario())
 
 
+def test_actors_of_a_ray_on_this_machine_listen_on_loopback(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        story = Story()
+        spec = WorkerSpec(name="training-0", entry="runtime.ray_workers:tell_address", init=None)
+        worker = RayLauncher(tmp_path, Placement({}), is_local=True)(spec, hear=story.hear, lose=story.lose)
+        assert await story.message(0) == ("127.0.0.1", "lo")
+        await worker.stop(grace_s=20.0)
+
+    asyncio.run(scenario())
+
+
 def test_an_actor_whose_process_is_killed_is_lost_with_a_sentence(tmp_path: Path) -> None:
     async def scenario() -> None:
         story = Story()

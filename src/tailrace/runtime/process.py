@@ -27,6 +27,7 @@ from tailrace.runtime.delivery import Delivery
 from tailrace.runtime.link_reader import LinkReader, ReadLink
 from tailrace.runtime.loop_calls import call_from_thread
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.weights.own_address import on_loopback
 from tailrace.workers.keeper import ENTRY_VARIABLE, LIFELINE_VARIABLE, LINK_VARIABLE, keeper_command, worker_command
 
 _HAS_KEEPERS = sys.platform == "linux"
@@ -230,8 +231,9 @@ class WorkerProcess:
 
 
 def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:
-    """Ours, plus `extra`, plus the link. The worker finds every module that we find; output is not held back."""
-    environment = {**os.environ, **extra}
+    """Ours, plus `extra`, plus the link. The worker listens for others on this machine alone, it finds every module
+    that we find, and output is not held back."""
+    environment = {**os.environ, **on_loopback(), **extra}
     paths = [*extra.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     environment["PYTHONUNBUFFERED"] = "1"

@@ -20,6 +20,7 @@ from tailrace.runtime.ray.bundles import kind_of
 from tailrace.runtime.ray.handle import RayWorker
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.weights.own_address import on_loopback
 
 _USER_CODE = "reward"
 """Kind of workers that run functions of the user."""
@@ -27,17 +28,21 @@ _ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
 
 
 class RayLauncher:
-    """Starts actors in the cluster that this process is connected to. Output is appended to a file per name."""
+    """Starts actors in the cluster that this process is connected to. Output is appended to a file per name.
+    `is_local`: the cluster is this machine alone."""
 
     shares_files = False
 
-    def __init__(self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False) -> None:
+    def __init__(
+        self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False, is_local: bool = False
+    ) -> None:
         self._logs, self._placement, self._gathers_checkpoints = logs, placement, gathers_checkpoints
+        self._env = on_loopback() if is_local else {}
 
     def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
         self._logs.mkdir(parents=True, exist_ok=True)
         surroundings = Surroundings(
-            env=spec.env,
+            env={**self._env, **spec.env},
             paths=tuple(filter(None, sys.path)),
             directory=os.getcwd(),
             controller_node=self._controller_node(spec.name),
