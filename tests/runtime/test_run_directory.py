@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -274,3 +275,17 @@ def test_a_checkpoint_counts_only_when_it_is_complete(tmp_path: Path) -> None:
     checkpoints.complete(10, {})
     assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_10", "step_2"]
     assert checkpoints.latest() == tmp_path / "step_10"
+
+
+def test_only_its_owner_can_look_into_a_new_run_directory_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(mode=0o755)
+    for name, mode in (("parent/new", 0o700), ("old", 0o755)):
+        begin(Settings(output_dir=tmp_path / name))
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+    assert (tmp_path / "parent").stat().st_mode & 0o777 == 0o777 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -171,7 +171,8 @@ class RunDirectory:
             self._take_lock()
 
     def _make_folders(self, *folders: Path) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        # Prompts, responses and weights are in it. One that exists keeps its mode.
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
         for folder in folders:
             folder.mkdir(exist_ok=True)

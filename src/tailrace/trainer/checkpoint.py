@@ -99,8 +99,7 @@ def save(
     with _failing_together(ranks):
         directory.mkdir(parents=True, exist_ok=True)
     if ranks.size > 1:
-        sharded_checkpoint.save(directory, _learners(model, optimizer, critic))
-        ranks.gather(None)  # all files are there
+        sharded_checkpoint.save(directory, _learners(model, optimizer, critic), ranks)
     else:
         _save_alone(directory, model, adapter, optimizer, critic)
     with _failing_together(ranks):  # after it the checkpoint is whole
@@ -168,14 +167,15 @@ def load(
     optimizer: torch.optim.AdamW,
     critic: Critic | None,
     identity: Identity,
+    ranks: Ranks,
 ) -> Version:
-    """Overwrite weights and moments in place; returns the version."""
+    """Overwrite weights and moments in place; returns the version. All ranks call it together."""
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     if state["format"] != FORMAT:
         raise ValueError(f"{directory} has checkpoint format {state['format']}, this program reads {FORMAT}")
     _check_identity(directory, state["settings"], identity)
     if sharded_checkpoint.is_sharded(directory):
-        sharded_checkpoint.load(directory, _learners(model, optimizer, critic))
+        sharded_checkpoint.load(directory, _learners(model, optimizer, critic), ranks)
         return Version(state["version"])
     if adapter is None:
         stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)

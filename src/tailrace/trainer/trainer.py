@@ -232,6 +232,7 @@ class Trainer:
             optimizer=self._optimizer,
             critic=self.critic,
             identity=self._identity,
+            ranks=self._ranks,
         )
         self.drop_step()
 

@@ -183,6 +183,8 @@ class Meeting:
 
     host: str
     port: int
+    key: str
+    """Only who knows it is let in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
