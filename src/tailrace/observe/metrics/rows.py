@@ -133,7 +133,7 @@ class Metrics:
         step_s = max(now - clock.step_began, 1e-9)
         began = clock.first_submit if clock.first_submit is not None else clock.step_began
         instances = self._run.state.instances.values()
-        num_instances = max(sum(instance.has_had_work for instance in instances), 1)
+        num_instances = max(sum(each.has_had_work and not each.is_gone for each in instances), 1)
         for number, since in memory.busy_since.items():
             memory.count_busy(number, since, now)
         return {
