@@ -132,7 +132,7 @@ class Metrics:
         step_s = max(self._training_time(news) - clock.step_began, 1e-9)
         began = clock.first_submit if clock.first_submit is not None else clock.step_began
         instances = self._run.state.instances.values()
-        num_instances = max(sum(instance.has_had_work for instance in instances), 1)
+        num_instances = max(sum(each.has_had_work and not each.is_gone for each in instances), 1)
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),

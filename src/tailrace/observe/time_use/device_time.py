@@ -33,6 +33,8 @@ class DeviceSums:
     """Seconds in which at least one instance generated, also while the trainer started."""
     instance_s: float = 0.0
     """Instance-seconds of generating."""
+    fleet_s: float = 0.0
+    """Instance-seconds in which instances were in the fleet."""
     training_s: float = 0.0
     """Seconds in which the trainer took optimizer steps."""
     working_s: float = 0.0
@@ -59,14 +61,10 @@ class DeviceTime:
         self._sums = DeviceSums()
         self.at_step = DeviceSums()
 
-    @property
-    def num_devices(self) -> float:
-        shared = self._schedule.num_instances * self._per_instance
-        return shared + (self._training if self._schedule.placement is Placement.DISAGGREGATED else 0.0)
-
-    @property
-    def num_instances(self) -> int:
-        return self._run.state.schedule.num_instances if self._run.state.schedule is not None else 0
+    def device_s(self, sums: DeviceSums) -> float:
+        """Return the device-seconds of all devices, working or not."""
+        is_apart = self._schedule.placement is Placement.DISAGGREGATED
+        return sums.fleet_s * self._per_instance + sums.elapsed_s * self._training * is_apart
 
     @property
     def wall_s(self) -> float:
@@ -116,12 +114,13 @@ class DeviceTime:
             return
         sums.elapsed_s += seconds
         sums.instance_s += seconds * num_generating
+        sums.fleet_s += seconds * (num_there := self._run.num_in_fleet(self._schedule))
         sums.training_s += seconds * (bool(state.orders) and state.orders[0].work is Work.TRAIN)
         is_trainer_working = bool(state.orders) or state.publishing is not None
         if self._schedule.placement is Placement.DISAGGREGATED:
             sums.working_s += seconds * (num_working * self._per_instance + self._training * is_trainer_working)
         else:
-            num_working = self._schedule.num_instances if is_trainer_working else num_working
+            num_working = num_there if is_trainer_working else num_working
             sums.working_s += seconds * num_working * self._per_instance
 
     @property
