@@ -17,7 +17,8 @@ from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.device_plan import demand_of
 from tailrace.runtime.memory import card_defaults, planned
 from tailrace.runtime.memory.card import Card, find_card
-from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
+from tailrace.runtime.memory.parts import ProcessMemory
+from tailrace.runtime.memory.plan import MemoryPlan, plan
 from tailrace.runtime.place import local_plan
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.train_command import Say, prepare
@@ -110,7 +111,7 @@ def _say_memory(settings: Settings, shape: ModelShape, card: Card | None, say: S
 
 def table(memory: MemoryPlan) -> list[str]:
     """The plan as lines: part, GiB, how it is computed."""
-    return [line for process in (memory.rollout, memory.training) for line in _process_lines(process)]
+    return [line for process in memory.tables for line in _process_lines(process)]
 
 
 def _process_lines(process: ProcessMemory) -> list[str]:
