@@ -19,7 +19,7 @@ from tailrace.weights.control_file import (
     ControlFile,
     Record,
     control_bytes,
-    make_file,
+    new_file,
     table_checksum,
 )
 from tailrace.weights.layout import Entry, WeightLayout, align
@@ -42,8 +42,8 @@ class MappedFile(ControlFile):
 
     @classmethod
     def create(cls, path: Path, layout: WeightLayout) -> Self:
-        make_file(path, layout, slot_bytes=_slot_bytes(layout))
-        return cls(path, writable=True)
+        with new_file(path, layout, slot_bytes=_slot_bytes(layout)):
+            return cls(path, writable=True)
 
     def reopened(self) -> MappedFile:
         self.close()
