@@ -54,6 +54,25 @@ def test_where_one_rank_sends_everything_it_holds_both_versions_whole(changes: d
     assert parts_of(memory.training)["published versions"] == 2 * BIG_VERSION
 
 
+def test_each_rank_of_an_instance_receives_its_own_part_on_its_own_gpu() -> None:
+    memory = on_64_gpus("collective")
+    assert parts_of(memory.rollout)["pulled copy"] == BIG_VERSION // 4
+    assert hosts(memory) == {
+        "hosts 0 to 3 x 4": {"processes": 8 * PROCESS},
+        "hosts 4 to 7 x 4": {"processes": (2 + 2 * 4) * PROCESS},
+    }
+
+
+def test_ranks_that_read_the_channel_file_need_no_files_of_their_own() -> None:
+    [host] = on_64_gpus("shared-memory").hosts
+    assert parts_of(host) == {
+        "processes": (32 + 8 + 8 * 4) * PROCESS,
+        "published versions": 2 * BIG_VERSION,
+        "gathered weights": 16 * 2 * BIG.embedding_parameters,  # the ranks of the first replica
+        "pulled copies": 8 * BIG_VERSION,
+    }
+
+
 def test_hosts_of_a_cluster_hold_what_goes_through_the_object_store() -> None:
     gathered = 8 * 2 * BIG.embedding_parameters  # eight ranks gather the largest parameter at the same time
     rollout = {

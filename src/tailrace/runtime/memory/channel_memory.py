@@ -16,7 +16,7 @@ from tailrace.config.settings import Settings
 CHANNEL_SLOTS = 2
 """Versions that a weight channel holds (``weights/control_file.py``). Ray's store and the senders of the collective
 channel hold as many while the newer one is written."""
-PULLED_BY_RANKS = frozenset[str]()
+PULLED_BY_RANKS = ("shared-memory", "collective")
 """Channels out of which each rank of an instance pulls its own slices. From others one process pulls for all ranks and
 hands each its part in a file."""
 _ON_DEVICES = ("cuda-ipc", "collective")
