@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import multiprocessing as mp
 import os
@@ -28,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Event, Semaphore
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,13 @@ def is_whole(version: int, weights: dict[str, Tensor]) -> bool:
     return all(torch.equal(weights[name], expected) for name, expected in parameters(version).items())
 
 
-def push(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -> None:
+def push(path: Path, ready: Semaphore, stop: Any, answers: SimpleQueue[Any]) -> None:
     torch.set_num_threads(1)
     ready.release()
     file = MappedFile(path, writable=True)
     newest, writer = file.latest(), WeightWriter(file)
     version, seconds = 0 if newest is None else newest.version + 1, []
-    while not stop.is_set():
+    while not stop.value:
         weights = parameters(version)
         start = time.monotonic()
         writer.publish(Version(version), weights.items())
@@ -72,11 +73,11 @@ def push(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -
     answers.put({"push_s": seconds})
 
 
-def pull(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -> None:
+def pull(path: Path, ready: Semaphore, stop: Any, answers: SimpleQueue[Any]) -> None:
     torch.set_num_threads(1)
     ready.release()
     reader, found, newest = open_reader(path), {"pulls": 0, "torn": 0, "refused": 0, "went_back": 0}, -1
-    while not stop.is_set():
+    while not stop.value:
         try:
             version, weights = reader.fetch_whole(Version(0))
         except VersionNotPublished:
@@ -91,11 +92,11 @@ def pull(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -
     answers.put(found)
 
 
-def copy(path: Path, ready: Semaphore, stop: Event, answers: SimpleQueue[Any]) -> None:
+def copy(path: Path, ready: Semaphore, stop: Any, answers: SimpleQueue[Any]) -> None:
     torch.set_num_threads(1)
     ready.release()
     version, count = 0, 0
-    while not stop.is_set():
+    while not stop.value:
         count += is_whole(version, {name: tensor.clone() for name, tensor in parameters(version).items()})
     answers.put({"copies": count})
 
@@ -105,7 +106,9 @@ class Stage:
 
     def __init__(self, path: Path) -> None:
         self.path, self.context = path, mp.get_context("forkserver")
-        self.ready, self.stop = self.context.Semaphore(0), self.context.Event()
+        self.ready = self.context.Semaphore(0)
+        # Without a lock: a process that is killed while it holds one would stop all others for ever.
+        self.stop = self.context.RawValue(ctypes.c_bool, False)
         self.answers = self.context.SimpleQueue()
         self.processes: list[Any] = []
 
@@ -125,7 +128,7 @@ class Stage:
 
     def finish(self) -> dict[str, Any]:
         """End all processes and add up what they found."""
-        self.stop.set()
+        self.stop.value = True
         total: dict[str, Any] = {}
         for _ in self.processes:
             for name, value in self.answers.get().items():

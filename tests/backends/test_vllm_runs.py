@@ -87,8 +87,14 @@ LORA = {"model__lora_rank": 4, "trainer__learning_rate": 0.02}
         {"schedule__preset": "sync", **LORA, "trainer__num_ranks": 2},
         {"schedule__preset": "active-partial"},
         {"schedule__preset": "staleflow", "rollout__num_instances": 2},
+        {
+            "schedule__preset": "sync",
+            "trainer__num_ranks": 2,
+            "trainer__weight_channel": "collective",
+            "rollout__tensor_parallel_size": 2,
+        },
     ],
-    ids=["sync with LoRA", "sync with LoRA on two ranks", "active-partial", "staleflow"],
+    ids=["sync with LoRA", "sync with LoRA on two ranks", "active-partial", "staleflow", "two ranks to two ranks"],
 )
 def test_a_run_takes_its_steps_with_weights_and_responses_that_fit(
     asked: dict[str, Any], small_model: Path, tmp_path: Path

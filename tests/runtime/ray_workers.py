@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -108,6 +109,25 @@ def pull(link: Link, init: ChannelAddress) -> None:
         for tensor in found.slices.values():
             tensor += 0  # they belong to the receiver
         link.send((found.version, {one.parameter: _plain(tensor) for one, tensor in found.slices.items()}))
+
+
+def pull_for_eight_ranks(link: Link, init: object) -> None:
+    """Publishes a parameter, fetches the slices of eight ranks, and says how many bytes of memory of its own each fetch
+    took at most, and how many bytes the parameter has."""
+    parameter = torch.zeros(32768, 256)  # large beside the megabyte that Ray takes for a moment
+    sink = MORE_KINDS[RAY_OBJECT_STORE].create("run", layout_of([("w", parameter)]))
+    sink.publish(Version(1), [("w", parameter)])
+    source, most = open_source(sink.address), []
+    for rank in range(8):
+        one = Slice("w", ((4096 * rank, 4096 * (rank + 1)), (0, 256)))
+        transfers = [Transfer(slice=one, sender="training actor", receiver=f"rank {rank}")]
+        source.fetch(Version(1), transfers)  # what Ray keeps after a first time does not count
+        tracemalloc.start()
+        source.fetch(Version(1), transfers)
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    link.send((most, parameter.nbytes))
+    link.receive()
 
 
 def _plain(tensor: torch.Tensor) -> tuple[str, object]:

@@ -12,7 +12,7 @@ from tailrace.config.load import SettingsError, check, load
 from tailrace.config.settings import Settings
 from tailrace.engines.native import runner_choice
 from tailrace.runtime.dry_run import dry_run
-from tailrace.runtime.memory import card_defaults, fitting, parts
+from tailrace.runtime.memory import card_defaults, channel_memory, fitting
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.fitting import RESERVE, fit, in_flight
 from tailrace.runtime.memory.plan import MemoryPlan, plan
@@ -249,7 +249,8 @@ def test_rollout_and_training_on_gpus_of_their_own_each_have_a_whole_one() -> No
     assert part(together, "training", "published versions") > 0
     assert not any(part.name == "published versions" for part in memory.training.parts), "they go through the host"
     on_cpu = plan(QWEN_1_5B, given, is_cuda=False)
-    assert on_cpu.num_bytes == 4 * on_cpu.rollout.num_bytes + on_cpu.training.num_bytes
+    channel = 2 * 2 * QWEN_1_5B.num_parameters
+    assert on_cpu.num_bytes == 4 * on_cpu.rollout.num_bytes + on_cpu.training.num_bytes + channel
     shared, apart = (
         fit(40 * GIB, QWEN_1_5B, settings(schedule={"placement": placement}, trainer={"gradient_checkpointing": True}))
         for placement in ("shared", "disaggregated")
@@ -308,7 +309,7 @@ def test_a_continued_run_keeps_its_numbers_on_another_card(tmp_path: Path) -> No
 def test_the_arithmetic_has_the_numbers_of_the_engine_and_of_the_weight_channel() -> None:
     assert fitting.PAGE_SIZE == runner_choice.PAGE_SIZE
     assert fitting.LOOKAHEAD == 2 * runner_choice.STEPS_PER_REPLAY
-    assert parts.CHANNEL_SLOTS == control_file.NUM_SLOTS
+    assert channel_memory.CHANNEL_SLOTS == control_file.NUM_SLOTS
 
 
 # Dry runs

@@ -160,6 +160,17 @@ def test_all_that_a_worker_printed_before_it_is_stopped_is_in_the_log(tmp_path: 
     asyncio.run(scenario())
 
 
+def test_a_pull_copies_the_slices_of_eight_ranks_and_no_other_bytes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        story = Story()
+        worker = start(tmp_path, "pull_for_eight_ranks", story)
+        most, num_bytes = await story.message(0)  # type: ignore[misc]
+        assert sum(most) < 1.5 * num_bytes, [round(each / num_bytes, 2) for each in most]
+        await worker.stop(grace_s=20.0)
+
+    asyncio.run(scenario())
+
+
 HANGS = """
 import subprocess, time
 from pathlib import Path

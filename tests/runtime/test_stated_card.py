@@ -90,7 +90,8 @@ def test_a_plan_says_what_the_host_must_hold_and_what_it_has_not_checked() -> No
     dry_run_on(parse_card("8xH100"), settings(), lines.append)
     text = "\n".join(lines)
     assert "model: Qwen/Qwen2.5-7B, bfloat16, on 8 x H100" in text
-    assert "memory of the host: 28 GiB for published weights" in text
+    # Two versions (28.4), eight pulled copies (113.5), 16 processes (8), and a parameter that eight ranks gather (8.1).
+    assert "memory of the host: about 158 GiB" in text
     assert "not checked, because this is a plan" in text
     assert "memory: on each GPU, about" in text
 

@@ -16,6 +16,7 @@ from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerSpec
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
+from tailrace.weights.channel_files import MEMORY_DIRECTORY
 from tailrace.workers.messages import (
     Accumulate,
     Accumulated,
@@ -65,6 +66,7 @@ class Stage:
         self.channel, self.workers, self.events = channel, [], []
         self.saved: list[int] = []
         self.jobs: list[Callable[[], None]] = []
+        self.said: list[str] = []
         self.is_busy = False
         """Whether work waits in ``jobs``."""
 
@@ -74,6 +76,7 @@ class Stage:
             post=self.events.append,
             on_saved=lambda version, seconds: self.saved.append(version),
             work=lambda job: self.jobs.append(job) if self.is_busy else job(),
+            say=self.said.append,
         )
 
     shares_files = True
@@ -117,6 +120,16 @@ def finished(version: int) -> StepFinished:
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(in_memory(tmp_path / "channel"))
+
+
+@pytest.mark.skipif(not MEMORY_DIRECTORY.is_dir(), reason="needs a memory file system")
+def test_the_user_is_told_that_weights_are_published_on_disk(tmp_path: Path) -> None:
+    on_disk, in_its_place = Stage(in_memory(tmp_path / "channel")), Stage(in_memory(MEMORY_DIRECTORY / "channel"))
+    for stage in (on_disk, in_its_place):
+        stage.start(0)
+    [line] = on_disk.said
+    assert line.startswith(f"weights are published on disk, in {tmp_path / 'channel'}")
+    assert in_its_place.said == []
 
 
 def test_each_verb_is_sent_and_its_answer_is_told(stage: Stage) -> None:

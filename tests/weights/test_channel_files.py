@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.weights.channel_files import prepare_path, unfinished
+from tailrace.weights.address import COLLECTIVE, SHARED_MEMORY, ChannelAddress
+from tailrace.weights.channel_files import MEMORY_DIRECTORY, NoRoom, disk_line, prepare_path, unfinished
 
-CAPACITY = 1000
+CAPACITY = {"memory": 1000, "disk": 1500}
 
 
 def free_bytes(directory: Path) -> int:
-    """Free space of a small file system: ``CAPACITY`` less the files that are there."""
-    return CAPACITY - sum(path.stat().st_size for path in directory.iterdir())
+    """Free space of a small file system: what it can hold less the files that are there."""
+    return CAPACITY[directory.name] - sum(path.stat().st_size for path in directory.iterdir())
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def make(path: Path, num_bytes: int) -> Path:
 
 def start(memory: Path, disk: Path, num_bytes: int, name: str = "run") -> Path:
     """A run makes its channel file; a run that is killed leaves the file where it is."""
-    return make(prepare_path(name, num_bytes, among=[memory, disk], free_bytes=free_bytes), num_bytes)
+    return make(prepare_path(name, num_bytes, among=[memory, disk], free_bytes=free_bytes).path, num_bytes)
 
 
 def files(*directories: Path) -> list[Path]:
@@ -51,7 +52,7 @@ def test_a_restart_after_a_kill_stays_in_memory_however_large_the_file_left_ther
 
 
 def test_a_file_left_half_made_does_not_count_either(memory: Path, disk: Path) -> None:
-    path = prepare_path("run", 600, among=[memory, disk], free_bytes=free_bytes)
+    path, _ = prepare_path("run", 600, among=[memory, disk], free_bytes=free_bytes)
     make(unfinished(path), 600)
     assert start(memory, disk, 600) == path
     assert files(memory, disk) == [path]
@@ -75,7 +76,7 @@ def test_a_file_that_outgrew_memory_goes_to_disk_and_leaves_nothing_behind(memor
 
 def test_an_old_file_stays_readable_until_its_successor_is_ready_where_both_fit(memory: Path, disk: Path) -> None:
     first = start(memory, disk, 400)
-    assert prepare_path("run", 400, among=[memory, disk], free_bytes=free_bytes) == first
+    assert prepare_path("run", 400, among=[memory, disk], free_bytes=free_bytes).path == first
     assert first.exists()
 
 
@@ -83,3 +84,29 @@ def test_files_of_other_runs_are_left_alone(memory: Path, disk: Path) -> None:
     first = start(memory, disk, 600, name="one")
     second = start(memory, disk, 600, name="two")
     assert files(memory, disk) == [first, second]
+
+
+def test_a_file_that_goes_to_disk_is_said_with_the_reason_and_what_to_do(memory: Path, disk: Path) -> None:
+    inside = prepare_path("run", 600, among=[memory, disk], free_bytes=free_bytes)
+    assert (inside.path.parent, inside.note) == (memory, None)
+    path, note = prepare_path("run", 1200, among=[memory, disk], free_bytes=free_bytes)
+    assert path.parent == disk
+    assert note is not None
+    assert note.startswith(f"weights go to {disk}, on disk, because they take 0.0 MiB and {memory} has 0.0 MiB free")
+    assert "--shm-size" in note
+
+
+def test_a_file_that_fits_nowhere_is_refused_with_what_each_directory_has(memory: Path, disk: Path) -> None:
+    with pytest.raises(NoRoom, match=f"no room for 2.0 GiB of weights: {memory} has 0.0 MiB free, {disk} has"):
+        prepare_path("run", 2 * 2**30, among=[memory, disk], free_bytes=free_bytes)
+
+
+@pytest.mark.skipif(not MEMORY_DIRECTORY.is_dir(), reason="needs a memory file system")
+def test_the_controller_can_tell_from_the_address_that_weights_are_on_disk() -> None:
+    on_disk = ChannelAddress(kind=SHARED_MEMORY, location="/tmp/tailrace-run.weights")
+    line = disk_line(on_disk)
+    assert line is not None
+    assert "weights are published on disk, in /tmp/tailrace-run.weights" in line
+    in_memory = ChannelAddress(kind=SHARED_MEMORY, location=str(MEMORY_DIRECTORY / "tailrace-run.weights"))
+    elsewhere = ChannelAddress(kind=COLLECTIVE, location="127.0.0.1:1/key")
+    assert (disk_line(in_memory), disk_line(elsewhere)) == (None, None)

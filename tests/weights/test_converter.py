@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import weakref
+
 import torch
 
-from tailrace.weights.converter import join, receive
+from tailrace.weights.converter import gather, join, receive
 from tailrace.weights.sharding import Heads, Scheme, holdings
 from tailrace.weights.transfer_plan import Slice, Transfer
 from weights.models import parameters
@@ -24,3 +26,24 @@ def test_tensors_of_a_worker_are_made_on_the_device_of_what_it_receives() -> Non
     shapes = {parameter.name: parameter.shape for parameter in model}
     received = receive(worker, transfers, lambda transfer: torch.empty(shapes[transfer.slice.parameter], device=META))
     assert {tensor.device for tensor in received.values()} == {META}
+
+
+def test_slices_of_a_parameter_are_dropped_before_the_next_one_is_put_together() -> None:
+    """So a pulled version is in memory once, and not once in slices and once in pieces."""
+    heads = Heads(num_query=4, num_kv=2, size=2)
+    model = [parameter for parameter in parameters(heads) if parameter.shape]
+    [worker] = holdings(model, heads, Scheme(), side="engine")
+    slices, watched = {}, {}
+    for parameter in model:
+        size = parameter.shape[0]
+        for start, stop in ((0, size // 2), (size // 2, size)):  # two senders hold half of the rows each
+            one = Slice(parameter.name, ((start, stop), *parameter.box[1:]))
+            slices[one] = torch.zeros(stop - start, *parameter.shape[1:])
+            watched[one] = weakref.ref(slices[one])
+    used: list[Slice] = []
+    for _, piece, tensor in gather([worker], slices):
+        assert tensor.shape == tuple(stop - start for start, stop in piece.box)
+        assert [one for one in used if watched[one]() is not None] == []
+        used += [one for one in watched if one.parameter == piece.parameter]
+    assert len(used) == len(watched)
+    assert not slices

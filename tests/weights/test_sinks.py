@@ -72,7 +72,7 @@ def test_a_process_that_trains_alone_sends_everything_through_torch_distributed(
 
 
 def test_on_a_gpu_auto_publishes_on_the_device(stage: Stage) -> None:
-    stage.on_device = lambda name, layout, device: shared_memory.create_for(name, layout)  # any sink will do
+    stage.on_device = lambda name, layout, device: shared_memory.create_for(name, layout, print)  # any sink will do
     stage.create("auto", CUDA)
     assert stage.said == ["weights are published on the device (CUDA IPC)"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Response, Segment
 from tailrace.trainer.batch import Sample
-from tailrace.weights.channel_files import remove_channel
+from tailrace.weights.channel_files import directories, remove_channel
+from tailrace.weights.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK
 from tailrace.weights.mapped_file import MappedFile
 from tailrace.weights.shared_memory import open_reader
 from tailrace.workers.messages import (
@@ -95,6 +97,14 @@ def worker(heard: Heard, tmp_path: Path) -> Iterator[TrainingWorker]:
     worker = TrainingWorker(heard, TrainingInit(models=(model_init("policy", f"test-{tmp_path.name}"),)))
     yield worker
     remove_channel(worker.models["policy"].channel)
+
+
+def test_a_trainer_that_starts_removes_what_killed_processes_left(heard: Heard, tmp_path: Path) -> None:
+    left = directories()[0] / f"tailrace-left-{tmp_path.name}-{os.getpid()}.weights"
+    left.write_bytes(MARK.pack(MAGIC, FIRST_LOCKED_FORMAT) + bytes(100))
+    init = TrainingInit(models=(model_init("policy", f"test-{tmp_path.name}"),))
+    remove_channel(TrainingWorker(heard, init).models["policy"].channel)
+    assert not left.exists()
 
 
 def sample(member: int, version: int) -> Sample:

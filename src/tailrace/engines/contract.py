@@ -16,6 +16,7 @@
   then weights must be pulled before the next ``submit``.
 * An engine that returns routing gives, for a mixture of experts, the experts of each generated token
   (``Segment.routing``).
+* An engine whose ranks fetch has the methods of ``RankedEngine``.
 * An engine that serves adapters has the methods of ``AdapterEngine``. A request may name an adapter that was loaded.
 * ``submit`` raises ``Unservable``, and accepts none of the requests, if no engine of this kind could ever serve one.
 
@@ -29,12 +30,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.store.segment import Segment, Tokens
+from tailrace.weights.address import ChannelAddress
 from tailrace.weights.sharding import Holding
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class Capabilities:
     """Requests with the same prompt share the memory of its keys and values."""
     returns_routing: bool = False
     """Outputs of a mixture of experts may hold the experts of each token."""
+    ranks_fetch: bool = False
+    """Ranks are processes of their own, and each can fetch its part of a version from a channel."""
     tokens_per_step: int = 1
     """Most tokens that a response gains in one ``step``. They may be returned one step later."""
 
@@ -153,6 +157,23 @@ class AdapterEngine(Protocol):
 
     def load_adapter(self, name: str, directory: Path) -> None: ...
     def drop_adapter(self, name: str) -> None: ...
+
+
+class FetchedByRanks(NamedTuple):
+    version: Version
+    num_bytes: int
+    """Bytes that all ranks fetched together."""
+
+
+class RankedEngine(Protocol):
+    """What an engine whose ranks fetch has besides the methods of ``Engine``.
+
+    ``fetch`` lets each rank fetch its own part of the newest version and keep it; the engine stays as it is, also if an
+    error of the channel is raised. ``load_fetched`` is ``pull`` with what the ranks have kept.
+    """
+
+    def fetch(self, channel: ChannelAddress, minimum_version: Version) -> FetchedByRanks: ...
+    def load_fetched(self, version: Version) -> None: ...
 
 
 class Engine(Protocol):

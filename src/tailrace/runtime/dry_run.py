@@ -25,7 +25,8 @@ from tailrace.runtime.existing_run import difference_lines, directory_lines
 from tailrace.runtime.lengths import length_lines, refused_lengths, source_lengths
 from tailrace.runtime.memory import card_defaults, planned
 from tailrace.runtime.memory.card import Card, find_card
-from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
+from tailrace.runtime.memory.parts import ProcessMemory
+from tailrace.runtime.memory.plan import MemoryPlan, plan
 from tailrace.runtime.place import local_plan
 from tailrace.runtime.prompt_view import prompt_lines
 from tailrace.runtime.reward_trial import trial_line, try_rewards
@@ -195,7 +196,7 @@ def _shape_problems(settings: Settings, shape: ModelShape, card: Card | None, sa
 
 def table(memory: MemoryPlan) -> list[str]:
     """The plan as lines: part, GiB, how it is computed."""
-    return [line for process in (memory.rollout, memory.training) for line in _process_lines(process)]
+    return [line for process in memory.tables for line in _process_lines(process)]
 
 
 def _process_lines(process: ProcessMemory) -> list[str]:

@@ -145,6 +145,7 @@ class LocalRun:
             on_saved=self._complete,
             work=self._batches.do,
             env=self._place.training_env,
+            say=self._display.say,
         )
         self._rollouts = RolloutAdapter(
             init,

@@ -18,7 +18,7 @@ from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.runtime.worker_group import WorkerGroup
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.channel_files import remove_channel
+from tailrace.weights.channel_files import disk_line, remove_channel
 from tailrace.workers.messages import (
     POLICY,
     Accumulate,
@@ -50,11 +50,12 @@ class TrainingAdapter:
         on_saved: Callable[[Version, float], None],
         work: Callable[[Callable[[], None]], object] = lambda job: job(),
         env: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """``on_saved`` is called with version and seconds when the files of a checkpoint are written. It posts the
         event of the checkpoint. ``work`` runs a job off the event loop, in the order in which jobs are given. ``env``:
-        more environment variables of the worker of a rank."""
-        self._env = env
+        more environment variables of the worker of a rank. ``say`` tells the user a line."""
+        self._env, self._say = env, say
         self._work = work
         self._launch, self._batch, self._post, self._on_saved = launch, batch, post, on_saved
         self.channel: ChannelAddress | None = None
@@ -120,6 +121,8 @@ class TrainingAdapter:
                 if self.channel != channel:
                     self._remove_channel()
                 self.channel = channel
+                if channel is not None and (line := disk_line(channel)) is not None:
+                    self._say(line)
                 self._catch_up(version)
             case StepFinished(version=version) if self._is_catching_up:
                 self._catch_up(version)

@@ -11,6 +11,9 @@ SHARED_MEMORY = "shared memory"
 CUDA_IPC = "CUDA IPC"
 RAY_OBJECT_STORE = "Ray object store"
 COLLECTIVE = "torch.distributed"
+OPEN_TO_ALL = (SHARED_MEMORY, COLLECTIVE)
+"""Kinds that any process of the machine can open. Ray's object store is open to Ray's workers only, and CUDA IPC to
+processes on the same GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ Every published version gets the next *generation* number. Generation g lies in 
 g % 2. A record is valid if its own checksum is right. The valid record with the highest generation is the newest. So if
 a writer dies at any moment, the previous generation is still announced and unchanged.
 
+Writer and readers hold a lock on the file as long as they have it open (``leftovers.py``).
+
 Slot g % 2 is overwritten by generation g + 2. Before that, generation g + 1 has been announced, so no new read of the
 slot begins, and the writer waits for reads that are still going on (``slot_locks.py``).
 """
@@ -24,6 +26,7 @@ import os
 import struct
 import weakref
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +35,10 @@ from numpy.typing import NDArray
 
 from tailrace.weights.channel_files import unfinished
 from tailrace.weights.layout import WeightLayout, align
+from tailrace.weights.leftovers import MAGIC, hold
 from tailrace.weights.slot_locks import SlotLocks
 
-MAGIC = b"tailrace"
-FORMAT = 2
+FORMAT = 3
 PROLOGUE = struct.Struct("<8sIII")  # magic, format, bytes of layout, bytes of note
 RECORD = struct.Struct("<QqI")  # generation, version, checksum of the slot's table
 RECORD_OFFSETS = (64, 128)
@@ -58,6 +61,9 @@ class ControlFile:
         self.path = path
         handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self._close_handle = weakref.finalize(self, os.close, handle)
+        if not hold(handle):
+            self._close_handle()
+            raise FileNotFoundError(errno.ENOENT, "the weight channel has been removed", str(path))
         self.inode = os.fstat(handle).st_ino
         self.locks = SlotLocks(handle)
         self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
@@ -114,25 +120,41 @@ class ControlFile:
         return record if record.generation and zlib.crc32(body) == checksum else None
 
 
-def make_file(path: Path, layout: WeightLayout, *, note: str = "", slot_bytes: int = 0) -> None:
-    """Make an empty channel file, with room for two slots after the control part.
+@contextlib.contextmanager
+def new_file(path: Path, layout: WeightLayout, *, note: str = "", slot_bytes: int = 0) -> Iterator[None]:
+    """Make an empty channel file, with room for two slots after the control part. It is locked in this context, so that
+    the writer has time to open it.
 
     It gets its name when it is complete, and replaces a file of the same name.
     """
-    text, remark = layout.to_json().encode(), note.encode()
-    unnamed = unfinished(path)
-    unnamed.unlink(missing_ok=True)
-    handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = _create(unfinished(path))
     try:
-        _allocate(handle, control_bytes(layout, note) + NUM_SLOTS * slot_bytes, path.parent)
-        os.pwrite(handle, PROLOGUE.pack(MAGIC, FORMAT, len(text), len(remark)), 0)
-        os.pwrite(handle, text + remark, LAYOUT_OFFSET)
-        unnamed.rename(path)
+        _fill(handle, path, layout, note, slot_bytes)
+        unfinished(path).rename(path)
+        yield
     except OSError:
-        unnamed.unlink(missing_ok=True)
+        unfinished(path).unlink(missing_ok=True)
         raise
     finally:
         os.close(handle)
+
+
+def _create(path: Path) -> int:
+    """An open, locked, empty file."""
+    while True:
+        path.unlink(missing_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        if hold(handle):
+            return handle
+        os.close(handle)
+
+
+def _fill(handle: int, path: Path, layout: WeightLayout, note: str, slot_bytes: int) -> None:
+    text, remark = layout.to_json().encode(), note.encode()
+    # First of all what the file is: if this process is killed, whoever finds it knows that it is ours.
+    os.pwrite(handle, PROLOGUE.pack(MAGIC, FORMAT, len(text), len(remark)), 0)
+    _allocate(handle, control_bytes(layout, note) + NUM_SLOTS * slot_bytes, path.parent)
+    os.pwrite(handle, text + remark, LAYOUT_OFFSET)
 
 
 def control_bytes(layout: WeightLayout, note: str = "") -> int:

@@ -5,7 +5,7 @@ Values stay the same, bit by bit, and so does their device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,13 +28,25 @@ def cut(holding: Holding, tensors: Mapping[str, Tensor], wanted: Slice) -> Tenso
     raise ValueError(f"{holding.worker} does not hold {wanted.parameter} {wanted.box}")
 
 
-def gather(holding: Holding, slices: Mapping[Slice, Tensor]) -> Iterator[tuple[Piece, Tensor]]:
-    """Put every piece of a worker together from slices. A slice that is a whole piece is not copied."""
-    by_parameter: dict[str, list[tuple[Box, Tensor]]] = {}
-    for (parameter, box), tensor in slices.items():
-        by_parameter.setdefault(parameter, []).append((box, tensor))
-    for piece in holding.pieces:
-        yield piece, join(piece.box, by_parameter[piece.parameter])
+def gather(holdings: Sequence[Holding], slices: dict[Slice, Tensor]) -> Iterator[tuple[int, Piece, Tensor]]:
+    """Put every piece of these workers together from slices: (number of the worker, piece, tensor).
+
+    A slice that is a whole piece is not copied. ``slices`` is emptied, one parameter after the other, so that no more
+    than one parameter is in memory twice.
+    """
+    wanted: dict[str, list[tuple[int, Piece]]] = {}
+    for number, holding in enumerate(holdings):
+        for piece in holding.pieces:
+            wanted.setdefault(piece.parameter, []).append((number, piece))
+    parts_of: dict[str, list[tuple[Box, Tensor]]] = {}
+    while slices:
+        (parameter, box), tensor = slices.popitem()
+        parts_of.setdefault(parameter, []).append((box, tensor))
+        del tensor
+    for parameter, pieces in wanted.items():
+        parts = parts_of.pop(parameter)
+        for number, piece in pieces:
+            yield number, piece, join(piece.box, parts)
 
 
 def join(box: Box, parts: Iterable[tuple[Box, Tensor]]) -> Tensor:
@@ -57,7 +69,7 @@ def receive(holding: Holding, transfers: Iterable[Transfer], fetch: Callable[[Tr
     slices = {transfer.slice: fetch(transfer) for transfer in transfers if transfer.receiver == holding.worker}
     tensors: dict[str, Tensor] = {}
     shapes = dict(holding.tensors)
-    for piece, tensor in gather(holding, slices):
+    for _, piece, tensor in gather([holding], slices):
         if piece.tensor not in tensors:
             tensors[piece.tensor] = torch.empty(shapes[piece.tensor], dtype=tensor.dtype, device=tensor.device)
         box = tuple((at, at + size) for at, size in zip(piece.offset, tensor.shape, strict=True))

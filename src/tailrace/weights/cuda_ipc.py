@@ -25,7 +25,7 @@ from torch import Tensor
 from tailrace.weights import channel_files
 from tailrace.weights.address import CUDA_IPC
 from tailrace.weights.channel import WriterLost
-from tailrace.weights.control_file import NUM_SLOTS, ControlFile, Record, control_bytes, make_file, table_checksum
+from tailrace.weights.control_file import NUM_SLOTS, ControlFile, Record, control_bytes, new_file, table_checksum
 from tailrace.weights.device_checksum import checksums
 from tailrace.weights.device_memory import CudaMemory, DeviceMemory
 from tailrace.weights.layout import ALIGNMENT, Entry, WeightLayout
@@ -41,7 +41,7 @@ def create(path: Path, layout: WeightLayout, memory: DeviceMemory) -> WeightWrit
 
 def create_for(name: str, layout: WeightLayout, device: torch.device) -> WeightWriter:
     """Make a new, empty channel for the run with this name, on a CUDA device."""
-    return create(channel_files.prepare_path(name, control_bytes(layout)), layout, CudaMemory(device))
+    return create(channel_files.prepare_path(name, control_bytes(layout)).path, layout, CudaMemory(device))
 
 
 def open_reader(path: Path, device: torch.device) -> WeightReader:
@@ -84,12 +84,12 @@ class DeviceSlots(ControlFile):
                 blocks.append(memory.allocate(num_bytes))
             handles = tuple(memory.export(block).hex() for block in blocks)
             exported = ExportedSlots(device=memory.identity, num_bytes=num_bytes, handles=handles)
-            make_file(path, layout, note=json.dumps(asdict(exported)))
+            with new_file(path, layout, note=json.dumps(asdict(exported))):
+                file = cls(path, memory, allocated=blocks)
         except BaseException:
             for block in blocks:
                 memory.free(block)
             raise
-        file = cls(path, memory, allocated=blocks)
         file.locks.hold_as_writer()
         return file
 

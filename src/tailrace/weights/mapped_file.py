@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,11 +19,11 @@ from tailrace.weights.control_file import (
     ControlFile,
     Record,
     control_bytes,
-    make_file,
+    new_file,
     table_checksum,
 )
-from tailrace.weights.layout import ITEM_BYTES, Entry, WeightLayout, align
-from tailrace.weights.sharding import Box
+from tailrace.weights.layout import Entry, WeightLayout, align
+from tailrace.weights.stored_bytes import copy_bytes, tensor_of, tensor_over
 from tailrace.weights.transfer_plan import Slice
 
 SUM_COLUMNS = 512
@@ -43,8 +42,8 @@ class MappedFile(ControlFile):
 
     @classmethod
     def create(cls, path: Path, layout: WeightLayout) -> Self:
-        make_file(path, layout, slot_bytes=_slot_bytes(layout))
-        return cls(path, writable=True)
+        with new_file(path, layout, slot_bytes=_slot_bytes(layout)):
+            return cls(path, writable=True)
 
     def reopened(self) -> MappedFile:
         self.close()
@@ -58,7 +57,7 @@ class MappedFile(ControlFile):
 
     def write(self, generation: int, number: int, tensor: Tensor) -> None:
         data = self.tensor_bytes(generation, number)
-        _tensor_over(data, self.layout.entries[number]).copy_(tensor)
+        tensor_over(data, self.layout.entries[number]).copy_(tensor)
         self.table(generation)[number] = checksum(data)
 
     def finish_write(self, generation: int) -> None:
@@ -74,7 +73,7 @@ class MappedFile(ControlFile):
             if wanted.box == entry.box:
                 copied.whole[wanted] = (number, entry, data.copy())
             else:
-                copied.parts[wanted] = (entry, _part(data, entry, wanted.box))
+                copied.parts[wanted] = (entry, copy_bytes(data, entry, wanted.box))
                 if number not in copied.sums:
                     copied.sums[number] = checksum(data)  # there is a checksum of the whole tensor only
         return copied
@@ -98,10 +97,9 @@ class MappedCopy:
         return all(self.table[number] == checksum(data) for number, _, data in self.whole.values())
 
     def tensors(self) -> dict[Slice, Tensor]:
-        found = {wanted: _tensor_over(data, entry) for wanted, (_, entry, data) in self.whole.items()}
+        found = {wanted: tensor_over(data, entry) for wanted, (_, entry, data) in self.whole.items()}
         for wanted, (entry, data) in self.parts.items():
-            shape = [stop - start for start, stop in wanted.box]
-            found[wanted] = torch.from_numpy(data).view(getattr(torch, entry.dtype)).view(shape)
+            found[wanted] = tensor_of(data, entry, wanted.box)
         return found
 
 
@@ -125,17 +123,3 @@ def file_bytes(layout: WeightLayout) -> int:
 
 def _slot_bytes(layout: WeightLayout) -> int:
     return align(layout.num_bytes, PAGE)
-
-
-def _part(data: NDArray[np.uint8], entry: Entry, box: Box) -> NDArray[np.uint8]:
-    """Copy the bytes of a box of a tensor."""
-    items = data[: entry.num_bytes].reshape(*entry.shape, ITEM_BYTES[entry.dtype])
-    return items[tuple(slice(start, stop) for start, stop in box)].flatten()
-
-
-def _tensor_over(data: np.ndarray, entry: Entry) -> Tensor:
-    """Make a tensor that shares memory with the bytes."""
-    dtype = getattr(torch, entry.dtype)
-    if not entry.num_bytes:
-        return torch.empty(entry.shape, dtype=dtype)
-    return torch.from_numpy(data[: entry.num_bytes]).view(dtype).view(entry.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.core.ids import Version
@@ -45,7 +45,7 @@ class Puller:
         opened = self._open(address)
         version, slices = opened.source.fetch(minimum_version, opened.transfers)
         self.num_bytes = sum(tensor.nbytes for tensor in slices.values())
-        return Pulled(version, tuple(_parts(holding, slices) for holding in self._receiver))
+        return Pulled(version, tuple(_parts(self._receiver, slices)))
 
     def _open(self, address: ChannelAddress) -> _OpenedSource:
         """Return the open source of this address. A different one that was open before is closed."""
@@ -65,5 +65,10 @@ class _OpenedSource(NamedTuple):
     transfers: tuple[Transfer, ...]
 
 
-def _parts(holding: Holding, slices: dict[Slice, Tensor]) -> dict[str, Tensor]:
-    return {piece.parameter: tensor for piece, tensor in gather(holding, slices)}
+def _parts(receiver: Sequence[Holding], slices: dict[Slice, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The part of each holding, in the order of its pieces. Slices are dropped as soon as they are used."""
+    found: list[dict[str, Tensor]] = [{} for _ in receiver]
+    for number, piece, tensor in gather(receiver, slices):
+        found[number][piece.parameter] = tensor
+    for holding, own in zip(receiver, found, strict=True):
+        yield {piece.parameter: own[piece.parameter] for piece in holding.pieces}

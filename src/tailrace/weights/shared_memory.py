@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tailrace.weights import channel_files
@@ -15,9 +16,13 @@ def create(path: Path, layout: WeightLayout) -> WeightWriter:
     return WeightWriter(MappedFile.create(path, layout))
 
 
-def create_for(name: str, layout: WeightLayout) -> WeightWriter:
-    """Make a new, empty channel for the run with this name: in memory if it fits there, else on disk."""
-    return create(channel_files.prepare_path(name, file_bytes(layout)), layout)
+def create_for(name: str, layout: WeightLayout, say: Callable[[str], None]) -> WeightWriter:
+    """Make a new, empty channel for the run with this name: in memory if it fits there, else on disk, with a line that
+    says so. Raises ``NoRoom``."""
+    chosen = channel_files.prepare_path(name, file_bytes(layout))
+    if chosen.note is not None:
+        say(chosen.note)
+    return create(chosen.path, layout)
 
 
 def open_reader(path: Path) -> WeightReader:

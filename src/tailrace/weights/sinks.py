@@ -41,13 +41,13 @@ def create_sink(
         raise ValueError(f'trainer.weight_channel = "cuda-ipc" needs a CUDA device, and the model is on {device}')
     if choice == "shared-memory" or device.type != "cuda":
         say("weights are published in shared memory")
-        return shared_memory.create_for(name, layout)
+        return shared_memory.create_for(name, layout, say)
     try:
         sink = create_on_device(name, layout, device)
     except CudaError as error:
         if choice == "cuda-ipc":
             raise ValueError(f'trainer.weight_channel = "cuda-ipc" is not possible here: {error}') from error
         say(f"weights are published in shared memory, because device memory cannot be exported: {error}")
-        return shared_memory.create_for(name, layout)
+        return shared_memory.create_for(name, layout, say)
     say("weights are published on the device (CUDA IPC)")
     return sink

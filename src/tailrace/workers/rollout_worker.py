@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -28,8 +28,7 @@ from tailrace.engines.timed.made_up import MadeUpModel
 from tailrace.engines.vllm.start import start_engine as start_vllm
 from tailrace.store.model_config import vocabulary_size
 from tailrace.weights.channel import VersionNotPublished, WriterLost
-from tailrace.weights.puller import Puller
-from tailrace.weights.sources import open_source
+from tailrace.workers.arrival import Arrivals
 from tailrace.workers.link import Link
 from tailrace.workers.messages import (
     Abort,
@@ -61,7 +60,7 @@ class RolloutWorker:
         self, link: Link, init: RolloutInit, engine: Engine, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._link, self._engine, self._sleep = link, engine, sleep
-        self._puller = Puller(engine.layout(), partial(open_source, device=device_of(init.model)))
+        self._arrivals = Arrivals(engine, device_of(init.model))
         self._shortest_s, self._num_instances = init.rollout.progress_interval_s, init.rollout.num_instances
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
@@ -166,14 +165,14 @@ class RolloutWorker:
         if self._is_released:
             self._engine.restore()
         try:
-            pulled = self._puller.pull(message.channel, message.version)
+            arrived = self._arrivals.fetch(message.channel, message.version)
         except _NO_CHANNEL as error:
             self._fail_pull(error)
             return
-        self._engine.pull(pulled.weights, pulled.version)
+        arrived.load()
         self._is_released = False
-        self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
-        self._log_pull(pulled.version, self._puller.num_bytes)
+        self._link.send(Pulled(version=arrived.version, seconds=time.monotonic() - start))
+        self._log_pull(arrived.version, arrived.num_bytes)
 
     def _log_pull(self, version: Version, num_bytes: int) -> None:
         memory = ""

@@ -16,7 +16,9 @@ from tailrace.trainer.ranks import Ranks
 from tailrace.trainer.trainer import Trainer
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import WeightSink
+from tailrace.weights.channel_files import directories
 from tailrace.weights.collective_sink import CollectiveSink
+from tailrace.weights.leftovers import remove_leftovers
 from tailrace.weights.shards import NotInRows, Part, local_parts
 from tailrace.weights.sinks import Choice, create_sink
 from tailrace.weights.two_slots import layout_of
@@ -37,6 +39,9 @@ class Outlet:
 
 def open_outlet(trainer: Trainer, ranks: Ranks, *, name: str, choice: Choice) -> Outlet:
     """All ranks call it together."""
+    if ranks.index == 0:
+        for path in remove_leftovers(directories()):
+            _say(f"removed {path}, which a killed process left")
     if choice == "collective" and ranks.size > 1 and (outlet := _divided(trainer, ranks)) is not None:
         return outlet
     sink = None

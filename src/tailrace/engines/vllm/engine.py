@@ -10,7 +10,7 @@ No KV of an old version survives a pull: ``pull`` resets vLLM's prefix cache, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from vllm.v1.executor import Executor
 
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
-from tailrace.engines.contract import Output, Request, Stats, Unsupported
+from tailrace.engines.contract import FetchedByRanks, Output, Request, Stats, Unsupported
 from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
 from tailrace.engines.vllm.adapters import Adapters
@@ -31,9 +31,11 @@ from tailrace.engines.vllm.experts import check_experts
 from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
 from tailrace.engines.vllm.live_request import LiveRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
+from tailrace.engines.vllm.rank_fetch import fetch_by_ranks
 from tailrace.engines.vllm.rank_files import rank_files
 from tailrace.engines.vllm.routing import ReturnedRouting, routing_source
 from tailrace.engines.vllm.sampling import core_request
+from tailrace.weights.address import ChannelAddress
 from tailrace.weights.sharding import Holding
 
 INITIAL_VERSION = Version(0)
@@ -53,7 +55,10 @@ class VllmEngine:
     ) -> None:
         device = torch.device(device)
         self.capabilities = capabilities(
-            is_gpu=device.type == "cuda", is_colocated=options.is_colocated, is_float32=dtype == torch.float32
+            is_gpu=device.type == "cuda",
+            is_colocated=options.is_colocated,
+            is_float32=dtype == torch.float32,
+            num_ranks=options.tensor_parallel_size,
         )
         if options.max_adapters and not self.capabilities.serves_adapters:
             raise Unsupported("on a GPU vLLM has no adapters for float32 models: use bfloat16")
@@ -74,7 +79,7 @@ class VllmEngine:
         check_experts(checkpoint, parameters)
         self._layout = engine_layout(checkpoint, parameters, options.tensor_parallel_size)
         parts = [rank_parts(holding, parameters) for holding in self._layout]
-        self._client.collective_rpc("tailrace_prepare", args=(parts,))
+        self._call_ranks("tailrace_prepare", (parts, self._layout))
         self._routing = routing_source(self._client, options.routing, is_gpu=device.type == "cuda")
         self._live: dict[TrajectoryId, LiveRequest] = {}
         self._named: dict[str, LiveRequest] = {}
@@ -138,13 +143,13 @@ class VllmEngine:
     def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None:
         if len(weights) != len(self._layout):
             raise ValueError(f"the engine has {len(self._layout)} ranks, got the weights of {len(weights)}")
-        refuse_while_live(f"pull version {version}", self._live)
-        if self._is_released:
-            raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
-        self._drain()
-        self._load(weights)
-        self._reset_prefix_cache()
-        self._version, self._has_weights = version, True
+        self._replace_weights(version, lambda: self._load(weights))
+
+    def fetch(self, channel: ChannelAddress, minimum_version: Version) -> FetchedByRanks:
+        return fetch_by_ranks(self._call_ranks, channel, minimum_version)
+
+    def load_fetched(self, version: Version) -> None:
+        self._replace_weights(version, lambda: self._call_ranks("tailrace_load_fetched"))
 
     def load_adapter(self, name: str, directory: Path) -> None:
         refuse_while_live(f"load the adapter '{name}'", self._live)
@@ -231,12 +236,25 @@ class VllmEngine:
         self._named.pop(live.name, None)
         self._exhausted.pop(live.request.trajectory, None)
 
+    def _replace_weights(self, version: Version, load: Callable[[], object]) -> None:
+        refuse_while_live(f"pull version {version}", self._live)
+        if self._is_released:
+            raise RuntimeError(f"cannot pull version {version}: the engine's memory is released")
+        self._drain()
+        load()
+        self._reset_prefix_cache()
+        self._version, self._has_weights = version, True
+
+    def _call_ranks(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        answers: list[Any] = self._client.collective_rpc(method, args=args)
+        return answers
+
     def _load(self, weights: Sequence[Mapping[str, torch.Tensor]]) -> None:
         if len(weights) == 1:  # vLLM's worker is in this process
-            self._client.collective_rpc("tailrace_load", args=(weights[0],))
+            self._call_ranks("tailrace_load", (weights[0],))
             return
         with rank_files(weights) as files:
-            self._client.collective_rpc("tailrace_load_files", args=(files,))
+            self._call_ranks("tailrace_load_files", (files,))
 
     def _drain(self) -> None:
         """Finish steps that vLLM has begun ahead of time, whose requests have been aborted."""

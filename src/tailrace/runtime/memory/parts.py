@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tailrace.runtime.memory.activations import Activations, logits_bytes, micro_batch_bytes
+from tailrace.runtime.memory.channel_memory import CHANNEL_SLOTS
 from tailrace.store.model_shape import ModelShape
 
 CONTEXT_BYTES = 2**29
 """What a process takes before its first tensor: assumed, not measured. On CUDA: the driver's context, loaded kernels
 and library workspaces. On a CPU: Python with torch and Transformers."""
-CHANNEL_SLOTS = 2
-"""Versions that a weight channel holds (``weights/control_file.py``)."""
 BYTES_PER_TRUNCATED_LOGIT = 40
 """Top-k, top-p and min-p sort: fp32 scores, log-probs and their order, which is int64, several of each."""
 _FP32 = 4
@@ -30,6 +29,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    name: str
+    count: int
+    """Processes of this kind on the device, or hosts of this kind."""
+    parts: tuple[Part, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one process while it works."""
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def resting_bytes(self) -> int:
+        """Bytes of one process between two steps."""
+        return sum(part.num_bytes for part in self.parts if not part.is_temporary)
+
+    @property
+    def released_bytes(self) -> int:
+        """Bytes of one process that has given its memory back."""
+        return sum(part.num_bytes for part in self.parts if part.is_never_released)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLoad:
     itemsize: int
     """Bytes of a weight, and of a number in the KV cache."""
@@ -41,8 +63,8 @@ class RolloutLoad:
     is_cuda: bool = True
     num_parts: int = 1
     """Devices that hold the model of one instance together. The process is one of its parts."""
-    pulls_here: bool = True
-    """Whether a pulled version is in the same memory before it is copied."""
+    num_receivers: int = 1
+    """How many of them divide a pulled version among themselves, before it is copied; 0: it lies in another memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +72,9 @@ class TrainingLoad:
     micro_tokens: int
     """Tokens of the largest micro-batch."""
     published_itemsize: int
-    """Bytes of a published number; 0: versions are published elsewhere, in the memory of the host."""
+    """Bytes of a published number; 0: versions lie elsewhere, not in the memory of this process."""
+    num_senders: int = 1
+    """Ranks that divide published versions among themselves."""
     is_autocast: bool
     is_fused: bool = False
     """Whether a kernel reads log-probs off the logits: on CUDA."""
@@ -90,7 +114,7 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     return [
         _context(),
         Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"),
-        *([_pulled_copy(item * shape.num_parameters // load.num_parts)] if load.pulls_here else []),
+        *([_pulled_copy(shape, load)] if load.num_receivers else []),
         Part(
             name="KV cache",
             num_bytes=kv_bytes(shape, load) * load.kv_tokens,
@@ -112,22 +136,34 @@ def kv_bytes(shape: ModelShape, load: RolloutLoad) -> int:
     return shape.kv_bytes(load.itemsize) * heads // shape.num_kv_heads
 
 
-def _pulled_copy(num_bytes: int) -> Part:
-    return Part(name="pulled copy", num_bytes=num_bytes, how="weights of a new version, until they are copied")
+def _pulled_copy(shape: ModelShape, load: RolloutLoad) -> Part:
+    how = "weights of a new version, until they are copied"
+    if load.num_receivers < load.num_parts:
+        how += "; of all ranks, on the first GPU of the instance"
+    return Part(name="pulled copy", num_bytes=load.itemsize * shape.num_parameters // load.num_receivers, how=how)
 
 
 def training_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     count = shape.num_parameters
     parts = [_context(), _divided("weights", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)]
     if load.published_itemsize:
-        parts.append(
-            Part(
-                name="published versions",
-                num_bytes=CHANNEL_SLOTS * load.published_itemsize * count,
-                how=f"{CHANNEL_SLOTS} x {_count(count)} parameters x {load.published_itemsize} bytes",
-            )
-        )
+        parts.append(published_versions(shape, load.published_itemsize, num_senders=load.num_senders))
     return parts + (_learning_parts(shape, load) if load.is_trained else [])
+
+
+def published_versions(shape: ModelShape, itemsize: int, *, num_senders: int = 1) -> Part:
+    """Both versions of the weight channel; of several senders, the part that each of them holds."""
+    num_bytes = CHANNEL_SLOTS * itemsize * shape.num_parameters
+    how = f"{CHANNEL_SLOTS} x {_count(shape.num_parameters)} parameters x {itemsize} bytes"
+    return _part_of("published versions", num_bytes, how, num_senders)
+
+
+def moments(shape: ModelShape, load: TrainingLoad) -> Part:
+    """AdamW's state of one rank, wherever it lies."""
+    trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else shape.num_parameters
+    num_learners, learners = (2, " x 2 models") if load.has_critic else (1, "")
+    how = f"{_count(trained)} parameters x 2 x 4 bytes{learners}"
+    return _divided("AdamW", num_learners * 2 * _FP32 * trained, how, load)
 
 
 def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
@@ -145,14 +181,12 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
             _divided("adapter", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
         )
     gradients = _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
-    moments = _divided(
-        "AdamW", num_learners * 2 * _FP32 * trained, f"{_count(trained)} parameters x 2 x 4 bytes{learners}", load
-    )
+    state = moments(shape, load)
     if load.steps_on_host:
-        there = f"{moments.num_bytes / 2**30:.2f} GiB in the memory of the host: {moments.how}"
-        moments = replace(moments, num_bytes=0, how=there)
+        there = f"{state.num_bytes / 2**30:.2f} GiB in the memory of the host: {state.how}"
+        state = replace(state, num_bytes=0, how=there)
     parts += [
-        moments,
+        state,
         replace(
             gradients,
             num_bytes=gradients.num_bytes + _embedding_gradients(shape, load),
@@ -176,10 +210,14 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
 
 
 def _divided(name: str, num_bytes: int, how: str, load: TrainingLoad) -> Part:
-    """A part that ranks divide among themselves."""
-    if load.num_shards == 1:
+    """A part that all ranks divide among themselves."""
+    return _part_of(name, num_bytes, how, load.num_shards)
+
+
+def _part_of(name: str, num_bytes: int, how: str, num_ranks: int) -> Part:
+    if num_ranks == 1:
         return Part(name=name, num_bytes=num_bytes, how=how)
-    return Part(name=name, num_bytes=-(-num_bytes // load.num_shards), how=f"{how} / {load.num_shards} ranks")
+    return Part(name=name, num_bytes=-(-num_bytes // num_ranks), how=f"{how} / {num_ranks} ranks")
 
 
 def _gathered(shape: ModelShape, load: TrainingLoad) -> Part:

@@ -1,4 +1,5 @@
-"""The memory of a run on one of its devices: what its settings and the model's shape say, before anything is loaded."""
+"""The memory of a run on one of its devices and on its hosts: what its settings and the model's shape say, before
+anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,33 +8,22 @@ from dataclasses import dataclass
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.config.variants import ESTIMATORS
-from tailrace.runtime.memory.parts import Part, RolloutLoad, TrainingLoad, rollout_parts, training_parts
+from tailrace.runtime.device_plan import demand_of, plan_devices
+from tailrace.runtime.memory.channel_memory import ChannelMemory, channel_memory
+from tailrace.runtime.memory.hosts import GPUS_PER_HOST, HostLoad, host_memories
+from tailrace.runtime.memory.parts import (
+    Part,
+    ProcessMemory,
+    RolloutLoad,
+    TrainingLoad,
+    moments,
+    published_versions,
+    rollout_parts,
+    training_parts,
+)
 from tailrace.store.model_shape import ModelShape
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessMemory:
-    name: str
-    count: int
-    """Processes of this kind on the device."""
-    parts: tuple[Part, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of one process while it works."""
-        return sum(part.num_bytes for part in self.parts)
-
-    @property
-    def resting_bytes(self) -> int:
-        """Bytes of one process between two steps."""
-        return sum(part.num_bytes for part in self.parts if not part.is_temporary)
-
-    @property
-    def released_bytes(self) -> int:
-        """Bytes of one process that has given its memory back."""
-        return sum(part.num_bytes for part in self.parts if part.is_never_released)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +34,24 @@ class MemoryPlan:
     """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
     is_apart: bool = False
     """Rollout and training have memories of their own: different GPUs."""
+    besides: tuple[Part, ...] = ()
+    """What lies in the same memory as the processes and belongs to none of them: on a CPU, the weight channel."""
+    hosts: tuple[ProcessMemory, ...] = ()
+    """The main memory of the hosts, if the processes compute on GPUs."""
+
+    @property
+    def tables(self) -> tuple[ProcessMemory, ...]:
+        """All that there is to show."""
+        besides = (ProcessMemory(name="weight channel", count=1, parts=self.besides),) if self.besides else ()
+        return (self.rollout, self.training, *besides, *self.hosts)
 
     @property
     def num_bytes(self) -> int:
-        """Most bytes in use at the same time, in the memory that is used most."""
+        """Most bytes in use at the same time, in the memory that is used most; that of hosts of GPUs does not count."""
+        return self._in_processes + sum(part.num_bytes for part in self.besides)
+
+    @property
+    def _in_processes(self) -> int:
         rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
         if self.is_apart:
             return max(rollout, training)
@@ -75,7 +79,38 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: i
         ),
         is_colocated=settings.schedule.placement == "colocated",
         is_apart=is_cuda and settings.schedule.placement == "disaggregated",
+        besides=() if is_cuda else tuple(_channel_on_cpu(shape, settings)),
+        hosts=_hosts(shape, settings, num_devices) if is_cuda else (),
     )
+
+
+def gpus_per_host(settings: Settings) -> int | None:
+    """GPUs that a host is assumed to have; None: all of them, since workers and channel are on one machine."""
+    is_within_one = settings.trainer.weight_channel in ("shared-memory", "cuda-ipc")
+    return None if settings.runtime != "ray" or is_within_one else GPUS_PER_HOST
+
+
+def _hosts(shape: ModelShape, settings: Settings, num_devices: int) -> tuple[ProcessMemory, ...]:
+    demand = demand_of(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
+    devices = plan_devices(demand, [str(number) for number in range(max(num_devices, demand.least))])
+    training = training_load(settings, True, num_devices)
+    load = HostLoad(
+        channel=channel_memory(settings, is_cuda=True, num_devices=num_devices),
+        itemsize=item_bytes(settings),
+        num_publishing=training.num_shards,
+        moments_bytes=moments(shape, training).num_bytes if training.steps_on_host else 0,
+    )
+    return host_memories(shape, load, devices, gpus_per_host=gpus_per_host(settings))
+
+
+def _channel_on_cpu(shape: ModelShape, settings: Settings) -> list[Part]:
+    """The weight channel of a run whose processes all compute in the memory of one machine."""
+    found = [published_versions(shape, item_bytes(settings))]
+    if channel_memory(settings, is_cuda=False, num_devices=1).uses_rank_files:
+        count, version = settings.rollout.num_instances, item_bytes(settings) * shape.num_parameters
+        how = "files that hand each rank of an instance its part"
+        found.append(Part(name="rank files", num_bytes=count * version, how=how, is_temporary=True))
+    return found
 
 
 def parts_per_device(settings: Settings, num_devices: int) -> int:
@@ -104,7 +139,7 @@ def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: 
 
 
 def rollout_load(settings: Settings, is_cuda: bool, num_devices: int) -> RolloutLoad:
-    rollout = settings.rollout
+    rollout, channel = settings.rollout, _channel(settings, is_cuda, num_devices)
     samplings = (rollout, *settings.eval)
     return RolloutLoad(
         itemsize=item_bytes(settings),
@@ -114,27 +149,25 @@ def rollout_load(settings: Settings, is_cuda: bool, num_devices: int) -> Rollout
         is_truncated=any(s.top_k is not None or s.top_p < 1 or s.min_p > 0 for s in samplings),
         is_cuda=is_cuda,
         num_parts=rollout.tensor_parallel_size if is_cuda else 1,
-        pulls_here=_holds_channel(settings, is_cuda, num_devices),
+        num_receivers=channel.num_receivers if channel else int(not is_cuda),
     )
 
 
-def _holds_channel(settings: Settings, is_cuda: bool, num_devices: int) -> bool:
-    """Whether published weights lie in the memory that is planned: in that of the GPU if they are published there.
-    Several ranks gather them in the memory of the host, and between different GPUs they go through it."""
-    if not is_cuda or settings.trainer.weight_channel == "collective":
-        return True
-    num_parts = settings.rollout.num_instances * settings.rollout.tensor_parallel_size
-    is_apart = settings.schedule.placement == "disaggregated" or min(num_parts, num_devices) > 1
-    return settings.trainer.weight_channel != "shared-memory" and settings.trainer.num_ranks == 1 and not is_apart
+def _channel(settings: Settings, is_cuda: bool, num_devices: int) -> ChannelMemory | None:
+    """The weight channel, if its versions are in the memory of the processes: that of their GPUs."""
+    channel = channel_memory(settings, is_cuda=is_cuda, num_devices=num_devices)
+    return channel if is_cuda and channel.is_on_devices else None
 
 
 def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> TrainingLoad:
     algorithm, is_autocast = settings.algorithm, is_cuda and settings.model.dtype == "bfloat16"
+    channel = _channel(settings, is_cuda, num_devices)
     batch_tokens = settings.schedule.rollout_batch_size * settings.rollout.n_samples_per_prompt * max_length(settings)
     return TrainingLoad(
         # A longer response is a micro-batch of its own.
         micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
-        published_itemsize=item_bytes(settings) if _holds_channel(settings, is_cuda, num_devices) else 0,
+        published_itemsize=item_bytes(settings) if channel else 0,
+        num_senders=channel.num_senders if channel else 1,
         is_autocast=is_autocast,
         is_fused=is_cuda,
         recomputes=settings.trainer.gradient_checkpointing,

@@ -14,7 +14,6 @@ from tailrace.engines.registry import ENGINES, division_refusal, engine_name, re
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.channel_choice import refused_channel
 from tailrace.runtime.device_plan import (
-    DISAGGREGATED,
     DevicePlan,
     TooFewDevices,
     demand_of,
@@ -22,8 +21,7 @@ from tailrace.runtime.device_plan import (
     refused_on_ray,
 )
 from tailrace.runtime.memory.card import Card
-from tailrace.runtime.memory.parts import CHANNEL_SLOTS
-from tailrace.runtime.memory.plan import item_bytes
+from tailrace.runtime.memory.plan import gpus_per_host, plan
 from tailrace.store.known_shapes import known_names, known_shape
 from tailrace.store.model_shape import ModelShape
 
@@ -82,10 +80,13 @@ def _refusal(settings: Settings, shape: ModelShape, devices: DevicePlan) -> str 
 
 def lines(settings: Settings, shape: ModelShape, card: Card) -> list[str]:
     """Which GPU does what, what the host must hold, and what is not checked."""
-    found = [_devices(settings, card).line()]
-    if settings.trainer.num_ranks > 1 or settings.schedule.placement == DISAGGREGATED:
-        published = CHANNEL_SLOTS * item_bytes(settings) * shape.num_parameters
-        found.append(f"memory of the host: {published / 2**30:.0f} GiB for published weights, besides the processes")
+    hosts = plan(shape, settings, is_cuda=True, num_devices=card.count).hosts
+    most, per_host = max(host.num_bytes for host in hosts), gpus_per_host(settings)
+    where = "" if per_host is None else f" on the fullest, if each has {per_host} GPUs"
+    found = [_devices(settings, card).line(), f"memory of the host: about {most / 2**30:.0f} GiB{where}"]
+    if settings.runtime == "ray" and per_host is None:
+        channel = settings.trainer.weight_channel
+        found.append(f"trainer.weight_channel '{channel}' works only if all {card.count} GPUs are in one machine")
     return [*found, "not checked, because this is a plan: the model's files, its tokenizer, the data, the packages"]
 
 

@@ -24,7 +24,8 @@ from tailrace.weights.address import RAY_OBJECT_STORE, ChannelAddress
 from tailrace.weights.channel import Fetched, VersionNotPublished, WriterLost
 from tailrace.weights.layout import WeightLayout
 from tailrace.weights.sharding import Holding, Parameter, whole
-from tailrace.weights.transfer_plan import Slice, Transfer
+from tailrace.weights.stored_bytes import copy_box
+from tailrace.weights.transfer_plan import Transfer
 
 SENDER = "training actor"
 
@@ -98,7 +99,8 @@ class ObjectStoreSource:
         return [whole(self.parameters(), SENDER)]
 
     def fetch(self, minimum_version: Version, transfers: Sequence[Transfer]) -> Fetched:
-        """Copy these slices of the newest version. Only parameters that are needed come to this node."""
+        """Copy these slices of the newest version, and no other bytes. Only parameters that are needed come to this
+        node."""
         newest: Publication | None = _ask(self._writer.newest_weights.remote())
         if newest is None or newest.version < minimum_version:
             held = "none yet" if newest is None else str(newest.version)
@@ -106,16 +108,12 @@ class ObjectStoreSource:
         slices = list(dict.fromkeys(transfer.slice for transfer in transfers))
         names = list(dict.fromkeys(one.parameter for one in slices))
         found = dict(zip(names, _ask([newest.parameters[name] for name in names]), strict=True))
-        return Fetched(newest.version, {one: self._copy(one, found[one.parameter]) for one in slices})
+        # The objects' memory belongs to the whole node and cannot be written; the caller gets copies of its slices.
+        copies = {one: copy_box(found[one.parameter], self._entries[one.parameter], one.box) for one in slices}
+        return Fetched(newest.version, copies)
 
     def close(self) -> None:
         pass
-
-    def _copy(self, one: Slice, data: Any) -> Tensor:
-        entry = self._entries[one.parameter]
-        # The object's memory belongs to the whole node and cannot be written; torch wants its own.
-        tensor = torch.from_numpy(data.copy()).view(getattr(torch, entry.dtype)).view(entry.shape)
-        return tensor if one.box == entry.box else tensor[tuple(slice(*side) for side in one.box)].clone()
 
 
 def _ask(references: Any) -> Any:
