@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from tailrace.algorithms import aggregation
@@ -43,9 +44,10 @@ class ValueModel(nn.Module):
 
     def _value(self, hidden_ND: Tensor) -> Tensor:
         # In full precision also where the body runs in bf16: advantages are differences of values.
+        # Several ranks gather the head in bf16.
+        dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            values_N: Tensor = self.head(hidden_ND.to(self.head.weight.dtype)).squeeze(1)
-        return values_N
+            return functional.linear(hidden_ND.to(dtype), self.head.weight.to(dtype)).squeeze(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

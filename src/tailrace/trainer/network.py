@@ -62,7 +62,8 @@ class Network:
         self._run = ranks.shard(model, autocast)
         self.device = next(model.parameters()).device
         self._is_fused = self.device.type == "cuda" and find_spec("triton") is not None
-        self._has_plain_head = bool(self._run(_has_plain_head, model))
+        with self._casting():  # ranks gather weights in less than fp32, and the residual stream is in fp32
+            self._has_plain_head = bool(self._run(_has_plain_head, model))
         if is_compiled:
             tree_attention.compile_layers(model)
 
@@ -72,8 +73,11 @@ class Network:
         logprobs_N, entropy_N = self._run(self._score, micro)
         return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
 
+    def _casting(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None)
+
     def _score(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        with torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None):
+        with self._casting():
             if self._has_plain_head:
                 hidden_UD = tree_attention.run(self.model.base_model, micro.tree, "last_hidden_state")
                 hidden_ND = take(hidden_UD, micro.source_N)

@@ -74,7 +74,11 @@ class ProcessRanks:
         """Ranks of all replicas that hold the same part of the model."""
 
     def shard(self, model: nn.Module, dtype: torch.dtype | None) -> Run:
-        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+        # Weights are gathered in this precision; what passes between layers keeps its own.
+        reduce_dtype = torch.float32 if dtype else None
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
+        if dtype is not None:
+            _begin_in_fp32(model)
         for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
             # One after the other, so that no more than one is whole on the device.
             _bring(layer, self._device)
@@ -164,6 +168,14 @@ class ProcessRanks:
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def _begin_in_fp32(model: nn.Module) -> None:
+    """Let the residual stream begin in fp32, as it does in one process, whose embedding is in fp32. If it began in
+    less, the sum would be rounded after every layer."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(lambda _, __, found: found.float())
 
 
 def _bring(module: nn.Module, device: torch.device) -> None:
