@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return launch.train_well(tmp_path_factory.mktemp("one") / "run", **ONE).output
+
+
+def log_of(worker: psutil.Process) -> str:
+    """Its name. Numbers of processes do not say which rank was started first: each has a keeper that starts it."""
+    return Path(os.readlink(f"/proc/{worker.pid}/fd/1")).stem
 
 
 def exported(run: Path, folder: Path) -> bytes:
@@ -83,7 +89,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step_changes_no_weight(
     process = launch.start(output, **TWO, **channel)
     try:
         launch.wait_until(process, lambda: len(trainers(process)) == 2)
-        victim = sorted(trainers(process), key=lambda child: child.pid)[rank]
+        victim = next(child for child in trainers(process) if log_of(child) == ("training", "training-1")[rank])
         while True:
             launch.wait_until(process, lambda: step_in_progress(entries_of(output)) >= 1)
             victim.suspend()
