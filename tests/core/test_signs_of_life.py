@@ -157,13 +157,17 @@ def aborting() -> tuple[World, float]:
     """A world whose instance was told to abort all that it runs, with the time of the command."""
     world = started(batch_size=1, group_size=1, launch_responses=3, max_steps=9, limits=LIMITS)
     fleet = world.coordinator.rooms.fleet
-    until(world, lambda: bool(fleet.instances[I0].aborting) and not fleet.instances[I0].running)
+    until(world, lambda: len(fleet.instances[I0].aborting) > 1 and not fleet.instances[I0].running)
     return world, world.now
 
 
-def test_an_instance_that_reports_but_never_confirms_an_abort_is_killed() -> None:
+@pytest.mark.parametrize("kind", [ev.RolloutReported, ev.ResponsesAborted])
+def test_an_instance_that_reports_but_never_confirms_an_abort_is_killed(kind: type[ev.Event]) -> None:
     world, since = aborting()
-    empty = world.signed(ev.RolloutReported(instance=I0, version=world.versions[I0]))
+    empty: ev.Event = ev.ResponsesAborted(instance=I0, aborted=())
+    if kind is ev.RolloutReported:
+        empty = ev.RolloutReported(instance=I0, version=world.versions[I0])
+    empty = world.signed(empty)
     reasons = []
     for second in range(1, 102):
         world.now = since + second
@@ -172,6 +176,17 @@ def test_an_instance_that_reports_but_never_confirms_an_abort_is_killed() -> Non
     assert len(reasons) == 1
     assert "instance 0 to abort" in reasons[0]
     assert "(limit 100 s)" in reasons[0]
+
+
+def test_the_confirmation_of_one_abort_is_progress() -> None:
+    world, since = aborting()
+    first = next(iter(world.coordinator.rooms.fleet.instances[I0].aborting))
+    empty = ev.RolloutReported(instance=I0, version=world.versions[I0])
+    one = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(trajectory=first, length=0),))
+    for second in range(1, 150):
+        world.now = since + second
+        world.tell(world.signed(one if second == 60 else empty))
+        assert kills(list(world.entries[-1].commands)) == []
 
 
 def test_a_run_of_an_earlier_release_is_judged_as_it_was() -> None:

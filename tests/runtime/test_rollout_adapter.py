@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tailrace.config.settings import ModelSettings, RolloutSettings
 from tailrace.core import commands as do
@@ -352,3 +353,30 @@ def test_a_worker_that_was_replaced_neither_ends_the_run_nor_the_worker_in_its_p
     assert stage.lengths == {X: 10}, "the response was given to the new worker"
     assert [type(event).__name__ for event in stage.events] == ["InstanceLost", "RolloutReported", "StopRequested"]
     assert stage.events[-1].reason == "much too long"
+
+
+def test_a_repeated_report_of_a_response_that_goes_on_is_counted(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        hear, _ = stage.start()
+        stage.submit(X)
+        for each in (FIRST, FIRST, LAST):
+            hear(each)
+
+    stage = on_stage(tmp_path, play)
+    assert [event.num_refused for event in stage.events] == [0, 1, 0]
+    assert stage.lengths == {X: 20}
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_nothing_is_written_behind_the_end_of_a_response(tmp_path: Path, is_early: bool) -> None:
+    behind = report((X, 20, 25))
+
+    async def play(stage: Stage) -> None:
+        hear, _ = stage.start()
+        stage.submit(X)
+        for each in (behind, LAST, FIRST) if is_early else (FIRST, LAST, behind):
+            hear(each)
+
+    stage = on_stage(tmp_path, play)
+    assert stage.lengths == {X: 20}
+    assert stage.told[-1] == (20, Finish.STOP)
