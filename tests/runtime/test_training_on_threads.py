@@ -14,6 +14,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.models import resolve_model
 from tailrace.runtime.thread_worker import ThreadLauncher
+from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.store.segment import Response
@@ -99,7 +100,8 @@ async def take_steps(folder: Path, num_steps: int, *, kill_in: int | None) -> by
         if version == kill_in:
             launcher.worker.kill()
             await until(ev.TrainerLost)
-            training.start(init(folder / "step_1", folder.name), [(batch(number),) for number in range(1, version)])
+            to_redo = [Step(batches=(batch(number),)) for number in range(1, version)]
+            training.start(init(folder / "step_1", folder.name), to_redo)
             for _ in range(version):
                 await until(ev.TrainerReached)
             training.perform(batch(version))
