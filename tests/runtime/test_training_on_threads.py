@@ -13,8 +13,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.models import resolve_model
-from tailrace.runtime.thread_worker import ThreadLauncher
 from tailrace.runtime.taken_steps import Step
+from tailrace.runtime.thread_worker import ThreadLauncher
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.store.segment import Response
