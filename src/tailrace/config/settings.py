@@ -289,7 +289,7 @@ class LimitSettings(Section):
     progress_s: PositiveFloat = 300.0
     """Seconds that a busy rollout instance may send no report before it is restarted."""
     train_s: PositiveFloat = 3600.0
-    """Seconds that one optimizer step may take."""
+    """Seconds that one optimizer step may take. A trainer that takes longer for anything is restarted."""
     weights_s: PositiveFloat = 600.0
     """Seconds that publishing or pulling one version of the weights may take."""
     checkpoint_s: PositiveFloat = 1800.0

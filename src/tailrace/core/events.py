@@ -196,14 +196,23 @@ class ResponsesScored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerReached(Event):
+class TrainerEvent(Event):
+    """Base class of the events of the trainer."""
+
+    incarnation: int | None = None
+    """``StartTrainer.incarnation`` of the process that reports. None: the adapter never delivers a report of an earlier
+    process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReached(TrainerEvent):
     """The trainer holds ``version``: it has loaded a checkpoint or repeated a step. Answers ``StartTrainer``."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientsAccumulated(Event):
+class GradientsAccumulated(TrainerEvent):
     """The gradients of a batch were added to the step from ``version``. Answers ``Accumulate``."""
 
     version: Version
@@ -212,7 +221,7 @@ class GradientsAccumulated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTrained(Event):
+class StepTrained(TrainerEvent):
     """One optimizer step is complete; the trainer holds ``version``. Answers ``FinishStep``.
 
     A version that was being published when the step was requested is published before this event.
@@ -225,21 +234,22 @@ class StepTrained(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLost(Event):
-    """The trainer process has ended, and its weights are lost. Ends every command to the trainer."""
+class TrainerLost(TrainerEvent):
+    """The trainer process has ended, and its weights are lost. Answers ``KillTrainer``; ends every other command to the
+    trainer."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFailed(Event):
+class TrainingFailed(TrainerEvent):
     """The trainer cannot perform a command. Answers any command to the trainer except ``SaveCheckpoint``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsPublished(Event):
+class WeightsPublished(TrainerEvent):
     """Instances can pull ``version``. Answers ``PublishWeights``."""
 
     version: Version
@@ -262,7 +272,7 @@ class PullFailed(InstanceEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(TrainerEvent):
     """The checkpoint is complete on disk. Answers ``SaveCheckpoint``."""
 
     version: Version
@@ -270,7 +280,7 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFailed(Event):
+class CheckpointFailed(TrainerEvent):
     """The checkpoint could not be written. Answers ``SaveCheckpoint``."""
 
     version: Version

@@ -15,6 +15,7 @@ import hashlib
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,12 +197,12 @@ class LocalRun:
             raise SettingsError(str(error)) from error
         self._has_rewards = True
 
-    def _start_trainer(self) -> None:
+    def _start_trainer(self, incarnation: int) -> None:
         """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
             self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
-        self._training.start(self._training_init(self._checkpoints.latest()), to_redo)
+        self._training.start(self._training_init(self._checkpoints.latest()), to_redo, incarnation)
 
     def _training_init(self, checkpoint: Path | None) -> TrainingInit:
         settings = self._settings
@@ -271,9 +272,11 @@ class LocalRun:
         match command:
             case do.RequestPrompts():
                 self._driver.post(self._catalogue.offer(command))
-            case do.StartTrainer():
+            case do.StartTrainer(incarnation=incarnation):
                 # Queued behind the commands for the lost trainer, so that the new one does not get them.
-                self._batches.do(lambda: None, then=lambda _: self._start_trainer())
+                self._batches.do(lambda: None, then=lambda _: self._start_trainer(incarnation))
+            case do.KillTrainer(reason=reason):
+                self._training.kill(reason)
             case do.StartInstance():
                 self._rollouts.start(command)
             case do.StopInstance():
@@ -314,7 +317,11 @@ class LocalRun:
             self._batches.do(lambda: self._training.save(version, directory))
 
     def _complete(self, version: Version, seconds: float) -> None:
-        self._batches.do(lambda: self._checkpointing.complete(version, seconds), then=self._driver.post)
+        incarnation = self._training.incarnation
+        self._batches.do(
+            lambda: replace(self._checkpointing.complete(version, seconds), incarnation=incarnation),
+            then=self._driver.post,
+        )
 
     def ask_to_stop(self) -> None:
         self._driver.post(ev.StopRequested(reason="it was asked to stop"))

@@ -27,7 +27,8 @@ def judge(rooms: Rooms) -> Iterator[do.Command]:
 
 
 def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Restart instances, or fail the run, for waits beyond their limits. Set the timer for the next limit."""
+    """Restart instances and the trainer, or fail the run, for waits beyond their limits. Set the timer for the next
+    limit."""
     run, planned = rooms.run, _planned(rooms)
     latest = now + run.limits.shortest_s
     if run.timer_at is not None and now < run.timer_at <= min([latest, *planned]):
@@ -36,10 +37,13 @@ def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
         if wait.until > now:
             continue
         age = f"waited {now - wait.since:.0f} s for {wait.what} (limit {wait.limit_s:.0f} s)"
-        if wait.instance is None:
+        if wait.instance is not None:
+            yield from rooms.fleet.kill(wait.instance, age, now)
+        elif wait.is_trainer:
+            yield from rooms.training.kill(age, now)
+        else:
             run.end(age)
             return
-        yield from rooms.fleet.kill(wait.instance, age, now)
     ends = [wait.until for wait in waits(rooms)] + planned
     if not ends:
         run.end(
@@ -67,5 +71,5 @@ def waits(rooms: Rooms) -> list[Wait]:
         *rooms.rewards.waits(limits),
         *rooms.collection.waits(rooms.schedule, limits),
         *rooms.evaluation.waits(limits),
-        *rooms.training.waits(limits),
+        *rooms.training.waits(limits, rooms.schedule.edition),
     ]

@@ -35,7 +35,7 @@ class EvalSet:
 class Limits:
     """Time limits of waits in seconds, and the limit on restarts.
 
-    When an instance exceeds a limit, it is restarted. When anything else does, the run fails.
+    An instance or a trainer that exceeds a limit is restarted. When anything else does, the run fails.
     """
 
     start_s: float = 600.0

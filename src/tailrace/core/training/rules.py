@@ -16,7 +16,8 @@ def start_trainer(rooms: Rooms, now: float) -> Iterator[do.Command]:
     training = rooms.training
     if rooms.schedule.trains and not training.is_trainer_asked and training.failure(rooms.run.limits) is None:
         training.is_trainer_asked, training.heard_at = True, now
-        yield do.StartTrainer()
+        training.incarnation += rooms.schedule.edition > 1
+        yield do.StartTrainer(incarnation=training.incarnation)
 
 
 def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
