@@ -42,6 +42,8 @@ class StopRequested(Event):
     """A user or a signal asked the run to stop."""
 
     reason: str
+    saves: bool = False
+    """True: the run first ends the step and the checkpoint in progress, and saves. False: it ends at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

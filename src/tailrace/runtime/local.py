@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import signal
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +52,7 @@ from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingIn
 from tailrace.workers.report_interval import gather_s
 from tailrace.workers.reward_tasks import RewardTask
 from tailrace.workers.sample_transfer import Batch
+from tailrace.workers.stop_signals import heed_stop_signals
 
 _WAITS_SHOWN_EVERY_S = 1.0
 REWARD_START_LIMIT_S = 600.0
@@ -103,7 +102,7 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
-        self._has_rewards = False
+        self._has_rewards = self._is_asked_to_stop = False
         self._make_workers()
 
     def _open_display(self, say: Say) -> Display:
@@ -171,9 +170,7 @@ class LocalRun:
         try:
             # Before any event: a function that cannot be loaded must be reported at once.
             await self._load_rewards()
-            if threading.current_thread() is threading.main_thread():
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.add_signal_handler(number, self.ask_to_stop)
+            heed_stop_signals(loop, self.ask_to_stop)
             self._directory.stop_note.reserve()
             self._directory.keep_settings(self._settings)
             return await self._driver.run(self._first_event())
@@ -260,6 +257,8 @@ class LocalRun:
         self._taken_steps.feed(entry)
         if isinstance(entry.event, ev.CheckpointSaved):
             self._taken_steps.cover(entry.event.version)
+        if isinstance(entry.event, ev.StopRequested) and entry.event.saves:
+            self._tell_stop()
         if isinstance(entry.event, ev.TrainerLost):
             self._display.say(f"the trainer is lost: {entry.event.reason}")
         if self._prediction is not None and self._prediction.is_off:
@@ -324,7 +323,17 @@ class LocalRun:
         )
 
     def ask_to_stop(self) -> None:
-        self._driver.post(ev.StopRequested(reason="it was asked to stop"))
+        """Ask the run to save and to end. Asked again, it ends at once."""
+        saves, self._is_asked_to_stop = not self._is_asked_to_stop, True
+        self._driver.post(ev.StopRequested(reason="it was asked to stop", saves=saves))
+
+    def _tell_stop(self) -> None:
+        """Say what a run that was asked to stop does before it ends."""
+        if waits := self._coordinator.waits():
+            self._display.say(
+                f"asked to stop: waiting for {waits[0].what} (at most {waits[0].limit_s:g} s);"
+                " asked again, the run ends at once"
+            )
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End the run with an error that an adapter raised in a callback, for example because the disk is full."""

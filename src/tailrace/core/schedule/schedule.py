@@ -54,10 +54,12 @@ class Limits:
     """Writing a checkpoint."""
     max_restarts: int = 3
     """Restarts of one worker between two optimizer steps."""
+    stop_s: float = 25.0
+    """The step in progress and a checkpoint, after the run was asked to stop."""
 
     @property
     def shortest_s(self) -> float:
-        """The smallest of the time limits."""
+        """The smallest of the time limits of waits that may begin with any event."""
         return min(
             self.start_s,
             self.progress_s,

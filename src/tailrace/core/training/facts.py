@@ -100,7 +100,7 @@ def checkpoint_saved(rooms: Rooms, event: ev.CheckpointSaved, now: float) -> Non
     if training.saving is None or event.version != training.saving.version:
         rooms.run.refuse(f"a checkpoint of step {event.version} was saved, which was not asked for")
         return
-    training.saving = None
+    training.saving, training.saved = None, event.version
     if training.step is not None and rooms.schedule.edition > 1:
         training.step.since = now  # the worker begins with it only now
     if training.save_due == event.version:
@@ -117,6 +117,7 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     training = rooms.training
     _reset_trainer(rooms)
     training.losses.count, training.can_pull = 0, True
+    training.saved = Version(event.checkpoint or 0)
     training.published = Version(0 if training.version == 0 else -1)
     if training.save_due not in (None, training.version) or training.save_due == event.checkpoint:
         training.save_due = None  # it is on disk, or the trainer already holds a later version

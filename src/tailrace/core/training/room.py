@@ -45,6 +45,8 @@ class Training:
     """The checkpoint that is being written."""
     save_due: Version | None = None
     """Version of which a checkpoint is due. Set until the checkpoint is on disk."""
+    saved: Version = Version(0)
+    """Version of the newest checkpoint; 0: there is none."""
 
     # Questions
 
@@ -92,6 +94,19 @@ class Training:
     def is_stepping(self) -> bool:
         """Whether an optimizer step is in progress."""
         return self.step is not None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the trainer has ended all that it began, and has nothing to save or cannot save it."""
+        can_save = self.is_trainer_ready and self.version > self.saved
+        return self.step is None and self.saving is None and not can_save
+
+    @property
+    def last_work(self) -> str:
+        """What the trainer must do before the run ends, in words."""
+        if self.step is not None:
+            return f"optimizer step {self.step.version + 1} and its checkpoint"
+        return f"checkpoint of step {self.version}"
 
     def is_due(self, is_evaluated: bool) -> bool:
         """Whether the state of the trainer allows the next step."""
