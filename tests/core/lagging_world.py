@@ -2,8 +2,8 @@
 
 News of one sender comes in its order, news of different senders in any. What the core asks for meanwhile crosses with
 it: it interrupts what has ended, and sends work to an instance that is gone. A link may be held up for a while, or be
-mute: nothing comes over it any more. A mute instance is for the core to kill, and what it still had to say is never
-heard; if anything else is mute, the run fails with a sentence that names it and is resumed.
+mute: nothing comes over it any more. A mute instance or trainer is for the core to kill, and what it still had to say
+is never heard; if anything else is mute, the run fails with a sentence that names it and is resumed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Kind(Enum):
     MUTE = "mute"
     """An acknowledgement is lost, and all that follows."""
     LOST = "lost"
-    """The instance is gone."""
+    """The instance or the trainer is gone."""
     CRASH = "crash"
     """The whole run is gone, and is resumed."""
 
@@ -117,6 +117,8 @@ class LaggingWorld(World):
         for command in self.entries[-1].commands:
             if isinstance(command, do.KillInstance):
                 assert command.instance in self.slowed, f"killed, and nothing of it was late: {command}"
+            if isinstance(command, do.KillTrainer):
+                assert "trainer" in self.slowed, f"killed, and nothing of it was late: {command}"
         if self.verdict is None:
             self.check_debts()
         elif not self.verdict.is_complete:
@@ -135,12 +137,15 @@ class LaggingWorld(World):
             if number not in asked and self.held_until.get(number) != math.inf:
                 assert not instance.stopping, f"{instance} waits for an answer that was given"
                 assert not instance.aborting, f"{instance} waits for an answer that was given"
-                assert not instance.is_draining, f"{instance} was called and is not pulling"
+                is_called = instance.is_draining and self.coordinator.rooms.training.is_open_for_pulls
+                assert not is_called, f"{instance} was called and is not pulling"
 
     def answer(self, command: do.Command) -> None:
         number = getattr(command, "instance", None)
         if isinstance(command, do.StartInstance):
             self.slowed.discard(command.instance)
+        elif isinstance(command, do.StartTrainer):
+            self.slowed.discard("trainer")
         elif number is not None and number not in self.running:
             return  # it is gone, and the news of that ends the command
         super().answer(command)
@@ -152,17 +157,25 @@ class LaggingWorld(World):
             return
         elif fault.kind is Kind.LOST and fault.sender in self.running:
             self.lose(InstanceId(int(fault.sender)), "it was killed")
+        elif fault.kind is Kind.LOST and fault.sender == "trainer":
+            self.lose_trainer()
         else:
             self.held_until[fault.sender] = math.inf if fault.kind is Kind.MUTE else self.now + fault.seconds
             self.slowed.add(fault.sender)
 
     def lose(self, instance: InstanceId, reason: str) -> None:
-        """What it said last may still be heard, then that it is gone. A new one is not the old one's heir."""
         del self.running[instance]
-        news = self.mail.setdefault(instance, deque())
-        num_heard = 0 if self.held_until.pop(instance, None) == math.inf else self.rng.randint(0, len(news))
-        end = self.signed(ev.InstanceLost(instance=instance, reason=reason))
-        self.mail[instance] = deque([*list(news)[:num_heard], end])
+        self.send_end(instance, self.signed(ev.InstanceLost(instance=instance, reason=reason)))
+
+    def lose_trainer(self, reason: str = "worker 'training' was killed by SIGKILL") -> None:
+        self.drop_training()
+        self.send_end("trainer", self.signed(ev.TrainerLost(reason=reason)))
+
+    def send_end(self, sender: Sender, end: ev.Event) -> None:
+        """What it said last may still be heard, then that it is gone. A new one is not the old one's heir."""
+        news = self.mail.setdefault(sender, deque())
+        num_heard = 0 if self.held_until.pop(sender, None) == math.inf else self.rng.randint(0, len(news))
+        self.mail[sender] = deque([*list(news)[:num_heard], end])
 
     def crash_and_resume(self) -> None:
         self.mail, self.held_until, self.slowed = {}, {}, set()

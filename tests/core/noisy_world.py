@@ -1,7 +1,7 @@
-"""A world whose links repeat themselves: the core hears things twice, out of order, and from instances that are gone.
+"""A world whose links repeat themselves: the core hears things twice, out of order, and from workers that are gone.
 
 A report of an instance may come after a later one of the same instance. Anything a worker ever said may be said again,
-also after the instance was lost and started again, and what an instance said last may arrive only then. A pull may
+also after the worker was lost and started again, and what an instance said last may arrive only then. A pull may
 bring weights older than those that were asked for. These events still say what was true when they were sent.
 
 Others are foreign: they come from an instance or a start of it that does not exist, or name a response that nobody
@@ -104,6 +104,16 @@ class NoisyWorld(World):
         if (unheard := self.late.pop(instance, None)) is not None:
             self.past.append(unheard)
         super().lose(instance, reason)
+        self.past.append(self.entries[-1].event)
+
+    def make_trouble(self) -> None:
+        if self.rng.random() < 0.2:
+            self.lose_trainer()
+        else:
+            super().make_trouble()
+
+    def lose_trainer(self, reason: str = "worker 'training' was killed by SIGKILL") -> None:
+        super().lose_trainer(reason)
         self.past.append(self.entries[-1].event)
 
     def crash_and_resume(self) -> None:

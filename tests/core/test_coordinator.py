@@ -334,7 +334,7 @@ def test_a_trainer_that_catches_up_is_waited_for_step_by_step() -> None:
     world.open.clear()
     world.running.clear()
     world.tell(ev.RunResumed(limits=schedule.limits, checkpoint=None))
-    assert do.StartTrainer() in world.entries[-1].commands
+    assert do.StartTrainer(incarnation=2) in world.entries[-1].commands
     for version in range(6):
         world.now += 60
         world.tell(ev.TrainerReached(version=Version(version)))

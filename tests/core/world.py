@@ -58,6 +58,7 @@ class World:
         self.running: dict[InstanceId, dict[TrajectoryId, int]] = {}
         self.versions: dict[InstanceId, Version] = {}
         self.incarnations: dict[InstanceId, int] = {}
+        self.trainer_incarnation = 0
         self.published = Version(0)
         """What an instance that pulls gets: it may be newer than what it was told to pull."""
         self.trained: list[tuple[TrajectoryId, ...]] = []
@@ -111,7 +112,9 @@ class World:
         self.tell(self.signed(event))
 
     def signed(self, event: ev.Event) -> ev.Event:
-        """The event with the incarnation of its instance, which came with the command to start it."""
+        """The event with the incarnation of its sender, which came with the command to start it."""
+        if isinstance(event, ev.TrainerEvent):
+            return replace(event, incarnation=self.trainer_incarnation)
         if (number := getattr(event, "instance", None)) is None or not hasattr(event, "incarnation"):
             return event
         return replace(event, incarnation=self.incarnations.get(number, 0))
@@ -130,6 +133,8 @@ class World:
                 case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped():
                     pass
                 case _:
+                    if isinstance(command, do.StartTrainer):
+                        self.trainer_incarnation = command.incarnation
                     self.open.append(command)
 
     def believed(self, report: ev.RolloutReported) -> tuple[ev.Progressed | ev.Finished, ...]:
@@ -181,6 +186,8 @@ class World:
                 self.rewards.update(dict.fromkeys(trajectories))
             case do.StartTrainer():
                 self.reach()
+            case do.KillTrainer(reason=reason):
+                self.lose_trainer(reason)
             case do.Accumulate(version=version, trajectories=trajectories):
                 self.accumulated += trajectories
                 count = len(trajectories)
@@ -208,7 +215,7 @@ class World:
         """A save may fail, or the crash may come just before or just after the checkpoint is on disk."""
         chance = self.rng.random() / self.trouble if self.trouble else 1.0
         if chance < 0.25:
-            self.tell(ev.CheckpointFailed(version=command.version, reason="the disk is full"))
+            self.tell(self.signed(ev.CheckpointFailed(version=command.version, reason="the disk is full")))
             assert self.verdict is not None
             self.crash_and_resume()
         elif chance < 0.5:
@@ -291,12 +298,15 @@ class World:
         self.open = deque(c for c in self.open if getattr(c, "instance", None) != instance)
         self.tell(self.signed(ev.InstanceLost(instance=instance, reason=reason)))
 
-    def lose_trainer(self) -> None:
+    def lose_trainer(self, reason: str = "worker 'training' was killed by SIGKILL") -> None:
         """The training process dies, with everything it was asked to do."""
+        self.drop_training()
+        self.tell(self.signed(ev.TrainerLost(reason=reason)))
+
+    def drop_training(self) -> None:
         self.accumulated = ()
-        kinds = do.StartTrainer | do.Accumulate | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
+        kinds = do.StartTrainer | do.KillTrainer | do.Accumulate | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
         self.open = deque(c for c in self.open if not isinstance(c, kinds))
-        self.tell(ev.TrainerLost(reason="worker 'training' was killed by SIGKILL"))
 
     def crash_and_resume(self, **changes: Any) -> None:
         """The processes of the run end, and it is continued, with these changes of its schedule."""

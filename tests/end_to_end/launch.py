@@ -118,6 +118,14 @@ def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def words(child: psutil.Process) -> list[str]:
+    """Its command line; empty if it has ended since it was listed."""
+    try:
+        return child.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def num_entries(output: Path) -> int:
     journal = output / "journal.jsonl"
     return journal.read_bytes().count(b"\n") if journal.exists() else 0

@@ -55,7 +55,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     second = folder / NAMES[1] / "journal.jsonl"
     launch.wait_until(process, lambda: second.exists() and b'"StepTrained"' in second.read_bytes())
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     stop_code = process.wait(timeout=100)
     first_journal = (folder / NAMES[0] / "journal.jsonl").read_bytes()
     again = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -34,15 +34,9 @@ def entries_of(output: Path) -> list[Entry]:
 
 
 def trainers(process: subprocess.Popen[Any]) -> list[psutil.Process]:
-    return [child for child in launch.children(process) if "tailrace.workers.training_worker:serve" in _words(child)]
-
-
-def _words(child: psutil.Process) -> list[str]:
-    """Its command line; empty if it has ended since it was listed."""
-    try:
-        return child.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
+    return [
+        child for child in launch.children(process) if "tailrace.workers.training_worker:serve" in launch.words(child)
+    ]
 
 
 def step_in_progress(entries: list[Entry]) -> int:

@@ -15,7 +15,8 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 
-from end_to_end import launch, ray_cluster
+from end_to_end import launch, ray_cluster, wounds
+from end_to_end.test_stopped_workers import assert_wounded_and_well
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
@@ -233,6 +234,21 @@ def test_a_group_of_two_ranks_trains_as_it_does_locally(given: dict[str, Any], t
     assert launch.untimed_metrics(there) == launch.untimed_metrics(here.output)
     weights = [exported(run, tmp_path / f"exported-{run.name}") for run in (here.output, there)]
     assert weights[0] == weights[1]
+
+
+def test_stopped_and_killed_ranks_instances_and_rewards_change_no_weight_on_ray(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    undisturbed, output = launch.train_well(tmp_path / "undisturbed", **wounds.GIVEN).output, tmp_path / "run"
+    process = launch.start(output, **given | wounds.GIVEN | {"ray__reward__cpus": 0.1})
+    try:
+        done = list(wounds.wound(process, output, lambda name: ray_cluster.actor(output, name)))
+        assert process.wait(timeout=300) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert len(done) == 4
+    assert_wounded_and_well(output, undisturbed, tmp_path)
 
 
 def test_a_cluster_that_is_not_there_is_an_error_before_any_work(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from end_to_end import launch
 from end_to_end.launch import Run
+from tailrace.core.commands import FinishRun
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import InstanceLost, RunResumed
 from tailrace.core.journal import replay_all
@@ -46,11 +47,12 @@ def disturbed(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Disturbed
 
     process = begin()
     launch.wait_until(process, lambda: launch.num_entries(output) >= total * 2 // 3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     stop_code = process.wait(timeout=100)
     *_, (_, last) = read(output / "journal.jsonl")
     run = launch.train_well(output, **given)
-    return Disturbed(run=run, outliving=outliving, stop_code=stop_code, stop_reason=last.event.reason)
+    [finish] = [command for command in last.commands if isinstance(command, FinishRun)]
+    return Disturbed(run=run, outliving=outliving, stop_code=stop_code, stop_reason=finish.reason)
 
 
 def test_the_checkpoint_loads_with_transformers(whole: Run) -> None:

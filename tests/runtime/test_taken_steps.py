@@ -59,3 +59,33 @@ def test_a_step_that_was_asked_for_twice_is_taken_again_once() -> None:
     until(world, 2, do.SaveCheckpoint)
     world.crash_and_resume()
     assert versions(told(world), 0) == [0, 1]
+
+
+def test_a_repeated_end_of_a_step_does_not_end_the_next_one() -> None:
+    world = begun()
+    until(world, 1, do.Accumulate)
+    [done] = [entry.event for entry in world.entries if isinstance(entry.event, ev.StepTrained)]
+    world.tell(done)
+    until(world, 2, do.Accumulate)
+    assert versions(told(world), 0) == [0, 1]
+
+
+def test_a_repeated_loss_does_not_forget_what_the_next_trainer_was_asked_for() -> None:
+    world = begun()
+    until(world, 1, do.Accumulate)
+    world.lose_trainer()
+    lost = world.entries[-1].event
+    until(world, 1, do.FinishStep)
+    world.tell(lost)
+    until(world, 2, do.Accumulate)
+    assert versions(told(world), 0) == [0, 1]
+
+
+def test_the_end_of_a_step_that_the_lost_trainer_took_does_not_count() -> None:
+    world = begun()
+    until(world, 0, do.FinishStep)
+    world.lose_trainer()
+    until(world, 0, do.FinishStep)
+    world.tell(ev.StepTrained(version=Version(1), seconds=0.1, metrics=(), incarnation=1))
+    assert world.coordinator.version == 0
+    assert versions(told(world), 0) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Worker:
 
     def kill(self) -> None:
         self.is_alive = False
+        self.lose(f"worker {self.spec.name!r} was killed by SIGKILL")
 
     async def stop(self, grace_s: float) -> None:
         self.is_alive = False
@@ -64,6 +65,7 @@ class Worker:
 class Stage:
     def __init__(self, channel: ChannelAddress) -> None:
         self.channel, self.workers, self.events = channel, [], []
+        self.num_starts = 0
         self.saved: list[int] = []
         self.jobs: list[Callable[[], None]] = []
         self.said: list[str] = []
@@ -81,23 +83,25 @@ class Stage:
 
     shares_files = True
     workers: list[Worker]
-    events: list[ev.Event]
+    events: list[ev.TrainerEvent]
 
     def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> Worker:
         self.workers.append(Worker(spec, hear, lose))
         return self.workers[-1]
 
     def start(self, version: int, *to_redo: int) -> Worker:
-        self.training.start(
-            TrainingInit(models=()), [Step(batches=(batch(number),), rates=RATES) for number in to_redo]
-        )
+        self.num_starts += 1
+        steps = [Step(batches=(batch(number),), rates=RATES) for number in to_redo]
+        self.training.start(TrainingInit(models=()), steps, incarnation=self.num_starts)
         ready = ModelReady(name="policy", version=Version(version), channel=self.channel)
         self.workers[-1].hear(TrainingReady(models=(ready,)))
         return self.workers[-1]
 
-    def take(self) -> list[ev.Event]:
+    def take(self) -> list[ev.TrainerEvent]:
+        """Return what it has told since, without the number of the start."""
         taken, self.events[:] = list(self.events), []
-        return taken
+        assert all(event.incarnation for event in taken)
+        return [replace(event, incarnation=None) for event in taken]
 
 
 def in_memory(path: Path) -> ChannelAddress:
@@ -216,3 +220,18 @@ def test_a_step_is_not_repeated_by_a_worker_that_took_the_place_of_the_one_it_wa
     for job in stage.jobs:
         job()
     assert (first.take(), second.take()) == ([], [])
+
+
+def test_a_trainer_that_is_killed_for_a_reason_is_lost_for_that_reason(stage: Stage) -> None:
+    stage.start(0)
+    stage.training.kill("waited 25 s for optimizer step 3 (limit 25 s)")
+    assert stage.take()[-1] == ev.TrainerLost(reason="waited 25 s for optimizer step 3 (limit 25 s)")
+    stage.start(0)
+    stage.workers[-1].lose("it was killed")
+    assert stage.take()[-1] == ev.TrainerLost(reason="it was killed")
+
+
+def test_every_event_carries_the_number_of_the_start_that_it_tells_of(stage: Stage) -> None:
+    stage.start(0).lose("it was killed")
+    stage.start(0)
+    assert [event.incarnation for event in stage.events] == [1, 1, 2]

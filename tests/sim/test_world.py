@@ -90,6 +90,18 @@ def test_killing_an_instance_ends_in_its_loss_and_silence() -> None:
     assert [type(event) for _, event in stage.heard] == [ev.InstanceLost]
 
 
+def test_a_killed_trainer_is_lost_and_the_next_repeats_the_steps_after_the_checkpoint() -> None:
+    costs = TrainerCosts(fixed_s=4.0, token_s=0.0, start_s=10.0, checkpoint_s=1.0)
+    stage = Stage(trainer=costs).do(do.StartTrainer(incarnation=1)).pass_time(10.0)
+    stage.do(do.FinishStep(version=Version(0)), do.SaveCheckpoint(version=Version(1)))
+    stage.do(do.FinishStep(version=Version(1)), do.FinishStep(version=Version(2))).pass_time(20.0)
+    stage.do(do.KillTrainer(reason="a wait")).pass_time(30.0)
+    assert stage.heard[-1] == (20.0, ev.TrainerLost(reason="a wait", incarnation=1))
+    stage.do(do.StartTrainer(incarnation=2)).pass_time()
+    reached = [(at, event.version, event.incarnation) for at, event in stage.events(ev.TrainerReached)]
+    assert reached == [(10.0, 0, 1), (40.0, 1, 2), (44.0, 2, 2)]
+
+
 def test_rewards_wait_for_a_worker_and_can_be_aborted() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
     stage.do(do.Score(trajectories=(response(0), response(1), response(2)))).pass_time(1.0)

@@ -291,11 +291,14 @@ class LimitSettings(Section):
     stall_s: PositiveFloat = 1800.0
     """Seconds that a busy rollout instance may report neither new tokens nor more prefill before it is restarted."""
     train_s: PositiveFloat = 3600.0
-    """Seconds that one optimizer step may take."""
+    """Seconds that one optimizer step may take. A trainer that takes longer for anything is restarted."""
     weights_s: PositiveFloat = 600.0
     """Seconds that publishing or pulling one version of the weights may take."""
     checkpoint_s: PositiveFloat = 1800.0
     """Seconds that writing one checkpoint may take."""
+    stop_s: PositiveFloat = 25.0
+    """Seconds in which a run that is asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1) takes the step in progress and
+    saves a checkpoint. Then it ends, saved or not. Slurm kills a job 30 s after its SIGTERM."""
     max_restarts: NonNegativeInt = 3
     """Times that an instance may be restarted between two optimizer steps. If it fails more often, the other instances
     go on without it until the next step; if none is left, the run fails. The training process may be restarted as

@@ -183,6 +183,16 @@ class StartTrainer(Command):
     ``TrainerLost`` or ``TrainingFailed``.
     """
 
+    incarnation: int = 0
+    """Number of this start. The events of the trainer may carry it. 0: starts are not numbered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillTrainer(Command):
+    """End a trainer that no longer answers. Ends in ``TrainerLost``."""
+
+    reason: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulate(Command):

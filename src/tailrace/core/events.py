@@ -44,6 +44,8 @@ class StopRequested(Event):
     """A user or a signal asked the run to stop."""
 
     reason: str
+    saves: bool = False
+    """True: the run first ends the step and the checkpoint in progress, and saves. False: it ends at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +202,23 @@ class ResponsesScored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerReached(Event):
+class TrainerEvent(Event):
+    """Base class of the events of the trainer."""
+
+    incarnation: int | None = None
+    """``StartTrainer.incarnation`` of the process that reports. None: the adapter never delivers a report of an earlier
+    process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReached(TrainerEvent):
     """The trainer holds ``version``: it has loaded a checkpoint or repeated a step. Answers ``StartTrainer``."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientsAccumulated(Event):
+class GradientsAccumulated(TrainerEvent):
     """The gradients of a batch were added to the step from ``version``. Answers ``Accumulate``."""
 
     version: Version
@@ -216,7 +227,7 @@ class GradientsAccumulated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTrained(Event):
+class StepTrained(TrainerEvent):
     """One optimizer step is complete; the trainer holds ``version``. Answers ``FinishStep``.
 
     A version that was being published when the step was requested is published before this event.
@@ -229,21 +240,22 @@ class StepTrained(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLost(Event):
-    """The trainer process has ended, and its weights are lost. Ends every command to the trainer."""
+class TrainerLost(TrainerEvent):
+    """The trainer process has ended, and its weights are lost. Answers ``KillTrainer``; ends every other command to the
+    trainer."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFailed(Event):
+class TrainingFailed(TrainerEvent):
     """The trainer cannot perform a command. Answers any command to the trainer except ``SaveCheckpoint``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsPublished(Event):
+class WeightsPublished(TrainerEvent):
     """Instances can pull ``version``. Answers ``PublishWeights``."""
 
     version: Version
@@ -266,7 +278,7 @@ class PullFailed(InstanceEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(TrainerEvent):
     """The checkpoint is complete on disk. Answers ``SaveCheckpoint``."""
 
     version: Version
@@ -274,7 +286,7 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFailed(Event):
+class CheckpointFailed(TrainerEvent):
     """The checkpoint could not be written. Answers ``SaveCheckpoint``."""
 
     version: Version

@@ -15,7 +15,7 @@ from typing import Protocol
 from tailrace.core import codec
 from tailrace.core.commands import Command
 from tailrace.core.errors import ReplayMismatch
-from tailrace.core.events import Event, InstanceEvent, RunStarted
+from tailrace.core.events import Event, InstanceEvent, RunStarted, TrainerEvent
 from tailrace.core.schedule import Schedule
 
 FORMAT = 2
@@ -24,7 +24,7 @@ FORMAT = 2
 _FIRST_EDITION = 1
 """Edition of the rules (`Schedule.edition`) of journals that do not name one."""
 
-_EVENTS = {cls.__name__: cls for base in (Event, InstanceEvent) for cls in base.__subclasses__()}
+_EVENTS = {cls.__name__: cls for base in (Event, InstanceEvent, TrainerEvent) for cls in base.__subclasses__()}
 _COMMANDS = {cls.__name__: cls for cls in Command.__subclasses__()}
 
 

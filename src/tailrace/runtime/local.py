@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import signal
-import threading
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,7 @@ from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingIn
 from tailrace.workers.report_interval import gather_s
 from tailrace.workers.reward_tasks import RewardTask
 from tailrace.workers.sample_transfer import Batch
+from tailrace.workers.stop_signals import heed_stop_signals
 
 _WAITS_SHOWN_EVERY_S = 1.0
 REWARD_START_LIMIT_S = 600.0
@@ -115,7 +115,7 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
-        self._has_rewards = False
+        self._has_rewards = self._is_asked_to_stop = False
         self._make_workers()
 
     def _open_display(self, say: Say, complain: Complain) -> Display:
@@ -188,9 +188,7 @@ class LocalRun:
         try:
             # Before any event: a function that cannot be loaded must be reported at once.
             await self._load_rewards()
-            if threading.current_thread() is threading.main_thread():
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.add_signal_handler(number, self.ask_to_stop)
+            heed_stop_signals(loop, self.ask_to_stop)
             self._directory.stop_note.reserve()
             next_step = self._coordinator.version + 1
             self._directory.keep_settings(self._settings, self._sources.fingerprints, next_step=next_step)
@@ -217,12 +215,12 @@ class LocalRun:
             raise SettingsError(str(error)) from error
         self._has_rewards = True
 
-    def _start_trainer(self) -> None:
+    def _start_trainer(self, incarnation: int) -> None:
         """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
             self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
-        self._training.start(self._training_init(self._checkpoints.latest()), to_redo)
+        self._training.start(self._training_init(self._checkpoints.latest()), to_redo, incarnation)
 
     def _training_init(self, checkpoint: Path | None) -> TrainingInit:
         settings = self._settings
@@ -280,6 +278,8 @@ class LocalRun:
         self._taken_steps.feed(entry)
         if isinstance(entry.event, ev.CheckpointSaved):
             self._taken_steps.cover(entry.event.version)
+        if isinstance(entry.event, ev.StopRequested) and entry.event.saves:
+            self._tell_stop()
         if isinstance(entry.event, ev.TrainerLost):
             self._display.say(f"the trainer is lost: {entry.event.reason}")
         if (measured := self.recorder.measured_costs()) is not None:
@@ -290,9 +290,11 @@ class LocalRun:
         match command:
             case do.RequestPrompts():
                 self._driver.post(self._catalogue.offer(command))
-            case do.StartTrainer():
+            case do.StartTrainer(incarnation=incarnation):
                 # Queued behind the commands for the lost trainer, so that the new one does not get them.
-                self._batches.do(lambda: None, then=lambda _: self._start_trainer())
+                self._batches.do(lambda: None, then=lambda _: self._start_trainer(incarnation))
+            case do.KillTrainer(reason=reason):
+                self._training.kill(reason)
             case do.StartInstance():
                 self._rollouts.start(command)
             case do.StopInstance():
@@ -333,10 +335,24 @@ class LocalRun:
             self._batches.do(lambda: self._training.save(version, directory))
 
     def _complete(self, version: Version, seconds: float) -> None:
-        self._batches.do(lambda: self._checkpointing.complete(version, seconds), then=self._driver.post)
+        incarnation = self._training.incarnation
+        self._batches.do(
+            lambda: replace(self._checkpointing.complete(version, seconds), incarnation=incarnation),
+            then=self._driver.post,
+        )
 
     def ask_to_stop(self) -> None:
-        self._driver.post(ev.StopRequested(reason="it was asked to stop"))
+        """Ask the run to save and to end. Asked again, it ends at once."""
+        saves, self._is_asked_to_stop = not self._is_asked_to_stop, True
+        self._driver.post(ev.StopRequested(reason="it was asked to stop", saves=saves))
+
+    def _tell_stop(self) -> None:
+        """Say what a run that was asked to stop does before it ends."""
+        if waits := self._coordinator.waits():
+            self._display.say(
+                f"asked to stop: waiting for {waits[0].what} (at most {waits[0].limit_s:g} s);"
+                " asked again, the run ends at once"
+            )
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End the run with an error that an adapter raised in a callback, for example because the disk is full."""

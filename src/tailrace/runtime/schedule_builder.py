@@ -80,6 +80,7 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             weights_s=limits.weights_s,
             checkpoint_s=limits.checkpoint_s,
             max_restarts=limits.max_restarts,
+            stop_s=limits.stop_s,
         ),
     )
 

@@ -1,7 +1,8 @@
 """The steps that a new training process must repeat: those that were completed after its checkpoint.
 
 The journal contains every step twice: when it is requested and when it is done. A step that was requested and is not
-done does not count, because the core requests it again.
+done does not count, because the core requests it again. Reports may be repeated or come from a trainer that is gone:
+only the end of the step that was requested last counts.
 """
 
 from __future__ import annotations
@@ -34,18 +35,24 @@ class TakenSteps:
         """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
         self._asked: tuple[do.Accumulate, ...] = () if begun is None else (begun,)
         self._done: dict[Version, Step] = {}
+        self._incarnation: int | None = None
+        """Number of the last start of the trainer; None: the entries did not contain it."""
 
     def feed(self, entry: Entry) -> None:
-        match entry.event:
-            case ev.StepTrained(version=version, metrics=metrics):
-                rates = tuple((name.removesuffix(_RATE), value) for name, value in metrics if name.endswith(_RATE))
-                self._done[Version(version - 1)] = Step(batches=self._asked, rates=rates)
-                self._asked = ()
-            case ev.TrainerLost() | ev.RunResumed():
-                self._asked = ()
+        if isinstance(event := entry.event, ev.StepTrained) and self._is_asked(event):
+            rates = tuple((name.removesuffix(_RATE), value) for name, value in event.metrics if name.endswith(_RATE))
+            self._done[self._asked[0].version] = Step(batches=self._asked, rates=rates)
+            self._asked = ()
         for command in entry.commands:
-            if isinstance(command, do.Accumulate):
-                self._asked += (command,)
+            match command:
+                case do.StartTrainer(incarnation=incarnation):
+                    self._incarnation, self._asked = incarnation, ()  # the trainer that was asked is gone
+                case do.Accumulate():
+                    self._asked += (command,)
+
+    def _is_asked(self, event: ev.StepTrained) -> bool:
+        is_gone = None not in (event.incarnation, self._incarnation) and event.incarnation != self._incarnation
+        return bool(self._asked) and self._asked[0].version == event.version - 1 and not is_gone
 
     def cover(self, version: Version) -> None:
         """Remove the steps that a checkpoint of ``version`` on disk covers. The journal is no proof of a checkpoint: a

@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ class Result:
 
 
 def say_at_once(line: str) -> None:
-    print(line, flush=True)
+    with suppress(OSError):  # the terminal is gone: a run that was asked to stop by SIGHUP still saves
+        print(line, flush=True)
 
 
 def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> Result:

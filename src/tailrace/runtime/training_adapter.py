@@ -61,10 +61,14 @@ class TrainingAdapter:
         self.channel: ChannelAddress | None = None
         """Where published weights can be pulled from."""
         self._worker: WorkerHandle | None = None
+        self.incarnation = 0
+        """Number of the last start. Every event carries it."""
+        self._killed_for: str | None = None
         self._to_redo: deque[Step] = deque()
         self._is_catching_up = True
 
-    def start(self, init: TrainingInit, to_redo: Sequence[Step]) -> None:
+    def start(self, init: TrainingInit, to_redo: Sequence[Step], incarnation: int = 0) -> None:
+        self.incarnation, self._killed_for = incarnation, None
         self._to_redo, self._is_catching_up = deque(to_redo), True
         specs = [self._spec(init, rank) for rank in range(init.num_ranks)]
         if len(specs) == 1:
@@ -92,8 +96,11 @@ class TrainingAdapter:
     def save(self, version: Version, directory: Path) -> None:
         self._send(Save(model=POLICY, version=version, directory=directory))
 
-    def kill(self) -> None:
+    def kill(self, reason: str | None = None) -> None:
+        """End the worker at once, also one that is stopped. ``reason``: why, for ``TrainerLost``."""
+        # If the worker has just ended, it is no longer here, and TrainerLost is already in the inbox.
         if self._worker is not None:
+            self._killed_for = reason
             self._worker.kill()
 
     async def stop(self) -> None:
@@ -129,22 +136,22 @@ class TrainingAdapter:
             case Accumulated() if self._is_catching_up:
                 pass
             case Accumulated(version=version, num_responses=count, seconds=seconds):
-                self._post(ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds))
+                self._tell(ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds))
             case StepFinished(version=version, seconds=seconds, metrics=metrics):
-                self._post(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
+                self._tell(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
             case Published(version=version, seconds=seconds):
-                self._post(ev.WeightsPublished(version=version, seconds=seconds))
+                self._tell(ev.WeightsPublished(version=version, seconds=seconds))
             case Saved(version=version, seconds=seconds):
                 self._on_saved(version, seconds)
             case SaveFailed(version=version, reason=reason):
-                self._post(ev.CheckpointFailed(version=version, reason=reason))
+                self._tell(ev.CheckpointFailed(version=version, reason=reason))
             case Refused(reason=reason):
-                self._post(ev.TrainingFailed(reason=reason))
+                self._tell(ev.TrainingFailed(reason=reason))
             case _:
                 raise TypeError(f"unknown message {message!r}")
 
     def _catch_up(self, version: Version) -> None:
-        self._post(ev.TrainerReached(version=version))
+        self._tell(ev.TrainerReached(version=version))
         self._is_catching_up = bool(self._to_redo)
         if self._to_redo:
             step, worker = self._to_redo.popleft(), self._worker
@@ -162,4 +169,7 @@ class TrainingAdapter:
     def _lose(self, reason: str) -> None:
         self._worker = None
         # The channel stays until the next start: the core may not know of the loss yet and let an instance pull.
-        self._post(ev.TrainerLost(reason=reason))
+        self._tell(ev.TrainerLost(reason=self._killed_for or reason))
+
+    def _tell(self, event: ev.TrainerEvent) -> None:
+        self._post(replace(event, incarnation=self.incarnation))

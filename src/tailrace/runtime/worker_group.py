@@ -32,7 +32,7 @@ class WorkerGroup:
         self._held: list[object] | None = []
         """Messages to the others, who must first hear where to meet; None: they have."""
         self._endings: list[str] = []
-        self._has_refused = self._is_stopping = False
+        self._has_refused = self._is_stopping = self._is_killed = False
 
     @classmethod
     def start(cls, specs: Sequence[WorkerSpec], launch: Launcher, *, hear: Hear, lose: Lose) -> WorkerGroup:
@@ -63,6 +63,7 @@ class WorkerGroup:
             worker.send(message)
 
     def kill(self) -> None:
+        self._is_killed = True
         for worker in self._workers:
             worker.kill()
 
@@ -79,8 +80,8 @@ class WorkerGroup:
             self._lose(self._endings[0])
 
     def _take(self, rank: int, message: object) -> None:
-        if self._endings or self._is_stopping:
-            return
+        if self._is_killed or self._is_stopping:
+            return  # a rank that lives a moment longer than another fails because of it
         match message:
             case Meeting():
                 held, self._held = self._held or [], None

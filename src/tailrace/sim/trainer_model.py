@@ -3,6 +3,8 @@
 A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, but the optimizer
 and the communication at the end take the same time for any number of replicas. Accumulating gradients takes the second
 part, finishing the step the first. A step does not end before the version it started from is published.
+
+A trainer that is killed and started again begins with the last checkpoint and repeats the steps after it.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tailrace.core.events import (
     CheckpointSaved,
-    Event,
     GradientsAccumulated,
     StepTrained,
+    TrainerEvent,
+    TrainerLost,
     TrainerReached,
     WeightsPublished,
 )
@@ -54,7 +58,7 @@ class _Order:
     seconds: float
     """Seconds that it takes if nothing else runs on the same devices."""
     begin: Callable[[], None] | None = None
-    end: Callable[[float], Event] | None = None
+    end: Callable[[float], TrainerEvent] | None = None
     """Returns the event that reports its end, given its seconds."""
     is_step: bool = False
     changes_weights: bool = False
@@ -75,12 +79,30 @@ class TrainerModel:
         self._is_warm = False
         self._step_s = 0.0
         """Seconds that the step in progress took so far."""
+        self._incarnation = 0
+        self._saved = Version(0)
+        """Version of the last checkpoint; 0: there is none."""
+        self._taken_s: dict[Version, float] = {}
+        """Seconds of each step after the last checkpoint, by the version it led to."""
 
-    def start(self, version: Version) -> None:
-        self._order(_Order(seconds=self._costs.start_s, end=lambda seconds: TrainerReached(version=version)))
+    def start(self, incarnation: int) -> None:
+        self._incarnation = incarnation
+        for version, seconds in {self._saved: self._costs.start_s, **self._taken_s}.items():
+            self._order(_Order(seconds=seconds, end=partial(_reached, version)))
+
+    def kill(self, reason: str) -> None:
+        if any(order.is_step for order in self._orders):
+            self._on_busy(False)
+        self._orders.clear()
+        self._num_plans += 1  # nothing that was planned comes to its end
+        self._step_s, self._published_at = 0.0, 0.0
+        self._post(TrainerLost(reason=reason))
+
+    def _post(self, event: TrainerEvent) -> None:
+        self._agenda.post(replace(event, incarnation=self._incarnation))
 
     def accumulate(self, version: Version, num_responses: int, tokens: int) -> None:
-        def accumulated(seconds: float) -> Event:
+        def accumulated(seconds: float) -> TrainerEvent:
             self._step_s += seconds
             return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds)
 
@@ -89,8 +111,9 @@ class TrainerModel:
         self._order(_Order(seconds=warm_up_s + self._costs.accumulation(tokens), end=accumulated, is_step=True))
 
     def finish_step(self, version: Version) -> None:
-        def trained(seconds: float) -> Event:
+        def trained(seconds: float) -> TrainerEvent:
             step_s, self._step_s = self._step_s + seconds, 0.0
+            self._taken_s[Version(version + 1)] = step_s
             return StepTrained(version=Version(version + 1), seconds=step_s, metrics=())
 
         self._order(_Order(seconds=self._costs.fixed_s, end=trained, is_step=True, changes_weights=True))
@@ -98,12 +121,13 @@ class TrainerModel:
     def publish(self, version: Version) -> None:
         publish_s = self._costs.publish_s
 
-        def published(seconds: float) -> Event:
+        def published(seconds: float) -> TrainerEvent:
             return WeightsPublished(version=version, seconds=publish_s)
 
         def begin() -> None:
             self._published_at = self._agenda.now + publish_s
-            self._agenda.at(self._published_at, published(publish_s))
+            # If the trainer is killed meanwhile, the coordinator refuses it by its number.
+            self._agenda.at(self._published_at, replace(published(publish_s), incarnation=self._incarnation))
 
         if self._costs.publish_overlaps:
             self._order(_Order(seconds=0.0, begin=begin))
@@ -111,7 +135,8 @@ class TrainerModel:
             self._order(_Order(seconds=publish_s, end=published))
 
     def save(self, version: Version) -> None:
-        def saved(seconds: float) -> Event:
+        def saved(seconds: float) -> TrainerEvent:
+            self._saved, self._taken_s = version, {v: s for v, s in self._taken_s.items() if v > version}
             return CheckpointSaved(version=version, seconds=seconds)
 
         self._order(_Order(seconds=self._costs.checkpoint_s, end=saved))
@@ -155,6 +180,10 @@ class TrainerModel:
         if order.is_step and not (self._orders and self._orders[0].is_step):
             self._on_busy(False)
         if order.end is not None:
-            self._agenda.post(order.end(self._agenda.now - self._began))
+            self._post(order.end(self._agenda.now - self._began))
         if self._orders:
             self._begin()
+
+
+def _reached(version: Version, seconds: float) -> TrainerEvent:
+    return TrainerReached(version=version)

@@ -93,8 +93,10 @@ class World:
                 self._rewards.score(trajectories)
             case do.AbortScores(trajectories=trajectories):
                 self._rewards.abort(trajectories)
-            case do.StartTrainer():
-                self._trainer.start(Version(0))  # a simulation is never resumed
+            case do.StartTrainer(incarnation=incarnation):
+                self._trainer.start(incarnation)
+            case do.KillTrainer(reason=reason):
+                self._trainer.kill(reason)
             case do.Accumulate(version=version, trajectories=trajectories):
                 prompts = self._costs.prompt_length * len(trajectories)
                 tokens = prompts + sum(self._targets[t][0] for t in trajectories)

@@ -9,9 +9,11 @@ import sys
 
 from tailrace.workers.entry import load_entry
 from tailrace.workers.link import connect
+from tailrace.workers.stop_signals import outlive_stop_signals
 
 
 def main() -> None:
+    outlive_stop_signals()
     (entry,) = sys.argv[1:]
     link = connect()
     init = link.receive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.core import events as ev
 from tailrace.core.errors import CoreError
 from tailrace.core.rooms import Rooms
+from tailrace.core.run.room import Stop
 
 
 def run_started(rooms: Rooms, event: ev.RunStarted, now: float) -> None:
@@ -16,11 +17,14 @@ def run_started(rooms: Rooms, event: ev.RunStarted, now: float) -> None:
 
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     rooms.run.limits = event.limits
-    rooms.run.timer_at = rooms.run.verdict = None
+    rooms.run.timer_at = rooms.run.verdict = rooms.run.stop = None
 
 
 def stop_requested(rooms: Rooms, event: ev.StopRequested, now: float) -> None:
-    rooms.run.end(event.reason)
+    if not event.saves:
+        rooms.run.end(event.reason)
+    elif not rooms.run.is_stopping:
+        rooms.run.stop = Stop(reason=event.reason, since=now)
 
 
 def timer_fired(rooms: Rooms, event: ev.TimerFired, now: float) -> None:

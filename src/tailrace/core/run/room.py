@@ -8,6 +8,14 @@ from tailrace.core.schedule import Limits
 
 
 @dataclass(slots=True, kw_only=True)
+class Stop:
+    """A request to stop that is being followed."""
+
+    reason: str
+    since: float
+
+
+@dataclass(slots=True, kw_only=True)
 class Run:
     """State of the run as a whole."""
 
@@ -15,6 +23,8 @@ class Run:
     has_begun: bool = False
     verdict: str | None = None
     """Why the run is over; None while it continues."""
+    stop: Stop | None = None
+    """The request to save and end; None: there was none."""
     timer_at: float | None = None
     """Time of the timer; None: no timer is set."""
     num_refused: int = 0
@@ -40,9 +50,20 @@ class Run:
     def last_refused_report(self) -> str:
         return self.last_refusal
 
-    def end(self, reason: str) -> None:
-        """End the run for this reason."""
-        self.verdict = reason
+    def end(self, reason: str = "") -> None:
+        """End the run for this reason, and because it was asked to stop."""
+        asked = self.stop.reason if self.stop is not None else ""
+        self.verdict = "; ".join(dict.fromkeys(filter(None, (asked, reason))))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run saves and then ends."""
+        return self.stop is not None
+
+    @property
+    def stop_at(self) -> float | None:
+        """When a run that is stopping ends at the latest; None: it is not stopping."""
+        return None if self.stop is None else self.stop.since + self.limits.stop_s
 
     def begin_event(self) -> None:
         self.is_refused = False

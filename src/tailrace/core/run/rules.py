@@ -24,10 +24,13 @@ def judge(rooms: Rooms) -> Iterator[do.Command]:
     elif training.version == schedule.max_steps and rooms.evaluation_is_over() and training.is_saved:
         run.end(f"{training.version} steps are done" if schedule.trains else "every prompt is done")
         yield do.FinishRun(is_complete=True, reason=run.reason)
+    elif run.is_stopping and training.is_at_rest:
+        run.end()
 
 
 def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Restart instances, or fail the run, for waits beyond their limits. Set the timer for the next limit."""
+    """Restart instances and the trainer, or fail the run, for waits beyond their limits. Set the timer for the next
+    limit."""
     run, planned = rooms.run, _planned(rooms)
     latest = now + run.limits.shortest_s
     if run.timer_at is not None and now < run.timer_at <= min([latest, *planned]):
@@ -36,10 +39,13 @@ def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
         if wait.until > now:
             continue
         age = f"waited {now - wait.since:.0f} s for {wait.what} (limit {wait.limit_s:.0f} s)"
-        if wait.instance is None:
+        if wait.instance is not None:
+            yield from rooms.fleet.kill(wait.instance, age, now)
+        elif wait.is_trainer:
+            yield from rooms.training.kill(age, now)
+        else:
             run.end(age)
             return
-        yield from rooms.fleet.kill(wait.instance, age, now)
     ends = [wait.until for wait in waits(rooms)] + planned
     if not ends:
         run.end(
@@ -53,7 +59,7 @@ def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
 
 def _planned(rooms: Rooms) -> list[float]:
     """Return the times at which a rule must be applied again."""
-    times = (rooms.fleet.next_plan_at, rooms.collection.relief_at(rooms.schedule))
+    times = (rooms.fleet.next_plan_at, rooms.collection.relief_at(rooms.schedule), rooms.run.stop_at)
     return [at for at in times if at is not None]
 
 
@@ -63,9 +69,15 @@ def waits(rooms: Rooms) -> list[Wait]:
     if rooms.run.is_over:
         return []
     return [
+        *_stop_wait(rooms),
         *rooms.fleet.waits(limits, rooms.training.published),
         *rooms.rewards.waits(limits),
         *rooms.collection.waits(rooms.schedule, limits),
         *rooms.evaluation.waits(limits),
-        *rooms.training.waits(limits),
+        *rooms.training.waits(limits, rooms.schedule.edition),
     ]
+
+
+def _stop_wait(rooms: Rooms) -> Iterator[Wait]:
+    if (stop := rooms.run.stop) is not None:
+        yield Wait(what=rooms.training.last_work, since=stop.since, limit_s=rooms.run.limits.stop_s)

@@ -16,7 +16,9 @@ class Wait:
     since: float
     limit_s: float
     instance: InstanceId | None = None
-    """Instance to restart when the limit is exceeded; None: the run fails."""
+    """Instance to restart when the limit is exceeded."""
+    is_trainer: bool = False
+    """Whether the trainer is restarted when the limit is exceeded. If neither it nor an instance is, the run fails."""
 
     @property
     def until(self) -> float:

@@ -35,7 +35,7 @@ class EvalSet:
 class Limits:
     """Time limits of waits in seconds, and the limit on restarts.
 
-    When an instance exceeds a limit, it is restarted. When anything else does, the run fails.
+    An instance or a trainer that exceeds a limit is restarted. When anything else does, the run fails.
     """
 
     start_s: float = 600.0
@@ -56,10 +56,12 @@ class Limits:
     """Writing a checkpoint."""
     max_restarts: int = 3
     """Restarts of one worker between two optimizer steps."""
+    stop_s: float = 25.0
+    """The step in progress and a checkpoint, after the run was asked to stop."""
 
     @property
     def shortest_s(self) -> float:
-        """The smallest of the time limits."""
+        """The smallest of the time limits of waits that may begin with any event."""
         return min(
             self.start_s,
             self.progress_s,

@@ -1,13 +1,35 @@
-"""Events of the trainer. A report that answers no command is refused and changes nothing."""
+"""Events of the trainer. A report that answers no command, or comes from a trainer that is gone, is refused and changes
+nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
 
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.rooms import Rooms
 
+E = TypeVar("E", bound=ev.TrainerEvent)
+Handler = Callable[[Rooms, E, float], None]
 
+
+def _of_the_present(handler: Handler[E]) -> Handler[E]:
+    """Refuse a report of a trainer whose place a later one has taken."""
+
+    @wraps(handler)
+    def handle(rooms: Rooms, event: E, now: float) -> None:
+        if event.incarnation is None or event.incarnation == rooms.training.incarnation:
+            handler(rooms, event, now)
+        else:
+            rooms.run.refuse(f"the trainer of start {event.incarnation} is gone")
+
+    return handle
+
+
+@_of_the_present
 def trainer_reached(rooms: Rooms, event: ev.TrainerReached, now: float) -> None:
     training = rooms.training
     is_older = training.trainer is not None and event.version <= training.trainer
@@ -17,11 +39,13 @@ def trainer_reached(rooms: Rooms, event: ev.TrainerReached, now: float) -> None:
     training.trainer, training.heard_at = event.version, now
 
 
+@_of_the_present
 def gradients_accumulated(rooms: Rooms, event: ev.GradientsAccumulated, now: float) -> None:
     if rooms.training.step is None or event.version != rooms.training.version:
         rooms.run.refuse(f"gradients for version {event.version}, which were not asked for")
 
 
+@_of_the_present
 def step_trained(rooms: Rooms, event: ev.StepTrained, now: float) -> None:
     training = rooms.training
     if training.step is None or event.version != training.version + 1 or training.publishing is not None:
@@ -37,6 +61,7 @@ def step_trained(rooms: Rooms, event: ev.StepTrained, now: float) -> None:
         training.save_due = training.version
 
 
+@_of_the_present
 def trainer_lost(rooms: Rooms, event: ev.TrainerLost, now: float) -> None:
     training = rooms.training
     if not training.is_trainer_asked:
@@ -51,13 +76,15 @@ def _reset_trainer(rooms: Rooms) -> None:
     """Reset all requests to the trainer: they will not be answered."""
     training = rooms.training
     training.trainer, training.is_trainer_asked = None, False
-    training.step = training.publishing = training.saving = None
+    training.step = training.publishing = training.saving = training.killed_at = None
 
 
+@_of_the_present
 def training_failed(rooms: Rooms, event: ev.TrainingFailed, now: float) -> None:
     rooms.run.end(f"training failed: {event.reason}")
 
 
+@_of_the_present
 def weights_published(rooms: Rooms, event: ev.WeightsPublished, now: float) -> None:
     training = rooms.training
     if training.publishing is None or event.version != training.publishing.version:
@@ -67,16 +94,20 @@ def weights_published(rooms: Rooms, event: ev.WeightsPublished, now: float) -> N
     training.published, training.can_pull = event.version, True
 
 
+@_of_the_present
 def checkpoint_saved(rooms: Rooms, event: ev.CheckpointSaved, now: float) -> None:
     training = rooms.training
     if training.saving is None or event.version != training.saving.version:
         rooms.run.refuse(f"a checkpoint of step {event.version} was saved, which was not asked for")
         return
-    training.saving = None
+    training.saving, training.saved = None, event.version
+    if training.step is not None and rooms.schedule.edition > 1:
+        training.step.since = now  # the worker begins with it only now
     if training.save_due == event.version:
         training.save_due = None
 
 
+@_of_the_present
 def checkpoint_failed(rooms: Rooms, event: ev.CheckpointFailed, now: float) -> None:
     rooms.run.end(f"the checkpoint of step {event.version} could not be written: {event.reason}")
 
@@ -86,6 +117,7 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     training = rooms.training
     _reset_trainer(rooms)
     training.losses.count, training.can_pull = 0, True
+    training.saved = Version(event.checkpoint or 0)
     training.published = Version(0 if training.version == 0 else -1)
     if training.save_due not in (None, training.version) or training.save_due == event.checkpoint:
         training.save_due = None  # it is on disk, or the trainer already holds a later version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tailrace.core import commands as do
 from tailrace.core.ids import GroupId, Version
 from tailrace.core.losses import Losses
 from tailrace.core.requests import OpenRequest
@@ -28,6 +29,10 @@ class Training:
     """Version that the trainer holds; None until it has started."""
     is_trainer_asked: bool = False
     """Whether the trainer was asked to start."""
+    incarnation: int = 0
+    """Number of its last start. Reports of an earlier start are refused."""
+    killed_at: float | None = None
+    """When ``KillTrainer`` was sent; None: it was not, or ``TrainerLost`` has arrived."""
     heard_at: float = 0.0
     """When the trainer was asked to start, or last reported a version."""
     losses: Losses = field(default_factory=Losses)
@@ -40,12 +45,14 @@ class Training:
     """The checkpoint that is being written."""
     save_due: Version | None = None
     """Version of which a checkpoint is due. Set until the checkpoint is on disk."""
+    saved: Version = Version(0)
+    """Version of the newest checkpoint; 0: there is none."""
 
     # Questions
 
     @property
     def is_trainer_ready(self) -> bool:
-        return self.trainer == self.version
+        return self.trainer == self.version and self.killed_at is None
 
     @property
     def newest_pullable(self) -> Version:
@@ -88,6 +95,19 @@ class Training:
         """Whether an optimizer step is in progress."""
         return self.step is not None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the trainer has ended all that it began, and has nothing to save or cannot save it."""
+        can_save = self.is_trainer_ready and self.version > self.saved
+        return self.step is None and self.saving is None and not can_save
+
+    @property
+    def last_work(self) -> str:
+        """What the trainer must do before the run ends, in words."""
+        if self.step is not None:
+            return f"optimizer step {self.step.version + 1} and its checkpoint"
+        return f"checkpoint of step {self.version}"
+
     def is_due(self, is_evaluated: bool) -> bool:
         """Whether the state of the trainer allows the next step."""
         return self.step is None and self.is_trainer_ready and is_evaluated and bool(self.batches)
@@ -100,26 +120,41 @@ class Training:
         times = "1 time" if count == 1 else f"{count} times"
         return f"the trainer was lost {times} within one step; the last time: {self.losses.last}"
 
-    def waits(self, limits: Limits) -> Iterator[Wait]:
+    def waits(self, limits: Limits, edition: int) -> Iterator[Wait]:
+        """Yield what the trainer was asked to do. It publishes beside all else; the rest comes one by one."""
+        can_restart = edition > 1
+        if self.killed_at is not None:
+            # If even the end of its process is not confirmed, a restart would not help: the run fails.
+            yield Wait(what="end of the trainer", since=self.killed_at, limit_s=limits.start_s)
+            return
         if self.is_trainer_asked and not self.is_trainer_ready:
-            yield self._trainer_wait(limits)
-        if (request := self.step) is not None:
-            yield Wait(what=f"optimizer step {request.version + 1}", since=request.since, limit_s=limits.train_s)
+            yield self._trainer_wait(limits, can_restart)
+        if (request := self.step) is not None and not (can_restart and self.saving is not None):
+            what = f"optimizer step {request.version + 1}"
+            if can_restart and self.publishing is not None:
+                what += f" and, before it, publishing of version {self.publishing.version}"
+            yield Wait(what=what, since=request.since, limit_s=limits.train_s, is_trainer=can_restart)
         if (request := self.publishing) is not None:
             what = f"publishing of version {request.version}"
-            yield Wait(what=what, since=request.since, limit_s=limits.weights_s)
+            yield Wait(what=what, since=request.since, limit_s=limits.weights_s, is_trainer=can_restart)
         if (request := self.saving) is not None:
             what = f"checkpoint of step {request.version}"
-            yield Wait(what=what, since=request.since, limit_s=limits.checkpoint_s)
+            yield Wait(what=what, since=request.since, limit_s=limits.checkpoint_s, is_trainer=can_restart)
 
-    def _trainer_wait(self, limits: Limits) -> Wait:
-        if self.trainer is None:
-            return Wait(what="start of the trainer", since=self.heard_at, limit_s=limits.start_s)
-        what = f"the trainer to take step {self.trainer + 1} of {self.version} again"
-        return Wait(what=what, since=self.heard_at, limit_s=limits.train_s)
+    def _trainer_wait(self, limits: Limits, can_restart: bool) -> Wait:
+        what, limit_s = "start of the trainer", limits.start_s
+        if self.trainer is not None:
+            what, limit_s = f"the trainer to take step {self.trainer + 1} of {self.version} again", limits.train_s
+        return Wait(what=what, since=self.heard_at, limit_s=limit_s, is_trainer=can_restart)
 
     # Notices
 
     def add_batch(self, batch: tuple[GroupId, ...]) -> None:
         """Add a full batch."""
         self.batches.append(batch)
+
+    def kill(self, reason: str, now: float) -> Iterator[do.Command]:
+        """Kill a trainer that does not answer."""
+        if self.killed_at is None:
+            self.killed_at = now
+            yield do.KillTrainer(reason=reason)

@@ -14,9 +14,12 @@ from tailrace.core.schedule import Placement
 
 def start_trainer(rooms: Rooms, now: float) -> Iterator[do.Command]:
     training = rooms.training
-    if rooms.schedule.trains and not training.is_trainer_asked and training.failure(rooms.run.limits) is None:
+    if rooms.run.is_stopping or not rooms.schedule.trains:
+        return
+    if not training.is_trainer_asked and training.failure(rooms.run.limits) is None:
         training.is_trainer_asked, training.heard_at = True, now
-        yield do.StartTrainer()
+        training.incarnation += rooms.schedule.edition > 1
+        yield do.StartTrainer(incarnation=training.incarnation)
 
 
 def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
@@ -25,9 +28,20 @@ def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
     This is one rule because the order matters: the training worker does one thing after another, so it must publish
     and save a version before the next step changes it. Publishing comes first because instances wait for it.
     """
+    if rooms.run.is_stopping:
+        yield from _save_last(rooms, now)
+        return
     yield from _publish(rooms, now)
     yield from _save(rooms, now)
     yield from _train(rooms, now)
+
+
+def _save_last(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Save what is not saved yet: the run ends after it."""
+    training = rooms.training
+    if training.version > training.saved:
+        training.save_due = training.version
+    yield from _save(rooms, now)
 
 
 def _publish(rooms: Rooms, now: float) -> Iterator[do.Command]:

@@ -40,16 +40,18 @@ def _counted(entries: Sequence[Entry], source: str) -> tuple[set[GroupId], Count
     trained: Counter[GroupId] = Counter()
     left_out = {"filtered": 0, "dropped": 0}
     step: list[GroupId] = []
+    version = -1
     for entry in entries:
         if isinstance(entry.event, ev.PromptsOffered) and entry.event.source == source:
             issued |= {GroupId(source, epoch, prompt) for epoch, prompt in entry.event.prompts}
-        if isinstance(entry.event, ev.StepTrained):
+        if isinstance(entry.event, ev.StepTrained) and entry.event.version == version + 1:
             trained.update(step)
-        if isinstance(entry.event, ev.StepTrained | ev.TrainerLost | ev.RunResumed):
             step = []
         for command in entry.commands:
             match command:
-                case do.Accumulate(trajectories=trajectories):
+                case do.StartTrainer():
+                    step = []  # the trainer that was asked is gone
+                case do.Accumulate(version=version, trajectories=trajectories):
                     step += dict.fromkeys(trajectory.group for trajectory in trajectories)
                 case do.ReportDropped(filtered=filtered, dropped=dropped):
                     left_out["filtered"] += len(filtered)

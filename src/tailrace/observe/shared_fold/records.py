@@ -136,3 +136,5 @@ class RunState:
     publishing: Version | None = None
     """The version that is being published."""
     is_trainer_starting: bool = False
+    trainer_incarnation: int = 0
+    """Which start of the trainer was last asked for."""

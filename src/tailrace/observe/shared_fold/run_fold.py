@@ -77,7 +77,9 @@ class RunFold:
                 yield news
 
     def _is_stale(self, message: ev.Event | do.Command) -> bool:
-        """Whether an instance that is gone says this: another start of it has taken its place."""
+        """Whether a worker that is gone says this: another start of it has taken its place."""
+        if isinstance(message, ev.TrainerEvent) and message.incarnation is not None:
+            return message.incarnation != self.state.trainer_incarnation
         if not isinstance(message, ev.InstanceEvent) or message.incarnation is None:
             return False
         return message.incarnation != self.instance(message.instance).incarnation
@@ -333,7 +335,7 @@ class RunFold:
         return True
 
     def _start_trainer(self, command: do.StartTrainer, news: News) -> None:
-        self.state.is_trainer_starting = True
+        self.state.is_trainer_starting, self.state.trainer_incarnation = True, command.incarnation
 
     def _table(self) -> dict[type[ev.Event] | type[do.Command], Handler]:
         """What is done for each kind of message. A handler returns False where the message answers nothing that was

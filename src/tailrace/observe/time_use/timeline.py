@@ -220,6 +220,8 @@ class Timeline:
                 self._instance(instance).switch(GENERATING, self._now)
             case do.Score():
                 self._track(REWARDS).switch(SCORING, self._now)
+            case do.KillTrainer():
+                self._track(TRAINER).switch(ENDING, self._now)
             case do.StartTrainer():
                 self._track(TRAINER).switch(STARTING, self._now)
             case do.Accumulate() | do.SaveCheckpoint() | do.PublishWeights():

@@ -26,6 +26,7 @@ from tailrace.runtime.ray.output import Output
 from tailrace.weights.address import RAY_OBJECT_STORE
 from tailrace.weights.more_kinds import MORE_KINDS, ChannelMaker
 from tailrace.workers.entry import load_entry
+from tailrace.workers.stop_signals import outlive_stop_signals
 
 if TYPE_CHECKING:
     from tailrace.runtime.ray.weights import ObjectStoreSink, ObjectStoreSource, Publication
@@ -93,6 +94,7 @@ class WorkerActor:
         self._sink: ObjectStoreSink | None = None
         self._controller_node = surroundings.controller_node
         surroundings.enter()
+        outlive_stop_signals()
         MORE_KINDS[RAY_OBJECT_STORE] = ChannelMaker(create=self._create_sink, open=_open_source)
 
     def __repr__(self) -> str:

@@ -1,0 +1,48 @@
+"""Signals by which a run is asked to stop: Ctrl-C, and those of Slurm and systemd, which signal every process of a run.
+
+The controller heeds them. A worker outlives them until the controller ends it or the link closes, because it may have
+to end a step and to write a checkpoint first.
+
+* A worker handles them and does not ignore them, because a program that it starts would ignore them too.
+* A process that a worker forks treats them as if they had never been handled: its parent may end it by SIGTERM.
+* A signal that is ignored already (``nohup``) stays ignored, in the controller as in workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+def outlive_stop_signals() -> None:
+    """Let this process outlive the signals. It has no effect outside the main thread, where none can be handled."""
+    handled = _possible()
+    for number in handled:
+        signal.signal(number, lambda number, frame: None)
+
+    def restore() -> None:
+        for number, action in handled.items():
+            signal.signal(number, signal.SIG_DFL if action is None else action)
+
+    os.register_at_fork(after_in_child=restore)
+
+
+def heed_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Call ``stop`` in the event loop for every such signal. It has no effect outside the main thread."""
+    for number in _possible():
+        loop.add_signal_handler(number, stop)
+
+
+def _possible() -> dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | signal.Handlers | None]:
+    """What is done at present about each signal that can be handled here."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    return {number: action for number, action in found.items() if action is not signal.SIG_IGN}
