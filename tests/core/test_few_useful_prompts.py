@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from core.histories import History, check_batches, check_conservation
+from core.histories import History, check_batches, check_conservation, until
 from core.test_small_data_sets import SlowTrainer
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
+from tailrace.core.collection.rounds import is_used_up
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Leftovers, Schedule
@@ -128,6 +130,23 @@ def test_a_short_round_leaves_the_long_queue_alone_while_there_are_other_prompts
                 queued -= set(command.restarted)
             elif isinstance(command, do.Submit):
                 assert not queued & {dispatch.trajectory.group for dispatch in command.dispatches}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"leftovers": Leftovers.DROP}, {"filters_equal_scores": False}, {"epoch_size": 0}, {"edition": 1}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_prompts_are_used_up_only_where_some_are_deferred_and_others_filtered(changes: dict[str, Any]) -> None:
+    schedule = schedule_of(rounds_ahead=1, max_staleness=1)
+    world = FewUseful(schedule, random.Random(0), num_prompts=NUM_PROMPTS, checks=False)
+    world.tell(ev.RunStarted(schedule=schedule))
+    rooms = world.coordinator.rooms
+    until(world, lambda: is_used_up(rooms))
+    rooms.schedule = replace(schedule, **changes)
+    assert not is_used_up(rooms)
+    rooms.schedule, rooms.collection.round = schedule, None
+    assert not is_used_up(rooms), "there is no round"
 
 
 def test_a_run_of_an_earlier_release_searches_as_it_did() -> None:

@@ -91,11 +91,11 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
     if event.num_refused:
         rooms.run.refuse(f"instance {instance.id} reported {event.num_refused} responses again, or not asked to")
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
-    num_taken = 0
+    is_any_taken = False
     for progress in event.progressed:
         if (trajectory := _running(rooms, instance, progress, event.version)) is not None:
             has_progressed |= _grow(instance, trajectory, progress.length, event.version)
-            num_taken += 1
+            is_any_taken = True
     for finished in event.finished:
         trajectory = _running(rooms, instance, finished, event.version)
         if trajectory is None:
@@ -106,10 +106,10 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
         _grow(instance, trajectory, finished.length, event.version)
         _finish(rooms, instance, trajectory, finished.finish, now)
         has_progressed = True
-        num_taken += 1
+        is_any_taken = True
     if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
         instance.hear(now=now, has_progressed=has_progressed)
-    elif num_taken:
+    elif is_any_taken:
         instance.heard_at = now
 
 
@@ -151,16 +151,16 @@ def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> N
     instance = _speaker(rooms, event)
     if instance is None:
         return
-    num_confirmed = 0
+    is_any_confirmed = False
     for aborted in event.aborted:
         if aborted.trajectory in instance.aborting:
             del instance.aborting[aborted.trajectory]
-            num_confirmed += 1
+            is_any_confirmed = True
         else:
             rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.trajectory}")
     if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
-        instance.hear(now=now, has_progressed=num_confirmed > 0)
-    elif num_confirmed:
+        instance.hear(now=now, has_progressed=is_any_confirmed)
+    elif is_any_confirmed:
         instance.heard_at = now
 
 
