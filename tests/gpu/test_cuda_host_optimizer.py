@@ -67,14 +67,14 @@ def save(trainer: Trainer, directory: Path) -> None:
     if trainer._ranks is ALONE:
         trainer.save(directory)
     else:  # one rank writes a file for one process, unless it is asked for what several ranks write
-        sharded_checkpoint.save(directory, {"policy": (trainer.model, trainer._optimizer)})
+        sharded_checkpoint.save(directory, {"policy": (trainer.model, trainer._optimizer)}, trainer._ranks)
 
 
 def load(trainer: Trainer, directory: Path) -> None:
     if trainer._ranks is ALONE:
         trainer.load(directory)
     else:
-        sharded_checkpoint.load(directory, {"policy": (trainer.model, trainer._optimizer)})
+        sharded_checkpoint.load(directory, {"policy": (trainer.model, trainer._optimizer)}, trainer._ranks)
 
 
 def test_steps_on_the_host_are_those_on_the_gpu(
