@@ -30,6 +30,7 @@ from tailrace.core.schedule import Limits, Schedule
 from tailrace.engines.contract import Output
 from tailrace.observe import summaries
 from tailrace.observe.display.display import PlainDisplay
+from tailrace.observe.guarded import Complaints
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
 from tailrace.observe.journal.run_files import RunFiles
@@ -38,7 +39,7 @@ from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.recorder import Recorder
 from tailrace.runtime.resume import recall
-from tailrace.runtime.rollout_adapter import reported
+from tailrace.runtime.rollout_intake import reported
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.engine_costs import EngineCosts
@@ -97,7 +98,10 @@ class Controller(Driver):
         past = recall(journal=self.directory.journal, checkpoint=None, store=self.store, schedule=schedule)
         coordinator = past.coordinator
         display = PlainDisplay(schedule.max_steps, lambda line: None)
-        self.recorder = Recorder(self.directory, past, display=display, sinks=Sinks({}, print), prediction=None)
+        complain = Complaints(self.directory.logs / "observers.log", print)
+        self.recorder = Recorder(
+            self.directory, past, display=display, sinks=Sinks({}, complain), prediction=None, complain=complain
+        )
         self._checkpointing = CheckpointAdapter(
             CheckpointFolder(self.directory.checkpoints, keep=2),
             coordinator=coordinator,

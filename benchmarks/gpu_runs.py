@@ -95,7 +95,7 @@ def means(steps: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[st
 def plan(recipe: dict[str, Any], folder: Path) -> list[str]:
     """What ``tailrace train --dry-run`` says about the run and its memory."""
     done = subprocess.run([*_command(recipe, folder), "--dry-run"], capture_output=True, text=True, check=False)
-    return _without_folders(done.stderr.splitlines(), folder)
+    return _without_folders((done.stdout + done.stderr).splitlines(), folder)
 
 
 def _command(recipe: dict[str, Any], folder: Path) -> list[str]:

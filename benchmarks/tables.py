@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gpu_tables
 from simulated_papers import note, shown_paper, shown_range
 
 HERE = Path(__file__).resolve().parent
@@ -256,6 +257,12 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
     "cluster orderings": ("cluster.json", orderings),
+    "gpu steps": ("gpu_steps_h200.json", lambda result: gpu_tables.steps(result, table)),
+    "gpu steps engines": ("gpu_steps_h200_engines.json", lambda result: gpu_tables.steps(result, table)),
+    "gpu steps plain": ("gpu_steps_h200_sync.json", lambda result: gpu_tables.steps(result, table)),
+    "gpu steps compiled": ("gpu_steps_h200_compiled.json", lambda result: gpu_tables.steps(result, table)),
+    "gpu schedules large": ("gpu_schedules_h200_1_5b.json", lambda result: gpu_tables.schedules(result, table)),
+    "gpu schedules small": ("gpu_schedules_h200_135m.json", lambda result: gpu_tables.schedules(result, table)),
     "own runs alone": ("own_runs.json", own_runs_alone),
     "own runs shared": ("own_runs.json", own_runs_shared),
 }

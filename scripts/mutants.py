@@ -53,7 +53,7 @@ Stage = tuple[str, tuple[str, ...]]
 QUICK = (
     "groups", "fleet", "redundant_responses", "waits", "planning", "codec", "costs", "refusals", "resume",
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
-    "commands", "invariants", "rounds", "lost_trainer", "ledger",
+    "commands", "invariants", "rounds", "lost_trainer", "ledger", "signs_of_life", "failed_pulls", "few_useful_prompts",
 )  # fmt: skip
 HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"

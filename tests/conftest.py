@@ -13,6 +13,10 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+# An error in a display, in metrics or in a report does not end a run, but it does fail a test, also of a started run.
+os.environ.setdefault("TAILRACE_RAISE_OBSERVER_ERRORS", "1")
+
+
 @pytest.fixture(scope="module")
 def ray_on_this_machine() -> Iterator[None]:
     """A small Ray that lives as long as the tests of one file."""

@@ -43,6 +43,7 @@ def test_a_dry_run_shows_the_settings_of_every_schedule_and_a_hint_once(
 ) -> None:
     output = tmp_path / "runs"
     arguments = ["--schedules", "sync, one-step", "--output_dir", str(output), "--dry-run", "--num_generations", "4"]
+    arguments += ["--show-settings", "--model.device", "cpu"]
     assert main(["compare", "quickstart", *arguments]) == 0
     said = capsys.readouterr()
     shown = json.loads(said.out)

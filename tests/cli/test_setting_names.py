@@ -11,9 +11,9 @@ from tailrace.cli.main import main
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["train", "quickstart", "--dry-run", *arguments]) == 0
+    assert main(["train", "quickstart", "--dry-run", "--show-settings", *arguments]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("train: ")  # the plan begins: there was no hint
+    assert printed.err.startswith("model: ")  # the plan begins: there was no hint
     settings: dict[str, Any] = json.loads(printed.out)
     return settings
 

@@ -150,8 +150,8 @@ def test_the_command_line_refuses_with_exit_code_2(
     assert words in capsys.readouterr().err
 
 
-def test_a_dry_run_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "quickstart", "--dry-run", "--trainer.learning_rate", "1e-3"]) == 0
+def test_a_dry_run_prints_the_resolved_settings_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "quickstart", "--dry-run", "--show-settings", "--trainer.learning_rate", "1e-3"]) == 0
     assert json.loads(capsys.readouterr().out)["trainer"]["learning_rate"] == 1e-3
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_only_generates_may_be_greedy_and_training_settings_do_not_bi
 
 
 def test_rollouts_get_a_directory_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rollout", "quickstart", "--dry-run", "--num-prompts", "3"]) == 0
+    assert main(["rollout", "quickstart", "--dry-run", "--show-settings", "--num-prompts", "3"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["output_dir"], shown["schedule"]["num_prompts"]) == ("runs/quickstart-rollout", 3)
     assert (shown["schedule"]["preset"], shown["eval"]) == ("rollout-only", [])

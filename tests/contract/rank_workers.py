@@ -31,10 +31,10 @@ class Ask:
 def answer(link: Link, rank: int) -> None:
     """Says where it is, or what it was told about that; then answers."""
     if rank == 0:
-        link.send(Meeting(host="here", port=7))
+        link.send(Meeting(host="here", port=7, key="k"))
     else:
         meeting = link.receive()
-        assert meeting == Meeting(host="here", port=7)
+        assert meeting == Meeting(host="here", port=7, key="k")
     while True:
         match link.receive():
             case Ask(what="fail", rank=guilty) if guilty == rank:

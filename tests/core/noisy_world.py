@@ -2,12 +2,17 @@
 
 A report of an instance may come after a later one of the same instance. Anything a worker ever said may be said again,
 also after the worker was lost and started again, and what an instance said last may arrive only then. A pull may
-bring weights older than those that were asked for. Every event still says what was true when it was sent.
+bring weights older than those that were asked for. These events still say what was true when they were sent.
+
+Others are foreign: they come from an instance or a start of it that does not exist, or name a response that nobody
+knows.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import TypeVar
 
 from core.world import Sender, World
 from tailrace.core import commands as do
@@ -27,14 +32,14 @@ class NoisyWorld(World):
         trouble: float = 0.0,
         checks: bool = True,
     ) -> None:
-        """``noise``: how often a report is repeated, comes late or tells of an old version."""
+        """``noise``: how often a report is repeated, foreign, comes late or tells of an old version."""
         super().__init__(schedule, rng, num_prompts=num_prompts, trouble=trouble, checks=checks)
         self.noise = noise
         self.past: list[ev.Event] = []
         """What workers said since the run was started or resumed."""
         self.late: dict[InstanceId, ev.Event] = {}
         """A report of each instance that a later one may overtake."""
-        self.num_repeated = 0
+        self.num_repeated = self.num_foreign = 0
         self.untrue: dict[int, set[TrajectoryId]] = {}
         """Responses that a report told more tokens of than the core took note of, by the identity of the report."""
 
@@ -42,10 +47,25 @@ class NoisyWorld(World):
         if self.past and self.rng.random() < self.noise:
             self.num_repeated += 1
             self.tell(self.rng.choice(self.past))
+        elif self.past and self.rng.random() < self.noise / 2:
+            self.num_foreign += 1
+            self.tell(self.disguised(self.rng.choice(self.past)))
         elif self.late and not self.is_busy:
             self.tell(self.late.pop(self.rng.choice(list(self.late))))
         else:
             super().advance()
+
+    def disguised(self, event: ev.Event) -> ev.Event:
+        """Something that was said, as if somebody else had said it, or of something else."""
+        if isinstance(event, ev.RolloutReported) and self.rng.random() < 0.5:
+            return replace(event, progressed=_renamed(event.progressed), finished=_renamed(event.finished))
+        if isinstance(event, ev.InstanceEvent) and self.rng.random() < 0.5:
+            return replace(event, incarnation=(event.incarnation or 0) + self.rng.choice([-1, 1000]))
+        if isinstance(event, ev.InstanceEvent):
+            return replace(event, instance=InstanceId(77))
+        if isinstance(event, ev.ResponsesScored):
+            return replace(event, scores=_renamed(event.scores))
+        return event
 
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
@@ -99,3 +119,10 @@ class NoisyWorld(World):
     def crash_and_resume(self) -> None:
         self.past, self.late = [], {}
         super().crash_and_resume()
+
+
+Part = TypeVar("Part", ev.Progressed, ev.Finished, ev.Scored)
+
+
+def _renamed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(replace(part, trajectory=part.trajectory._replace(attempt=99)) for part in parts)

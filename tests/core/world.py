@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -307,7 +308,8 @@ class World:
         kinds = do.StartTrainer | do.KillTrainer | do.Accumulate | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
         self.open = deque(c for c in self.open if not isinstance(c, kinds))
 
-    def crash_and_resume(self) -> None:
+    def crash_and_resume(self, **changes: Any) -> None:
+        """The processes of the run end, and it is continued, with these changes of its schedule."""
         snapshot = json.loads(json.dumps(self.coordinator.snapshot()))
         policies = policies_of(self.schedule)
         self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies, rules=self.rules)
@@ -316,4 +318,5 @@ class World:
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
         checkpoint = self.saved[-1] if self.saved else None
-        self.tell(ev.RunResumed(limits=self.schedule.limits, checkpoint=checkpoint))
+        self.schedule = schedule = replace(self.schedule, **changes)
+        self.tell(ev.RunResumed(limits=schedule.limits, checkpoint=checkpoint, schedule=schedule))

@@ -6,10 +6,12 @@ import fcntl
 import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -24,6 +26,7 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.dashboard.diagnosis import Diagnosis
 from tailrace.dashboard.doctor import as_json, examine, lines
+from tailrace.observe.journal.journal_file import JournalFile
 
 SCHEDULE = Schedule(
     train_source="train", batch_size=2, group_size=4, max_steps=3, limits=Limits(progress_s=300.0, reward_s=130.0)
@@ -259,3 +262,28 @@ def test_every_finding_comes_with_a_suggestion_and_json_holds_it_all(tmp_path: P
     assert set(found["idle_s"]) == {"instance 0", "rewards", "trainer"}
     assert found["versions"]["tailrace"]
     assert found["disk"]["free"] > 0
+
+
+def test_no_wait_of_a_growing_run_is_younger_than_nothing(tmp_path: Path) -> None:
+    """The journal grows while the doctor reads it: all that it says is about the same moment."""
+    schedule = replace(SCHEDULE, max_steps=15)
+    world = World(schedule, random.Random(5))
+    world.run()
+    run = write_journal(tmp_path / "run", world.entries[:100])
+    ages: list[float] = []
+    with alive(run):
+        growing = Thread(target=append_slowly, args=(run, world.entries[100:]))
+        growing.start()
+        while growing.is_alive():
+            ages += [wait["age_s"] for wait in as_json(examine(run))["waits"]]
+        growing.join()
+    assert ages
+    assert min(ages) >= 0
+
+
+def append_slowly(run: Path, entries: list[Entry]) -> None:
+    journal = JournalFile.open(run / "journal.jsonl")
+    for entry in entries:
+        journal.append(entry)
+        time.sleep(0.0005)
+    journal.close()

@@ -204,3 +204,17 @@ def test_payload_is_read_while_its_writer_is_at_work_and_a_torn_end_is_left_alon
         file.write_bytes(whole + whole[:20])
         assert samples.read_tokens(tmp_path, {trajectory}) == {trajectory: [3, 3, 5, 5, 5]}
         assert file.read_bytes() == whole + whole[:20]
+
+
+def test_what_was_changed_on_the_way_is_shown_with_its_step(tmp_path: Path) -> None:
+    run = write_journal(tmp_path / "run", finished().entries)
+    changed = [
+        {"setting": "schedule.max_steps", "value": 4, "before": 2},
+        {"setting": "eval:hard", "value": {"name": "hard"}, "before": None},
+        {"source": "file of reward function 'r.py:f'"},
+    ]
+    (run / "changes.json").write_text(json.dumps({"changes": [{"from_step": 3, "changed": changed}]}))
+    page = page_of(run)
+    assert "from step 3: schedule.max_steps is 4, before 2" in page.words
+    assert "from step 3: eval:hard is new" in page.words
+    assert "from step 3: the file of reward function 'r.py:f' was edited" in page.words

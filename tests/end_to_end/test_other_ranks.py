@@ -74,7 +74,9 @@ def test_a_run_of_two_ranks_is_continued_by_one_but_not_with_another_learning_ra
     assert (output / "checkpoints" / "step_2" / ".metadata").is_file()
     refused = launch.train(output, **settings | {"trainer__learning_rate": 0.5})
     assert refused.returncode == 2
-    assert "other settings (trainer.learning_rate)" in refused.stderr
+    assert (
+        "other settings (trainer.learning_rate); to continue it with these, add --resume with-changes" in refused.stderr
+    )
     run = launch.train_well(output, **settings | {"trainer__num_ranks": 1})
     assert_continued(run, before=2, after=1)
     assert (output / "checkpoints" / "latest" / "model.safetensors").is_file()

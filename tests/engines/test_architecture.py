@@ -60,6 +60,13 @@ def test_old_and_new_spellings_of_rope_mean_the_same() -> None:
     assert (old.variant, old.theta, old.parameters["factor"]) == (new.variant, new.theta, new.parameters["factor"])
 
 
+def test_dynamic_rope_is_refused_before_the_start_beyond_the_positions_where_it_changes() -> None:
+    dynamic = parse(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    dynamic.check_length(512)
+    with pytest.raises(ValueError, match=r"dynamic rope up to max_position_embeddings \(512\), but .* 513 tokens"):
+        dynamic.check_length(513)
+
+
 def test_a_sliding_window_is_fine_as_long_as_nothing_slides() -> None:
     parse(sliding_window=64, use_sliding_window=False).check_length(500)
     parse(sliding_window=64, use_sliding_window=True, layer_types=["full_attention"] * 2).check_length(500)

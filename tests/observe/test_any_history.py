@@ -97,6 +97,7 @@ def check_rows(observers: Observers) -> None:
         assert row["groups/num_samples"] == len(step.trajectories)
         assert row["groups/num_dropped"] == len(left_out)
         assert row["perf/tokens_total"] == total
+        assert 0 <= row["perf/eval_tokens"] <= total
         assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in ("gen", "reward"))
         if not left_out:
             assert row["reward/mean"] == pytest.approx(fmean(step.scores))
@@ -107,6 +108,8 @@ def check_rows(observers: Observers) -> None:
 
 def check_tokens(found: History, observers: Observers) -> None:
     told, figures, rows = observers.told, observers.costs.figures(), observers.account.steps
+    evaluated = sum(length for t, length in told.lengths.items() if t.group.source != found.schedule.train_source)
+    assert sum(row["perf/eval_tokens"] for row in rows) <= evaluated
     totals = observers.account.fates.totals(is_training=True)[OFFERED]
     generated = sum(length for t, length in told.lengths.items() if t.group.source == found.schedule.train_source)
     assert figures.tokens_generated == totals.num_tokens == generated
@@ -163,6 +166,9 @@ def check_times(found: History, observers: Observers) -> None:
     shares = (figures.bubble_share, figures.rollout_idle_share, figures.trainer_idle_share)
     assert all(-1e-9 <= share <= 1 for share in shares)
     assert -1e-9 <= figures.wall_s <= account.now - account.began + 1e-9
+    evaluation_s = [row["timing_s/eval"] for row in account.steps]
+    assert figures.evaluation_s == pytest.approx(sum(evaluation_s))
+    assert sum(row["timing_s/step"] for row in account.steps) + sum(evaluation_s) <= account.now - account.began + 1e-6
     assert account.finish == found.verdict
     assert account.num_entries == len(found.world.entries)
     assert all(DOWN not in lane.seconds() for lane in account.timeline.lanes()) or account.resumed_at

@@ -59,16 +59,16 @@ def test_a_terminal_gets_the_live_display_and_a_file_gets_lines(terminal: Termin
 def test_the_picture_shows_step_reward_lengths_speed_and_failures(terminal: Terminal) -> None:
     display = live(terminal)
     display.row({"step": 0, "eval/heldout/avg@1": 0.25})
-    display.row(LONG_ROW)
+    display.row(LONG_ROW | {"timing_s/eval": 0.25})
     text = picture(display)
     display.close()
     for words in (
         "7/60",
-        "ETA 1:46",
+        "ETA 1:59",
         "0.500",
         "heldout/avg@1",
         "p50 18  p95 120  max 384  clipped 12.5%",
-        "4,200 tok/s  2.00 s a step (gen 1.50, train 0.40)",
+        "4,200 tok/s  2.00 s a step (gen 1.50, train 0.40)  eval 0.25 s",
         "2 failed in the last step",
     ):
         assert words in text

@@ -29,6 +29,11 @@ def test_a_step_line_says_what_matters() -> None:
     )
 
 
+def test_a_step_line_names_the_evaluation_before_it_and_the_time_left_counts_it() -> None:
+    line = Progress(max_steps=60).line(ROW | {"timing_s/eval": 1.0})
+    assert "2.00 s (gen 1.50, train 0.40)  eval 1.00 s  ETA 2:39" in line
+
+
 def test_the_first_step_holds_the_start_and_does_not_count_once_there_is_another() -> None:
     progress, rows = (
         Progress(max_steps=10),

@@ -27,9 +27,11 @@ import json, sys
 from pathlib import Path
 from tailrace.observe.sinks import Experiment, open_sinks
 name, directory, *parts = sys.argv[1:]
+def fail(part, error):
+    raise error
 for part in parts:
     experiment = Experiment(directory=Path(directory), project="river", name="first", config={"seed": 3})
-    sink = open_sinks([name], experiment)
+    sink = open_sinks([name], experiment, fail)
     for row in json.loads(part):
         sink.write(row)
     sink.close()
@@ -115,7 +117,7 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
 def test_a_logger_nobody_knows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     experiment = Experiment(directory=tmp_path, project="river", name="first", config={})
     with pytest.raises(ValueError, match="no logger 'mlflow'; there are tensorboard, wandb, wandb-offline, trackio"):
-        open_sinks(["mlflow"], experiment)
+        open_sinks(["mlflow"], experiment, lambda part, error: None)
 
 
 def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path: Path) -> None:
@@ -143,12 +145,12 @@ class Collecting:
 
 
 def test_a_sink_that_fails_is_left_out_with_a_sentence_and_the_others_go_on() -> None:
-    said: list[str] = []
+    broken: list[tuple[str, str]] = []
     small, large = Collecting(room=2), Collecting(room=99)
-    sinks = Sinks({"wandb": small, "trackio": large}, said.append)
+    sinks = Sinks({"wandb": small, "trackio": large}, lambda part, error: broken.append((part, str(error))))
     for row in ROWS:
         sinks.write(row)
     sinks.close()
     assert large.rows == list(ROWS)
     assert large.is_closed
-    assert said == ["logger wandb stopped at step 1: [Errno 28] No space left on device; metrics.jsonl has every row"]
+    assert broken == [("logger wandb", "[Errno 28] No space left on device")]

@@ -14,6 +14,7 @@ from tailrace.core.ids import Version
 from tailrace.weights.address import RAY_OBJECT_STORE, ChannelAddress
 from tailrace.weights.channel import VersionNotPublished, WriterLost
 from tailrace.weights.more_kinds import MORE_KINDS
+from tailrace.weights.own_address import own_address
 from tailrace.weights.sources import open_source
 from tailrace.weights.transfer_plan import Slice, Transfer
 from tailrace.weights.two_slots import layout_of
@@ -30,8 +31,21 @@ def tell_surroundings(link: Link, init: object) -> None:
     link.receive()
 
 
+def print_much_and_wait(link: Link, init: object) -> None:
+    """The end of the last line is still in the buffer of the stream when the message is sent."""
+    print(*("a long line of output" * 10 for _ in range(20_000)), "the last line", sep="\n")
+    print("and a word", end="")
+    link.send("printed")
+    link.receive()
+
+
 def tell_node(link: Link, init: object) -> None:
     link.send((ray.get_runtime_context().get_node_id(), os.getpid()))
+    link.receive()
+
+
+def tell_address(link: Link, init: object) -> None:
+    link.send((own_address(), os.environ.get("GLOO_SOCKET_IFNAME")))
     link.receive()
 
 

@@ -50,6 +50,17 @@ def test_environment_and_directory_are_set_before_the_import_and_output_is_in_th
     asyncio.run(scenario())
 
 
+def test_actors_of_a_ray_on_this_machine_listen_on_loopback(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        story = Story()
+        spec = WorkerSpec(name="training-0", entry="runtime.ray_workers:tell_address", init=None)
+        worker = RayLauncher(tmp_path, Placement({}), is_local=True)(spec, hear=story.hear, lose=story.lose)
+        assert await story.message(0) == ("127.0.0.1", "lo")
+        await worker.stop(grace_s=20.0)
+
+    asyncio.run(scenario())
+
+
 def test_an_actor_whose_process_is_killed_is_lost_with_a_sentence(tmp_path: Path) -> None:
     async def scenario() -> None:
         story = Story()
@@ -138,11 +149,26 @@ def test_weights_go_through_the_object_store_and_are_lost_with_their_writer(tmp_
     asyncio.run(scenario())
 
 
+def test_all_that_a_worker_printed_before_it_is_stopped_is_in_the_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        story = Story()
+        worker = start(tmp_path, "print_much_and_wait", story)
+        await story.message(0)
+        await worker.stop(grace_s=20.0)
+        assert (tmp_path / "worker-0.log").read_text().endswith("\nthe last line\nand a word")
+
+    asyncio.run(scenario())
+
+
 HANGS = """
-import time
+import subprocess, time
+from pathlib import Path
 
 def score(response, answer):
-    if response == "hang":
+    if response.startswith("start "):
+        daemon = subprocess.check_output("setsid sleep 1000 >/dev/null & echo $!", shell=True, text=True)
+        Path(response.split()[1]).write_text(daemon.strip())
+    if response.endswith("hang"):
         time.sleep(1000)
     return float(response == answer)
 """
@@ -163,6 +189,25 @@ def test_a_reward_actor_that_takes_too_long_is_killed_and_replaced(tmp_path: Pat
             good = await results.get()
         assert (good.outcome, good.score) == (Outcome.OK, 1.0)
         await pool.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("then", ["hang", "return"])
+def test_a_daemon_that_a_reward_started_dies_with_its_actor(tmp_path: Path, then: str) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    settings = RewardSettings.model_validate({"functions": [f"{tmp_path}/hangs.py:score"], "timeout_s": 3.0})
+
+    async def scenario() -> None:
+        results: asyncio.Queue[Any] = asyncio.Queue()
+        pool = RewardPool(settings, launch=RayLauncher(tmp_path, Placement({})), on_result=results.put_nowait)
+        await pool.start()
+        pool.submit(task(0, f"start {tmp_path}/pid {then}"))
+        async with asyncio.timeout(60.0):
+            assert (await results.get()).outcome is (Outcome.TIMEOUT if then == "hang" else Outcome.OK)
+            await pool.stop()
+            while Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists():  # Ray ends an actor in its own time
+                await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
 

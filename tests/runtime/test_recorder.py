@@ -44,9 +44,15 @@ def directory(tmp_path: Path) -> RunDirectory:
     return directory
 
 
+def fail(part: str, error: Exception) -> None:
+    raise error
+
+
 def open_recorder(directory: RunDirectory, past: Past) -> Recorder:
     display = PlainDisplay(SCHEDULE.max_steps, lambda line: None)
-    return Recorder(directory, past, display=display, sinks=Sinks({}, print), prediction=None, segment_bytes=1)
+    return Recorder(
+        directory, past, display=display, sinks=Sinks({}, fail), prediction=None, complain=fail, segment_bytes=1
+    )
 
 
 def recalled(directory: RunDirectory, store: PayloadStore, checkpoint: Path | None = None) -> Past:

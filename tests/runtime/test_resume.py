@@ -88,7 +88,7 @@ def world() -> World:
 def test_without_a_checkpoint_every_step_is_taken_again(tmp_path: Path, world: World) -> None:
     with write(tmp_path, world) as store:
         past = recalled(tmp_path, store)
-    assert [batch.version for [batch] in past.taken_steps().since(Version(0))] == [0, 1, 2]
+    assert [batch.version for step in past.taken_steps().since(Version(0)) for batch in step.batches] == [0, 1, 2]
     assert past.coordinator.snapshot() == world.coordinator.snapshot()
     assert past.now == world.entries[-1].now
 
@@ -98,7 +98,7 @@ def test_from_a_checkpoint_only_what_came_after_it_is_read(tmp_path: Path, world
     with write(tmp_path, world) as store:
         past = recalled(tmp_path, store, save(tmp_path, world.entries[: index + 1], SCHEDULE, Version(2)))
     assert past.tail == tuple(world.entries[index + 1 :])
-    assert [batch.version for [batch] in past.taken_steps().since(Version(2))] == [2]
+    assert [batch.version for step in past.taken_steps().since(Version(2)) for batch in step.batches] == [2]
     assert past.coordinator.snapshot() == world.coordinator.snapshot()
 
 
@@ -126,7 +126,7 @@ def test_a_step_asked_for_together_with_the_checkpoint_is_taken_again_too(tmp_pa
             store=store,
             schedule=schedule,
         )
-    redone = [batch for [batch] in past.taken_steps().since(begun.version)]
+    redone = [batch for step in past.taken_steps().since(begun.version) for batch in step.batches]
     assert redone[0] == begun
     assert [step.version for step in redone] == list(range(begun.version, 6))
 

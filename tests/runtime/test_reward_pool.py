@@ -52,9 +52,9 @@ FUNCTIONS = """
             print("x" * 100)
         return 0.25
 
-    def leave_a_grandchild(path):
-        Path(path).write_text(str(subprocess.Popen(["sleep", "1000"]).pid))
-        time.sleep(1000)
+    def start_beside(path, **options):
+        Path(path).write_text(str(subprocess.Popen(["sleep", "1000"], **options).pid))
+        return 0.5
 
     async def obey_later(response):
         await asyncio.sleep(0.001)
@@ -187,14 +187,13 @@ def test_a_function_that_prints_much_is_scored_and_its_output_is_in_the_log(tmp_
     assert (tmp_path / "logs" / "reward-0.log").stat().st_size > 2_000_000
 
 
-def test_grandchildren_die_with_the_response_that_started_them(tmp_path: Path) -> None:
-    (result,) = scores(tmp_path, f"leave_a_grandchild({str(tmp_path / 'pid')!r})", timeout_s=1.0)
-    assert result.outcome is Outcome.TIMEOUT
-
-    async def gone() -> None:
-        await until(lambda: not is_running(int((tmp_path / "pid").read_text())))
-
-    asyncio.run(gone())
+@pytest.mark.parametrize("options", ["", ", start_new_session=True"])
+@pytest.mark.parametrize("then", ["and sleep_for_ever()", ""])
+def test_what_a_function_started_dies_at_a_timeout_and_at_the_end(tmp_path: Path, options: str, then: str) -> None:
+    response = f"start_beside({str(tmp_path / 'pid')!r}{options}) {then}"
+    (result,) = scores(tmp_path, response, timeout_s=1.0 if then else 20.0)
+    assert result.outcome is (Outcome.TIMEOUT if then else Outcome.OK)
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -> None:
@@ -259,7 +258,7 @@ def test_a_process_killed_between_two_responses_costs_neither(tmp_path: Path) ->
     ("function", "sentence"),
     [
         ("missing", "'missing' does not exist"),
-        ("leave_a_grandchild", "wants 'path'"),
+        ("start_beside", "wants 'path'"),
     ],
 )
 def test_a_function_that_cannot_be_used_fails_the_start_with_one_sentence(

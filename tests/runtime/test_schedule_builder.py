@@ -97,7 +97,7 @@ NUMBERS = {
 }
 LIMITS = {
     f"limits.{name}": ({}, 17, of_limits(name), 17)
-    for name in ("start_s", "progress_s", "train_s", "weights_s", "checkpoint_s", "max_restarts")
+    for name in ("start_s", "progress_s", "stall_s", "train_s", "weights_s", "checkpoint_s", "max_restarts")
 }
 MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] = {
     "schedule.preset": ({}, "one-step", of("rounds_ahead"), 1),

@@ -89,7 +89,7 @@ def test_a_plan_says_what_the_host_must_hold_and_what_it_has_not_checked() -> No
     lines: list[str] = []
     dry_run_on(parse_card("8xH100"), settings(), lines.append)
     text = "\n".join(lines)
-    assert "device: 8 x H100, bfloat16" in text
+    assert "model: Qwen/Qwen2.5-7B, bfloat16, on 8 x H100" in text
     assert "memory of the host: 28 GiB for published weights" in text
     assert "not checked, because this is a plan" in text
     assert "memory: on each GPU, about" in text
@@ -129,6 +129,24 @@ def test_a_plan_refuses_what_the_start_would_refuse(section: str, changes: dict[
         dry_run_on(parse_card("8xH200"), given.model_copy(update=changed), lambda line: None)
 
 
+def test_a_plan_checks_responses_against_the_positions_of_a_config_that_is_here(tmp_path: Path) -> None:
+    config = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    sizes = config | {"num_attention_heads": 4, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+
+    def said(length: int) -> str:
+        lines: list[str] = []
+        data = {"model": {"path": str(tmp_path), "device": "cuda"}, "rollout": {"max_response_length": length}}
+        dry_run_on(parse_card("H100"), check(data), lines.append)
+        return "\n".join(lines)
+
+    assert "train: a prompt may have at most 112 tokens" in said(400)
+    with pytest.raises(
+        SettingsError, match=r"512 positions .* but rollout.max_response_length is 512, which leaves none"
+    ):
+        said(512)
+
+
 def test_a_schedule_that_does_not_work_is_refused() -> None:
     given = settings()
     changed = given.schedule.model_copy(update={"preset": "one-step", "placement": "colocated"})
@@ -136,8 +154,10 @@ def test_a_schedule_that_does_not_work_is_refused() -> None:
         dry_run_on(parse_card("8xH100"), given.model_copy(update={"schedule": changed}), lambda line: None)
 
 
-def test_the_command_prints_the_fitted_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_fitted_settings_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "qwen-gpu", "--dry-run", "--card", "H100"]) == 0
+    assert "in all, of 79.0 GiB (H100)" in capsys.readouterr().out
+    assert main(["train", "qwen-gpu", "--dry-run", "--show-settings", "--card", "H100"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["trainer"]["max_tokens_per_gpu"] == 32768
     assert "in all, of 79.0 GiB (H100)" in printed.err

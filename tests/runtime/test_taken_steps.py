@@ -34,7 +34,7 @@ def begun() -> World:
 
 
 def versions(steps: TakenSteps, since: int) -> list[int]:
-    return [batch.version for step in steps.since(Version(since)) for batch in step]
+    return [batch.version for step in steps.since(Version(since)) for batch in step.batches]
 
 
 def test_steps_after_the_checkpoint_are_taken_again_and_one_that_is_not_done_is_not() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.runtime.taken_steps import Step
 from tailrace.runtime.training_adapter import TrainingAdapter
 from tailrace.runtime.worker import Hear, Lose, WorkerSpec
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
@@ -31,6 +32,8 @@ from tailrace.workers.messages import (
     TrainingReady,
 )
 from tailrace.workers.sample_transfer import SentSamples
+
+RATES = (("actor", 0.25),)
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Stage:
 
     def start(self, version: int, *to_redo: int) -> Worker:
         self.num_starts += 1
-        steps = [(batch(number),) for number in to_redo]
+        steps = [Step(batches=(batch(number),), rates=RATES) for number in to_redo]
         self.training.start(TrainingInit(models=()), steps, incarnation=self.num_starts)
         ready = ModelReady(name="policy", version=Version(version), channel=self.channel)
         self.workers[-1].hear(TrainingReady(models=(ready,)))
@@ -141,6 +144,7 @@ def test_each_verb_is_sent_and_its_answer_is_told(stage: Stage) -> None:
 
 def test_steps_are_taken_again_one_by_one_and_only_their_versions_are_told(stage: Stage) -> None:
     worker = stage.start(2, 2, 3)
+    assert worker.sent[-1].rates == RATES, "a step is repeated with the learning rate it was taken with"
     assert worker.take() == [(Accumulate, 2), (FinishStep, 2)]
     worker.hear(accumulated(2))
     worker.hear(finished(3))

@@ -107,6 +107,17 @@ def carry_out(plan: Plan, trainer: Trainer, index: int = 0) -> Found:
     return found
 
 
+def forbid_objects_of_other_ranks(event: str, given: tuple[object, ...]) -> None:
+    """An error if torch.distributed unpickles an object of any class: it would run any code of another rank."""
+    if event != "pickle.find_class":
+        return
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            raise AssertionError(f"{given} came from another rank")
+
+
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
@@ -114,6 +125,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 def main(path: Path, index: int, num_shards: int, num_replicas: int, tensor_parallel_size: int) -> None:
     torch.set_num_threads(1)
     plans: dict[str, Plan] = pickle.loads(path.read_bytes())
+    sys.addaudithook(forbid_objects_of_other_ranks)
     found = {}
     ranks = ProcessRanks(
         dist.FileStore(str(path.parent / "store"), num_shards * num_replicas * tensor_parallel_size),

@@ -66,9 +66,41 @@ def test_a_checkpoint_holds_no_pickle(make_trainer: MakeTrainer, make_groups: Ma
 
 def test_other_settings_are_refused_by_name(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     make_trainer(settings=SETTINGS).save(tmp_path / "step")
-    changed = make_trainer(settings=SETTINGS.model_copy(update={"learning_rate": 2e-3}))
-    with pytest.raises(ValueError, match=r"trainer\.learning_rate was 0\.001 and is 0\.002"):
+    changed = make_trainer(settings=SETTINGS.model_copy(update={"weight_decay": 0.5}))
+    with pytest.raises(ValueError, match=r"trainer\.weight_decay was 0\.01 and is 0\.5"):
         changed.load(tmp_path / "step")
+
+
+def test_a_setting_that_an_older_checkpoint_does_not_name_had_its_old_value(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    make_trainer(settings=SETTINGS).save(tmp_path / "step")
+    state = json.loads((tmp_path / "step" / "trainer_state.json").read_text())
+    for name in ("trainer.max_grad_norm", "algorithm.loss", "model.lora_rank"):
+        state["settings"].pop(name, None)
+    (tmp_path / "step" / "trainer_state.json").write_text(json.dumps(state))
+    make_trainer(settings=SETTINGS).load(tmp_path / "step")
+    changed = make_trainer(settings=SETTINGS.model_copy(update={"max_grad_norm": 2.0}))
+    with pytest.raises(ValueError, match=r"trainer\.max_grad_norm was 1\.0 and is 2\.0"):
+        changed.load(tmp_path / "step")
+
+
+def test_a_step_that_is_repeated_after_a_change_of_the_rate_has_its_old_one(
+    make_trainer: MakeTrainer, make_groups: MakeGroups, tmp_path: Path
+) -> None:
+    """The critic's rate follows the policy's, so both are given."""
+    algorithm = AlgorithmSettings(advantage_estimator="gae")
+    first = make_trainer(settings=SETTINGS, algorithm=algorithm)
+    first.save(tmp_path / "step")
+    [taken] = train(first, make_groups, range(1))
+    changed = SETTINGS.model_copy(update={"learning_rate": 5e-3, "lr_schedule": "constant"})
+    second = make_trainer(settings=changed, algorithm=algorithm)
+    second.load(tmp_path / "step")
+    second.accumulate(make_groups(0, version=0))
+    repeated = second.finish_step(rates={"actor": taken["actor/lr"], "critic": taken["critic/lr"]})
+    assert repeated.metrics == taken
+    for (name, mine), (_, theirs) in zip(second.named_weights(), first.named_weights(), strict=True):
+        assert torch.equal(mine, theirs), name
 
 
 def test_settings_of_where_and_in_which_pieces_it_computes_are_free_to_change(

@@ -193,7 +193,7 @@ def test_a_sender_that_ends_is_a_failed_pull_with_its_name_and_a_new_channel_is_
 def test_a_wrong_key_is_not_answered(trainer: Trainer) -> None:
     trainer.publish(1)
     location = trainer.address.location.replace("/", "/0")
-    with pytest.raises(WriterLost, match="training rank 0 has ended: waited for a description of its parts"):
+    with pytest.raises(WriterLost, match="training rank 0 has ended: waited for its proof"):
         CollectiveSource(location, CPU, limit_s=5.0)
 
 

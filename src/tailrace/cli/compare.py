@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options))
+    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options), _check)
 
 
 def _load(options: argparse.Namespace) -> Runs:
@@ -66,6 +66,16 @@ def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], N
     )
 
 
+def _check(runs: Runs, say: recipe.Say) -> Runs:
+    from tailrace.runtime.dry_run import dry_run
+
+    checked = {}
+    for name, settings in runs.items():
+        say(f"== {name}")
+        checked[name] = dry_run(settings, say)
+    return checked
+
+
 def _compare(runs: Runs, options: argparse.Namespace) -> int:
     # Heavy imports wait until the settings are known to be good.
     from tailrace.runtime.sources import Sources
@@ -96,9 +106,10 @@ def _compare(runs: Runs, options: argparse.Namespace) -> int:
 
 def _page(results: Sequence[Compared], runs: Runs, recipe_name: str) -> None:
     path = runs[results[0].schedule].output_dir.parent / "compare.html"
-    try:
+
+    def write() -> Path:
         from tailrace.dashboard.compare import write_comparison
 
-        print(f"report: {write_comparison(results, runs, path, recipe=recipe_name)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report: needs {error.name}: pip install 'tailrace[report]'")
+        return write_comparison(results, runs, path, recipe=recipe_name)
+
+    recipe.write_page(write, label="report: ")

@@ -17,10 +17,12 @@ from tailrace.config.aliases import ALIASES
 from tailrace.config.load import SettingsError, leaves, refuse_unknown
 from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
+from tailrace.observe.guarded import Guarded, raise_in_tests
 
 if TYPE_CHECKING:
     from tailrace.runtime.train_command import Result
 
+Say = Callable[[str], None]
 Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])
 
 _RECIPE = (
@@ -31,7 +33,12 @@ _RECIPE = (
 def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None:
     """Add the recipe and all settings. ``or_else``: what the verb accepts besides a recipe, for its help."""
     parser.add_argument("recipe", help=_RECIPE + or_else)
-    parser.add_argument("--dry-run", action="store_true", help="check and print the settings, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and stop")
+    parser.add_argument(
+        "--show-settings",
+        action="store_true",
+        help="with --dry-run: print every setting as JSON on stdout, and the plan on stderr",
+    )
     settings = parser.add_argument_group(
         "settings",
         "Each overrides the recipe. Values are written as YAML. The section may be omitted if the name is unique.",
@@ -66,7 +73,7 @@ def carry_out(
     rest: Sequence[str],
     load: Callable[[], Settings],
     run: Callable[[Settings], Result],
-    check: Callable[[Settings], Settings] | None = None,
+    check: Callable[[Settings, Say], Settings],
 ) -> int:
     def run_and_report(settings: Settings) -> int:
         result = run(settings)
@@ -82,17 +89,19 @@ def begin(
     rest: Sequence[str],
     load: Callable[[], Loaded],
     run: Callable[[Loaded], int],
-    check: Callable[[Loaded], Loaded] | None = None,
+    check: Callable[[Loaded, Say], Loaded] | None = None,
 ) -> int:
     """Load the settings, run, and return the exit status. Wrong settings and missing packages are printed.
 
-    ``check``: what a dry run does besides. It returns the settings to print.
+    ``check``: what a dry run checks and says. It returns the settings in full. Without it, a dry run prints them.
     """
     try:
         refuse_unknown(rest)
+        if options.show_settings and not options.dry_run:
+            raise SettingsError("--show-settings goes with --dry-run: give that too")
         settings = load()
         if options.dry_run:
-            print(to_json(settings if check is None else check(settings), indent=2).decode())
+            _rehearse(settings, check, shows_settings=options.show_settings)
             return 0
         return run(settings)
     except SettingsError as error:
@@ -104,13 +113,38 @@ def begin(
     return 2
 
 
+def _rehearse(settings: Loaded, check: Callable[[Loaded, Say], Loaded] | None, *, shows_settings: bool) -> None:
+    """The plan goes to stdout, unless the settings do: programs may read these."""
+    if check is not None:
+        place = sys.stderr if shows_settings else sys.stdout
+        settings = check(settings, lambda line: print(line, file=place, flush=True))
+    if check is None or shows_settings:
+        print(to_json(settings, indent=2).decode())
+
+
 def _report(run: Path) -> None:
-    """Write ``report.html`` if its package is installed. A report that cannot be written does not fail the run."""
-    try:
+    """Write ``report.html`` if its package is installed."""
+
+    def write() -> Path:
         from tailrace.dashboard.report import write_report
 
-        print(f"report:     {write_report(run)}", flush=True)
-    except ModuleNotFoundError as error:
-        print(f"report:     needs {error.name}: pip install 'tailrace[report]', then `tailrace report {run}`")
-    except (OSError, ValueError) as error:
-        print(f"report:     could not be written: {error}")
+        return write_report(run)
+
+    write_page(write, label="report:     ", later=f", then `tailrace report {run}`")
+
+
+def write_page(write: Callable[[], Path], *, label: str, later: str = "") -> None:
+    """Write a page and print its path. One that cannot be written does not fail the run.
+
+    ``later``: what to do once its packages are installed.
+    """
+
+    def complain(part: str, error: Exception) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            print(f"{label}needs {error.name}: pip install 'tailrace[report]'{later}")
+            return
+        if not isinstance(error, OSError | ValueError):
+            raise_in_tests(error)
+        print(f"{label}could not be written: {error}")
+
+    Guarded("report", lambda: print(f"{label}{write()}", flush=True), complain)

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.carry_out(options, rest, lambda: _load(options), _rollout)
+    return recipe.carry_out(options, rest, lambda: _load(options), _rollout, _check)
 
 
 def _load(options: argparse.Namespace) -> Settings:
@@ -37,6 +37,12 @@ def _load(options: argparse.Namespace) -> Settings:
     # The recipe's own directory is for training with it.
     folder = settings.output_dir
     return settings.model_copy(update={"output_dir": folder.with_name(f"{folder.name}-rollout")})
+
+
+def _check(settings: Settings, say: recipe.Say) -> Settings:
+    from tailrace.runtime.dry_run import dry_run
+
+    return dry_run(settings, say)
 
 
 def _rollout(settings: Settings) -> Result:

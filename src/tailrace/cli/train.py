@@ -1,8 +1,8 @@
 """Train a model with a recipe: `tailrace train RECIPE [--section.key value ...]`.
 
-With `--dry-run` nothing is run or written: settings, data and model are checked, every setting is printed, and on
-stderr the plan of the run and the memory it will take. With `--dry-run --card 8xH100` the run is planned for GPUs that
-need not be here, without the model's files and the data.
+With `--dry-run` nothing is trained or written. The plan of the run and the memory it will take are printed, and all
+that can be is checked: settings, data, model, lengths, reward functions, run directory. With `--dry-run --card 8xH100`
+the run is planned for GPUs that need not be here, without the model's files and the data.
 
 Exit status: 0 the run is complete, 1 it failed or was stopped (the same command continues it), 2 it could not start.
 """
@@ -10,7 +10,6 @@ Exit status: 0 the run is complete, 1 it failed or was stopped (the same command
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.carry_out(options, rest, lambda: _load(options), _train, lambda settings: _check(settings, options))
+    def check(settings: Settings, say: recipe.Say) -> Settings:
+        return _check(settings, options, say)
+
+    return recipe.carry_out(options, rest, lambda: _load(options), _train, check)
 
 
 def _load(options: argparse.Namespace) -> Settings:
@@ -41,13 +43,12 @@ def _load(options: argparse.Namespace) -> Settings:
     return load(options.recipe, recipe.overrides(options))
 
 
-def _check(settings: Settings, options: argparse.Namespace) -> Settings:
+def _check(settings: Settings, options: argparse.Namespace, say: recipe.Say) -> Settings:
     from tailrace.runtime.dry_run import dry_run, dry_run_on
     from tailrace.runtime.memory.stated_card import parse_card
+    from tailrace.runtime.train_command import check_trains
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
-
+    check_trains(settings)
     if options.card is None:
         return dry_run(settings, say)
     try:

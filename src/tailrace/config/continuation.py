@@ -1,12 +1,25 @@
 """Which settings may change when a run is continued. The run directory and the trainer's checkpoints both ask here.
 
-A setting may change only if the core does not know it: the core repeats its decisions from the journal, so its schedule
-must stay the same (`limits` come with the event that continues a run). It must also leave what is computed
-as it is: prompts, tokens, rewards and gradients. Other ranks or devices add numbers up in another order, so results
-differ by rounding.
+Some settings may always differ: they leave what is computed as it is, prompts, tokens, rewards and gradients. Other
+ranks or devices add numbers up in another order, so results differ by rounding. Others change the rest of the run and
+leave its past alone: they may differ if `resume = "with-changes"` asks for it, and hold from the next step on. The core
+repeats its decisions from the journal with the schedule they were made with, and gets the new one with the event that
+continues the run.
+
+A setting that an older run does not name had the value that older releases used.
 """
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tailrace.config.settings import Settings
 
 HOW_COMPUTED = (
     "model.device",
@@ -32,7 +45,106 @@ _AROUND = (
 )  # fmt: skip
 """Settings and sections that say what is kept, shown and waited for, and what kind of workers a run has."""
 
+ON_REQUEST = (
+    "schedule.max_steps",
+    "schedule.num_epochs",
+    "trainer.learning_rate",
+    "trainer.lr_schedule",
+    "algorithm.critic_learning_rate",
+    "save_interval",
+    "eval_interval",
+    "eval",
+    "reward.timeout_s",
+)
+"""Settings that change the rest of the run and leave its past alone."""
+
+_OLD_VALUES: dict[str, Any] = {}
+"""Values that older releases used, of settings whose default is another one now."""
+
+_FUNCTION_FILE = re.compile(r"^pickle:.*/reward-(.*)-[0-9a-f]+\.pickle$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A setting that is not as the run has had it."""
+
+    name: str
+    value: Any
+    before: Any
+
+    def __str__(self) -> str:
+        if not isinstance(self.value, dict) and not isinstance(self.before, dict):
+            return f"{self.name} is {json.dumps(self.value)}, before {json.dumps(self.before)}"
+        if self.before is None or self.value is None:
+            return f"{self.name} is new" if self.before is None else f"{self.name} is gone"
+        keys = [key for key in self.value if self.value[key] != self.before.get(key)]
+        parts = [Difference(name=f"{self.name}.{k}", value=self.value[k], before=self.before.get(k)) for k in keys]
+        return "; ".join(map(str, parts))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the user should read of it: settings of what is kept and shown go without saying."""
+        return self.name in HOW_COMPUTED or not may_change(self.name)
+
+    @property
+    def is_on_request(self) -> bool:
+        """Whether it may be changed if that is asked for."""
+        is_edited = self.name == "reward.functions" and _bare(self.value) == _bare(self.before)
+        return self.name.partition(":")[0] in ON_REQUEST or is_edited
+
 
 def may_change(name: str) -> bool:
-    """Whether a setting, such as ``trainer.num_ranks``, may differ when a run is continued."""
+    """Whether a setting, such as ``trainer.num_ranks``, may differ when a run is continued, without being asked for."""
     return any(name == free or name.startswith(f"{free}.") for free in (*HOW_COMPUTED, *_AROUND))
+
+
+def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Difference]:
+    """Return the settings that differ from those that are stored with a run, by name."""
+    mine, theirs = dict(_flat(as_json(settings))), dict(_flat(with_old_values(stored)))
+    return [
+        Difference(name=name, value=mine.get(name), before=theirs.get(name))
+        for name in sorted(mine.keys() | theirs.keys())
+        if mine.get(name) != theirs.get(name)
+    ]
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    return dict(json.loads(settings.model_dump_json()))
+
+
+def with_old_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings with those that they do not name, at the values that older releases used."""
+    data: dict[str, Any] = json.loads(json.dumps(stored))
+    for name, value in _OLD_VALUES.items():
+        section, _, key = name.rpartition(".")
+        (data.setdefault(section, {}) if section else data).setdefault(key, value)
+    try:
+        return as_json(Settings.model_validate(data))
+    except ValidationError:  # it names a setting that is gone: the comparison shows which
+        return data
+
+
+def value_in(stored: Mapping[str, Any], name: str) -> Any:
+    """Return a setting that a checkpoint may name; what it does not name has the value that older releases used."""
+    section, _, key = name.partition(".")
+    if not key:
+        return stored.get(name)
+    named = {key: stored[name]} if name in stored else {}
+    return with_old_values({section: named})[section].get(key)
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return settings of all sections by their whole names, such as ``trainer.num_ranks``, and evaluation sets by
+    theirs, such as ``eval:heldout``."""
+    for key, value in section.items():
+        if key == "eval" and not prefix:
+            yield from ((f"eval:{eval_set['name']}", eval_set) for eval_set in value)
+        elif isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _bare(functions: Any) -> list[Any]:
+    """Return reward functions without the mark of their code in the names of files that Python wrote."""
+    return [entry | {"function": _FUNCTION_FILE.sub(r"\1", entry["function"])} for entry in functions or ()]

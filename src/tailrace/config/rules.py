@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tailrace.config.objection import Objection
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import CostSettings, Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
@@ -24,6 +25,30 @@ def _evaluation(settings: Settings) -> Iterator[str]:
         yield f"two evaluation sets are called '{name}'; give each a name of its own"
     if TRAIN_SOURCE in names:
         yield f"an evaluation set cannot be called '{TRAIN_SOURCE}': that name means the training prompts"
+
+
+def forgotten_evaluation(settings: Settings) -> Iterator[Objection]:
+    """Object if there are evaluation sets and nobody gave ``eval_interval``.
+
+    It is not one of the rules because older versions began such runs, and these may be continued.
+    """
+    if (sets := _unused_sets(settings)) and "eval_interval" not in settings.model_fields_set:
+        yield Objection(
+            f"{sets} would never be evaluated, because eval_interval is not given",
+            "set eval_interval to a number of steps, or remove the [[eval]] table (--eval_interval null keeps it"
+            " unused)",
+        )
+
+
+def evaluation_left_out(settings: Settings) -> Iterator[str]:
+    """Yield a note if there are evaluation sets and ``eval_interval`` was set to null."""
+    if (sets := _unused_sets(settings)) and "eval_interval" in settings.model_fields_set:
+        yield f"{sets} will not be evaluated: eval_interval is null"
+
+
+def _unused_sets(settings: Settings) -> str:
+    names = ", ".join(f"'{each.name}'" for each in settings.eval)
+    return f"evaluation set {names}" if names and settings.eval_interval is None else ""
 
 
 def _learning(settings: Settings) -> Iterator[str]:

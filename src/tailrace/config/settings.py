@@ -288,6 +288,8 @@ class LimitSettings(Section):
     """Seconds that a worker may take to start and load the model."""
     progress_s: PositiveFloat = 300.0
     """Seconds that a busy rollout instance may send no report before it is restarted."""
+    stall_s: PositiveFloat = 1800.0
+    """Seconds that a busy rollout instance may report neither new tokens nor more prefill before it is restarted."""
     train_s: PositiveFloat = 3600.0
     """Seconds that one optimizer step may take. A trainer that takes longer for anything is restarted."""
     weights_s: PositiveFloat = 600.0
@@ -337,7 +339,8 @@ class Settings(Section):
     eval: tuple[EvalSetSettings, ...] = ()
     """Evaluation sets. Each has its own sampling settings."""
     eval_interval: PositiveInt | None = None
-    """Steps between evaluations; the model is also evaluated before the first step and at the end. Default: never."""
+    """Steps between evaluations; the model is also evaluated before the first step and at the end. Give it if there are
+    evaluation sets; null: never."""
     save_interval: PositiveInt | None = None
     """Steps between checkpoints; one is also written at the end. Default: only at the end."""
     keep_checkpoints: PositiveInt = 2
@@ -348,8 +351,10 @@ class Settings(Section):
     """Seed of every random choice in the run."""
     output_dir: Path = Path("runs/run")
     """The run directory; default: `runs/<name of the recipe>`."""
-    resume: Literal["auto", "never"] = "auto"
-    """`auto`: continue an unfinished run in `output_dir`; `never`: refuse a directory that already holds a run."""
+    resume: Literal["auto", "with-changes", "never"] = "auto"
+    """`auto`: continue an unfinished run in `output_dir`; `with-changes`: also if some settings have other values now
+    (`max_steps`, learning rate, intervals, evaluation sets, `reward.timeout_s`), or if reward functions were edited,
+    and also a finished run; `never`: refuse a directory that already holds a run."""
     logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_as_tuple)] = ()
     """Loggers that get the metrics, besides `metrics.jsonl`: `tensorboard`, `wandb`, `wandb-offline`, `trackio`."""
     report: bool = True

@@ -166,7 +166,8 @@ class ReportDropped(Command):
     filtered: tuple[GroupId, ...] = ()
     """Groups whose scores are all equal."""
     dropped: tuple[GroupId, ...] = ()
-    """Groups of which no response could be scored, or that can no longer be trained within the staleness bound."""
+    """Groups of which no response could be scored, that can no longer be trained within the staleness bound, or whose
+    evaluation set the run no longer has."""
     responses: tuple[TrajectoryId, ...] = ()
     """Surplus members of complete groups that no worker was generating or scoring, so that no other command names
     them."""

@@ -43,7 +43,7 @@ class Coordinator:
         rules: Sequence[Rule] = RULES,
     ) -> None:
         """``rules``: the rules in another order, for tests."""
-        self._schedule, self._rules = schedule, rules
+        self._rules = rules
         self._rooms = Rooms(schedule, policies) if rooms is None else rooms
 
     @classmethod
@@ -116,7 +116,8 @@ class Coordinator:
 
     @property
     def schedule(self) -> Schedule:
-        return self._schedule
+        """The schedule that the run follows now. It may change when the run is resumed."""
+        return self._rooms.schedule
 
     @property
     def num_refused_reports(self) -> int:

@@ -32,9 +32,11 @@ class RunResumed(Event):
     """The run continues after its processes ended. No earlier command will be answered any more."""
 
     limits: Limits
-    """Time limits from now on. They are the only part of the schedule that may change when a run is resumed."""
+    """Time limits from now on."""
     checkpoint: Version | None
     """Version of the newest complete checkpoint on disk; None: there is none."""
+    schedule: Schedule | None = None
+    """The schedule from now on (`Schedule.continued`); None, in journals of older releases: as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,8 @@ class RolloutReported(InstanceEvent):
     """Seconds that interrupting responses took since the last report."""
     prefill: PrefillWork | None = None
     """Prefill since the instance started; None: the engine does not measure it."""
+    num_refused: int = 0
+    """Responses in the report that were left out here, because their tokens were repeated, or not asked of it."""
 
     @property
     def parts(self) -> tuple[Progressed | Finished, ...]:

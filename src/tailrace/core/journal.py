@@ -64,8 +64,8 @@ def encode(entry: Entry) -> str:
 def decode(line: str) -> Entry:
     data = json.loads(line)
     event = data["event"]
-    if (schedule := event.get("schedule")) is not None:
-        schedule.setdefault("edition", _FIRST_EDITION)
+    if event.get("schedule") is not None:
+        event["schedule"].setdefault("edition", _FIRST_EDITION)
     return Entry(
         now=data["now"],
         event=codec.decode(_EVENTS[event["type"]], event),

@@ -19,7 +19,7 @@ from tailrace.core.collection import facts as collection_facts
 from tailrace.core.collection.relief import relieve
 from tailrace.core.collection.rules import abort_surplus, collect, open_round, request_prompts
 from tailrace.core.evaluation import facts as evaluation_facts
-from tailrace.core.evaluation.rules import close_evaluation, open_evaluation
+from tailrace.core.evaluation.rules import close_evaluation, drop_evaluation, open_evaluation
 from tailrace.core.fleet import facts as fleet_facts
 from tailrace.core.fleet.planning import plan
 from tailrace.core.fleet.rules import release_memory, retire_instances, start_instances
@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     start_trainer,
     start_instances,
     retire_instances,
+    drop_evaluation,
     open_evaluation,
     close_evaluation,
     relieve,
@@ -58,6 +59,8 @@ def prompts_offered(rooms: Rooms, event: ev.PromptsOffered, now: float) -> None:
 
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     """Reset all open requests, because no earlier command will be answered: the rules then make them again."""
+    if event.schedule is not None:
+        rooms.schedule = event.schedule
     for facts in (fleet_facts, rewards_facts, evaluation_facts, collection_facts, training_facts, run_facts):
         facts.run_resumed(rooms, event, now)
 

@@ -44,6 +44,7 @@ PHASES = {
     "update_actor": ("train", "#4c78c8"),
     "update_weights": ("move weights", "#c9a227"),
     "save": ("save", "#b0649b"),
+    "eval": ("evaluate", "#d1603d"),
 }
 """Words and colour of each metric `timing_s/NAME`."""
 OTHER = ("other", "#8a94a6")
@@ -250,8 +251,13 @@ def _span_of_steps(rows: Sequence[Row]) -> str:
     return f"{first:g}" if len(rows) == 1 else f"{first:g} to {last:g}, mean"
 
 
+def whole_s(row: Row) -> float:
+    """Seconds of a step together with the evaluation before it."""
+    return float(row["timing_s/step"] + row["timing_s/eval"])
+
+
 def _phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
     """Mean seconds of every phase, and of the rest."""
     known = {words: fmean(row[f"timing_s/{name}"] for row in rows) for name, (words, _) in PHASES.items()}
-    rest = fmean(row["timing_s/step"] for row in rows) - sum(known.values())
+    rest = fmean(whole_s(row) for row in rows) - sum(known.values())
     return {**known, OTHER[0]: max(rest, 0.0)}

@@ -17,6 +17,7 @@ from tailrace.observe.account import MISFITS, Account
 from tailrace.observe.display.progress import clock
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.disk import says_disk_full
+from tailrace.observe.journal.journal_segments import end_of
 from tailrace.observe.journal.recollection import Recollection, recollect
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.store import checkpoint_files
@@ -32,8 +33,9 @@ def examine(run: Path, *, wall: float | None = None) -> Diagnosis:
 
 
 def _read(files: RunFiles, wall: float) -> ExaminedRun:
-    is_alive, quiet_s = files.is_alive(), files.quiet_s(wall)
-    account, memory, problem = _remember(files)
+    # A run that goes on writes while this reads: all that is said here is about the journal up to one position.
+    is_alive, until, quiet_s = files.is_alive(), end_of(files.journal), files.quiet_s(wall)
+    account, memory, problem = _remember(files, until)
     is_complete = bool(files.result().get("is_complete")) or bool(account.finish and account.finish.is_complete)
     life = RUNNING if is_alive else FINISHED if is_complete else STOPPED
     checkpoints = files.checkpoints()
@@ -59,12 +61,12 @@ def _read(files: RunFiles, wall: float) -> ExaminedRun:
     )
 
 
-def _remember(files: RunFiles) -> tuple[Account, Recollection | None, str]:
+def _remember(files: RunFiles, until: int) -> tuple[Account, Recollection | None, str]:
     (account, position), problem = summaries.start(files), ""
     try:
         with summaries.without_collection():
-            account.follow(entry for _, entry in journal_file.read(files.journal, position))
-        return account, recollect(files), problem
+            account.follow(entry for _, entry in journal_file.read(files.journal, position, until=until))
+        return account, recollect(files, until=until), problem
     except MISFITS as error:
         # Whatever a damaged journal makes the core say is what the person should read.
         return account, None, f"{type(error).__name__}: {error}"

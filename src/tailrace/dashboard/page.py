@@ -8,6 +8,7 @@ goes on and on one that was cut off.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files as package_files
 from typing import Any
@@ -40,7 +41,14 @@ _NO_SAMPLES = (
 
 
 def render(
-    name: str, account: Account, *, is_alive: bool, stop_note: str, samples: list[Sample], config: dict[str, Any]
+    name: str,
+    account: Account,
+    *,
+    is_alive: bool,
+    stop_note: str,
+    samples: list[Sample],
+    config: dict[str, Any],
+    changes: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The whole page as text."""
     drawings = _drawings(account)
@@ -63,6 +71,7 @@ def render(
         samples=samples,
         no_samples=_NO_SAMPLES,
         config=json.dumps(config, indent=2),
+        changes=tables.change_lines(changes),
         version=version("tailrace"),
         num_entries=f"{account.num_entries:,}",
         chart_json=embed([json_item(chart.figure, f"plot-{name}") for name, chart in drawings.items()]),

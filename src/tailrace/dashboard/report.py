@@ -25,6 +25,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
         stop_note=files.stop_reason(),
         samples=samples.load(files, account.fates),
         config=files.config(),
+        changes=files.changes(),
     )
     path = output or files.path / "report.html"
     _put(text, path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from tailrace.dashboard.charts import OTHER, PHASES
+from tailrace.config.continuation import Difference
+from tailrace.dashboard.charts import OTHER, PHASES, whole_s
 from tailrace.observe.account import Account
 from tailrace.observe.display.progress import clock
 from tailrace.observe.metrics.response_metrics import percentile
@@ -124,7 +126,7 @@ def lanes(account: Account) -> list[dict[str, Any]]:
 
 
 def phases(account: Account) -> list[dict[str, str]]:
-    whole = sum(row["timing_s/step"] for row in account.steps)
+    whole = sum(whole_s(row) for row in account.steps)
     known = {words: sum(row[f"timing_s/{name}"] for row in account.steps) for name, (words, _) in PHASES.items()}
     known[OTHER[0]] = max(whole - sum(known.values()), 0.0)
     return [
@@ -178,3 +180,14 @@ def fate_rows(account: Account) -> tuple[list[list[Any]], str]:
         for fate in fates
     ]
     return rows, note
+
+
+def change_lines(changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was changed when the run was continued, one line each."""
+    return [f"from step {change['from_step']}: {_changed(each)}" for change in changes for each in change["changed"]]
+
+
+def _changed(each: Mapping[str, Any]) -> str:
+    if "source" in each:
+        return f"the {each['source']} was edited"
+    return str(Difference(name=each["setting"], value=each["value"], before=each["before"]))

@@ -152,6 +152,11 @@ class PromptSet:
     def indices(self) -> tuple[int, ...]:
         return tuple(self.prompts)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(prompt.tokens) for prompt in self.prompts.values())
+
     def __len__(self) -> int:
         return len(self.prompts)
 

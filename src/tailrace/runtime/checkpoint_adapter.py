@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tailrace.core import codec
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
@@ -40,6 +41,7 @@ class CheckpointAdapter:
         self._state = {
             "version": version,
             "coordinator": self._coordinator.snapshot(),
+            "schedule": codec.encode(self._coordinator.schedule),
             **self._recorder.snapshot(),
         }
         # Responses that the core no longer holds are trained into these weights, evaluated, or dropped.

@@ -1,4 +1,7 @@
-"""A dry run: everything that is checked before a run starts, and the memory that it will take. Nothing is written.
+"""A dry run: everything that can be checked before a run starts, and the memory that it will take. Nothing is written.
+
+The plan comes first: what the run does, where, with how much memory. Then what was tried: lengths against positions,
+one prompt as the model sees it, the reward functions, and what the command would do in its run directory.
 
 A dry run for a stated card (``--card``) plans a run for another machine: it needs neither a GPU nor the model's files
 nor the data, and does not check them.
@@ -7,21 +10,32 @@ nor the data, and does not check them.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import TRAIN_SOURCE, evaluation_left_out, forgotten_evaluation
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
+from tailrace.data.models import resolve_model
 from tailrace.engines.registry import decoding_line, with_chosen_engine
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.device_plan import demand_of
+from tailrace.runtime.existing_run import difference_lines, directory_lines
+from tailrace.runtime.lengths import length_lines, refused_lengths, source_lengths
 from tailrace.runtime.memory import card_defaults, planned
 from tailrace.runtime.memory.card import Card, find_card
 from tailrace.runtime.memory.plan import MemoryPlan, ProcessMemory, plan
 from tailrace.runtime.place import local_plan
+from tailrace.runtime.prompt_view import prompt_lines
+from tailrace.runtime.reward_trial import trial_line, try_rewards
 from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.sources import Sources
 from tailrace.runtime.train_command import Say, prepare
+from tailrace.store.known_shapes import known_shape
+from tailrace.store.model_config import read_model_config
 from tailrace.store.model_shape import ModelShape
+from tailrace.store.positions import Positions, positions_of
 
 _GIB = 2**30
 
@@ -31,27 +45,58 @@ def dry_run(settings: Settings, say: Say) -> Settings:
 
     ``SettingsError`` if it could not start, or if its memory is not enough.
     """
-    if settings.schedule.preset == ROLLOUT_ONLY:
-        raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
     card = find_card(settings)
-    directory = RunDirectory.open(settings)
+    directory = _open(settings, say)
     try:
         settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda given: card)
+        sources = prepare(settings, has_begun=directory.has_begun)
+        directory.check_sources(settings, sources.fingerprints)
+        for line in (*_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
+            say(line)
+        say("")
+        problems = [*_memory_problems(settings, sources, card, say)]
+        for line in ("", *sources.notes, *length_lines(sources.lengths, sources.positions), *_prompt(sources)):
+            say(line)
+        problems += _reward_problems(settings, sources, say)
+        for line in directory_lines(directory, settings):
+            say(line)
     finally:
         directory.close()
-    sources = prepare(settings)
-    for line in (*sources.notes, *_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
-        say(line)
-    try:
-        shape = ModelShape.read(sources.model)
-    except ValueError as error:
-        say(f"memory: not computed ({error})")
-    else:
-        rollout = with_chosen_engine(settings, sources.model)
-        if card is not None and (note := decoding_line(rollout, shape.head_dim)):
-            say(note)
-        _say_memory(settings, shape, card, say)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    say("nothing was written; to start, give the same command without --dry-run")
     return settings
+
+
+def _open(settings: Settings, say: Say) -> RunDirectory:
+    try:
+        return RunDirectory.open(settings)
+    except SettingsError:
+        for line in difference_lines(settings):
+            say(line)
+        raise
+
+
+def _prompt(sources: Sources) -> list[str]:
+    """The first prompt of the run."""
+    source = sources.contents[TRAIN_SOURCE]
+    ((_, index),) = source.order.ids(0, 0, 1).prompts
+    tokens = source.prompts[index].tokens
+    text = sources.decode(tokens, skip_special_tokens=False)
+    return prompt_lines(text, num_tokens=len(tokens), source=TRAIN_SOURCE, number=index)
+
+
+def _reward_problems(settings: Settings, sources: Sources, say: Say) -> Iterator[str]:
+    try:
+        trials = try_rewards(settings.reward, sources)
+    except ValueError as error:
+        if settings.runtime != "ray":
+            yield str(error)
+            return
+        say(f"note: on this machine, {error}; on the cluster the functions are loaded where the reward processes are")
+        return
+    for trial in trials:
+        say(trial_line(trial, on_failure=settings.reward.on_failure))
 
 
 def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
@@ -64,45 +109,85 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     planned.check(settings, shape, card)
+    lengths, positions = source_lengths(settings), _known_positions(settings.model.path)
+    if objections := [*forgotten_evaluation(settings), *refused_lengths(lengths, positions)]:
+        raise SettingsError("\n".join(each.refusal for each in objections))
     settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
         say(line)
+    for line in (*evaluation_left_out(settings), *(length_lines(lengths, positions) if positions else ())):
+        say(line)
     if note := decoding_line(settings.rollout, shape.head_dim):
         say(note)
-    _say_memory(settings, shape, card, say)
+    for problem in _shape_problems(settings, shape, card, say):
+        raise SettingsError(problem)
     return settings
 
 
+def _known_positions(model: str) -> Positions | None:
+    """Positions of a model that is planned; None if there is no limit, or if its files are not needed for the plan."""
+    return None if known_shape(model) else positions_of(read_model_config(resolve_model(model)))
+
+
 def _plan_lines(settings: Settings, schedule: Schedule, card: Card | None) -> list[str]:
-    rollout = settings.rollout
-    return [
-        f"device: {'CPU' if card is None else card.title}, {settings.model.dtype}",
-        f"schedule: {settings.schedule.preset}, {schedule.max_steps} steps of {schedule.batch_size} prompts x"
-        f" {schedule.group_size} responses; a round starts {schedule.launch_prompts} x {schedule.launch_responses}",
+    rollout, trainer = settings.rollout, settings.trainer
+    lines = [
+        f"model: {settings.model.path}, {settings.model.dtype}, on {'the CPU' if card is None else card.title}",
+        f"schedule: {settings.schedule.preset}, {_work(schedule)}",
         f"rollout instances: {rollout.num_instances}, at most {rollout.running_limit} responses at a time in each,"
         f" at most {settings.data.max_prompt_length} + {rollout.max_response_length} tokens of prompt and response",
-        f"training: micro-batches of at most {settings.trainer.token_limit:,} tokens"
-        + (", activations recomputed" if settings.trainer.gradient_checkpointing else ""),
     ]
+    if schedule.trains:
+        recomputes = ", activations recomputed" if trainer.gradient_checkpointing else ""
+        lines.append(f"training: micro-batches of at most {trainer.token_limit:,} tokens{recomputes}")
+    return lines
+
+
+def _work(schedule: Schedule) -> str:
+    if not schedule.trains:
+        (only,) = schedule.eval_sets
+        return f"{only.num_prompts:,} prompts x {only.group_size} responses, no training"
+    return (
+        f"{schedule.max_steps} steps of {schedule.batch_size} prompts x {schedule.group_size} responses; a round starts"
+        f" {schedule.launch_prompts} x {schedule.launch_responses}"
+    )
 
 
 def _device_lines(settings: Settings) -> list[str]:
     """Which device does what. On Ray that depends on the cluster, so there it is what the cluster must have."""
+    trains = _trains(settings)
     if settings.runtime == "ray":
-        demand = demand_of(settings, trains=True)
+        demand = demand_of(settings, trains=trains)
         return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
-    devices = local_plan(settings, trains=True)
+    devices = local_plan(settings, trains=trains)
     return [devices.line(), *chosen_channel(settings, devices).lines]
 
 
-def _say_memory(settings: Settings, shape: ModelShape, card: Card | None, say: Say) -> None:
+def _trains(settings: Settings) -> bool:
+    return settings.schedule.preset != ROLLOUT_ONLY
+
+
+def _memory_problems(settings: Settings, sources: Sources, card: Card | None, say: Say) -> Iterator[str]:
+    """Say what the run takes; yield a sentence if there is less."""
+    try:
+        shape = ModelShape.read(sources.model)
+    except ValueError as error:
+        say(f"memory: not computed ({error})")
+        return
+    rollout = with_chosen_engine(settings, sources.model)
+    if card is not None and (note := decoding_line(rollout, shape.head_dim)):
+        say(note)
+    yield from _shape_problems(settings, shape, card, say)
+
+
+def _shape_problems(settings: Settings, shape: ModelShape, card: Card | None, say: Say) -> Iterator[str]:
     memory = plan(shape, settings, is_cuda=card is not None, num_devices=1 if card is None else card.count)
     for line in table(memory):
         say(line)
     say(_verdict(memory, card))
     has = _main_memory() if card is None else card.available
     if has is not None and memory.num_bytes > has:
-        raise SettingsError(
+        yield (
             f"the run needs about {memory.num_bytes / _GIB:.1f} GiB, and {has / _GIB:.1f} GiB are available; lower"
             " rollout.kv_tokens or trainer.max_tokens_per_gpu, or set trainer.gradient_checkpointing"
         )

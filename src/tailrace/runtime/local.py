@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
-from tailrace.engines.registry import with_chosen_engine
+from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
-from tailrace.observe.display.display import Display, open_display
+from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
+from tailrace.observe.display.safe_display import SafeDisplay
+from tailrace.observe.guarded import Complain, Complaints
 from tailrace.observe.sinks import Experiment, Sinks, open_sinks
+from tailrace.runtime.change_of_course import change_of_course
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
@@ -87,12 +91,21 @@ class LocalRun:
             schedule=sources.schedule,
         )
         self._coordinator = self._past.coordinator
+        for line in change_of_course(directory, settings, self._coordinator, sources.schedule):
+            say(line)
         self._taken_steps = self._past.taken_steps()
         # Opened before the display: a sink that is not available is an error that the user must see.
-        sinks = _open_sinks(settings, directory, say)
-        self._display = self._open_display(say)
-        self._prediction = _prediction(settings, self._coordinator)
-        self.recorder = Recorder(directory, self._past, display=self._display, sinks=sinks, prediction=self._prediction)
+        complain = Complaints(directory.logs / "observers.log", say)
+        sinks = _open_sinks(settings, directory, complain)
+        self._display = self._open_display(say, complain)
+        self.recorder = Recorder(
+            directory,
+            self._past,
+            display=self._display,
+            sinks=sinks,
+            prediction=_prediction(settings, self._coordinator),
+            complain=complain,
+        )
         self._driver = Driver(self._coordinator, perform=self._perform, record=self._record, start_at=self._past.now)
         self._payload, self._tasks, self._batches = WorkThread("payload"), WorkThread("tasks"), WorkThread("batches")
         self._checkpointing = CheckpointAdapter(
@@ -105,19 +118,23 @@ class LocalRun:
         self._has_rewards = self._is_asked_to_stop = False
         self._make_workers()
 
-    def _open_display(self, say: Say) -> Display:
-        schedule = self._sources.schedule
-        if schedule.trains:
-            return open_display(schedule.max_steps, say)
-        return RolloutDisplay(schedule, say, past=self._past.tail)
+    def _open_display(self, say: Say, complain: Complain) -> Display:
+        schedule, tail = self._sources.schedule, self._past.tail
+        best: Callable[[], Display] = (
+            partial(open_display, schedule.max_steps, say)
+            if schedule.trains
+            else partial(RolloutDisplay, schedule, say, past=tail)
+        )
+        return SafeDisplay([best, partial(PlainDisplay, schedule.max_steps, say)], complain)
 
     def _make_workers(self) -> None:
         settings, launch, post = self._settings, self._launch, self._post
+        rollout = with_chosen_engine(settings, self._sources.model)
         init = RolloutInit(
             checkpoint=self._sources.model,
             model=seen_by_worker(settings.model),
-            rollout=with_chosen_engine(settings, self._sources.model),
-            max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
+            rollout=rollout,
+            max_length=self._sources.engine_length(settings, engine_name(rollout)),
             seed=settings.seed,
             is_colocated=settings.schedule.placement == "colocated",
         )
@@ -172,7 +189,8 @@ class LocalRun:
             await self._load_rewards()
             heed_stop_signals(loop, self.ask_to_stop)
             self._directory.stop_note.reserve()
-            self._directory.keep_settings(self._settings)
+            next_step = self._coordinator.version + 1
+            self._directory.keep_settings(self._settings, self._sources.fingerprints, next_step=next_step)
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
@@ -185,7 +203,9 @@ class LocalRun:
         schedule = self._sources.schedule
         if self._past.is_new:
             return ev.RunStarted(schedule=schedule)
-        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version)
+        continued = self._coordinator.schedule.continued(schedule)
+        checkpoint = self._past.checkpoint_version
+        return ev.RunResumed(limits=continued.limits, checkpoint=checkpoint, schedule=continued)
 
     async def _load_rewards(self) -> None:
         try:
@@ -261,10 +281,8 @@ class LocalRun:
             self._tell_stop()
         if isinstance(entry.event, ev.TrainerLost):
             self._display.say(f"the trainer is lost: {entry.event.reason}")
-        if self._prediction is not None and self._prediction.is_off:
-            measured = self._prediction.measure()
-            if measured is not None:
-                self._driver.post_from_thread(measured)
+        if (measured := self.recorder.measured_costs()) is not None:
+            self._driver.post_from_thread(measured)
 
     def _perform(self, command: do.Command) -> Awaitable[None] | None:
         """Perform a command. Return an awaitable if the next event must wait for it."""
@@ -360,7 +378,7 @@ def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | No
     return Prediction(costs=coordinator.costs, prompt_length=known.prompt_length, max_running=known.max_running)
 
 
-def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
+def _open_sinks(settings: Settings, directory: RunDirectory, complain: Complain) -> Sinks:
     experiment = Experiment(
         directory=directory.path,
         project=settings.project_name,
@@ -368,6 +386,6 @@ def _open_sinks(settings: Settings, directory: RunDirectory, say: Say) -> Sinks:
         config=settings.model_dump(mode="json"),
     )
     try:
-        return open_sinks(settings.logger, experiment, say)
+        return open_sinks(settings.logger, experiment, complain)
     except ValueError as error:
         raise SettingsError(str(error)) from error

@@ -1,6 +1,7 @@
 """Workers as processes of this machine. `runtime/worker.py` says what every worker does.
 
-* When `lose` is called, the process is reaped and every process of its group is dead.
+* When `lose` is called, the process is reaped, and everything that it started is dead. On Linux a *keeper* between
+  controller and worker sees to it (`workers/keeper.py`); elsewhere only the processes of the worker's group are killed.
 * A worker cannot outlive its controller (see `tailrace.workers.link`).
 * Workers are started as `python -m tailrace.workers.process`, not forked or spawned by multiprocessing: a user's
   script needs no `if __name__ == "__main__"` guard, and a worker imports only what it needs.
@@ -8,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -25,8 +27,10 @@ from tailrace.runtime.delivery import Delivery
 from tailrace.runtime.link_reader import LinkReader, ReadLink
 from tailrace.runtime.loop_calls import call_from_thread
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
-from tailrace.workers.link import LIFELINE_VARIABLE, LINK_VARIABLE
+from tailrace.weights.own_address import on_loopback
+from tailrace.workers.keeper import ENTRY_VARIABLE, LIFELINE_VARIABLE, LINK_VARIABLE, keeper_command, worker_command
 
+_HAS_KEEPERS = sys.platform == "linux"
 _UNLINKED_GRACE_S = 2.0
 _NO_REASON = ("For further information visit", "Set TORCHDYNAMO_VERBOSE=1")
 """How the last lines of errors of pydantic and torch.compile begin. The reason is above them."""
@@ -51,7 +55,7 @@ class ProcessLauncher:
 
 
 class WorkerProcess:
-    """Owns one child process, its process group and its link. Use it from the event loop that started it."""
+    """Owns one worker process, everything that it starts, and its link. Use it from the event loop that started it."""
 
     def __init__(
         self,
@@ -67,10 +71,11 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.pid = process.pid
+        """Of the keeper, where there is one, else of the worker."""
         self._process = process
         self._end = end
         self._connection = Connection(os.dup(end.fileno()))
-        self._lifeline = lifeline
+        self._lifeline: int | None = lifeline
         self._log, self._log_start = log, log_start
         self._delivery = Delivery(hear=hear, lose=lose)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -84,10 +89,17 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, spec: WorkerSpec, *, log: Path | None, hear: Hear, lose: Lose, reader: LinkReader | None = None
+        cls,
+        spec: WorkerSpec,
+        *,
+        log: Path | None,
+        hear: Hear,
+        lose: Lose,
+        reader: LinkReader | None = None,
+        is_apart: bool = False,
     ) -> Self:
         """Start a process and send it its `init`. Output is appended to `log` (None: goes where ours goes). `reader`:
-        reads its messages; None: one of its own."""
+        reads its messages; None: one of its own. `is_apart`: the keeper must not be our child (`keeper_command`)."""
         parent_end, child_end = socket.socketpair()
         lifeline_of_child, lifeline = os.pipe()
         descriptors = (child_end.fileno(), lifeline_of_child)
@@ -95,12 +107,12 @@ class WorkerProcess:
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tailrace.workers.process", spec.entry],
+                keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=descriptors,
-                env=_environment(spec.env, *descriptors),
+                env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
                 start_new_session=True,
             )
         finally:
@@ -131,9 +143,14 @@ class WorkerProcess:
         self._outbox.put(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group."""
+        """SIGKILL to the worker and to all that it has started."""
         with self._reaping:  # a reaped process's id may already name somebody else
-            if not self._is_reaped:
+            if self._is_reaped:
+                return
+            if _HAS_KEEPERS:
+                self._cut_lifeline()
+                os.kill(self.pid, signal.SIGCONT)  # the keeper may be stopped
+            else:
                 _kill_group(self.pid)
 
     async def stop(self, grace_s: float = 5.0) -> None:
@@ -169,18 +186,27 @@ class WorkerProcess:
     def _wait(self, writer: threading.Thread) -> None:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._dead.set()
-        # Not reaped yet, so the group's id is still ours. Grandchildren may hold the link open: first they go.
-        _kill_group(self.pid)
+        # What the worker started may hold the link open.
+        if _HAS_KEEPERS:
+            with contextlib.suppress(OSError):
+                self._end.shutdown(socket.SHUT_RDWR)  # what has come can still be read
+        else:
+            _kill_group(self.pid)  # not reaped yet, so the group's id is still ours
         self._outbox.put(None)
         self._incoming.is_read.wait()
         writer.join()
         with self._reaping:
             self._is_reaped = True
             code = self._process.wait()
+            self._cut_lifeline()
         self._connection.close()
         self._end.close()
-        os.close(self._lifeline)
         call_from_thread(self._delivery.loop, [(self._finish, code)])
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
 
     def _finish(self, code: int) -> None:
         self._delivery.finish(self._reason(code))
@@ -205,8 +231,9 @@ class WorkerProcess:
 
 
 def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:
-    """Ours, plus `extra`, plus the link. The worker finds every module that we find; output is not held back."""
-    environment = {**os.environ, **extra}
+    """Ours, plus `extra`, plus the link. The worker listens for others on this machine alone, it finds every module
+    that we find, and output is not held back."""
+    environment = {**os.environ, **on_loopback(), **extra}
     paths = [*extra.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     environment["PYTHONUNBUFFERED"] = "1"

@@ -9,11 +9,13 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display
+from tailrace.observe.guarded import Complain, Guarded
 from tailrace.observe.journal import journal_segments
 from tailrace.observe.journal.journal_file import JournalFile
-from tailrace.observe.metrics.metrics_file import MetricsFile
-from tailrace.observe.metrics.rows import Row
+from tailrace.observe.metrics.metrics_file import read_rows
+from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.sinks import Sinks
+from tailrace.runtime.measurements import NOTHING_MEASURED, Measurements
 from tailrace.runtime.resume import Past
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.summarizer import Summarizer
@@ -23,7 +25,7 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 
 
 class Recorder:
-    """The one writer of journal and metrics."""
+    """The one writer of journal and metrics. Whatever only observes is switched off where it breaks."""
 
     def __init__(
         self,
@@ -33,22 +35,35 @@ class Recorder:
         display: Display,
         sinks: Sinks,
         prediction: Prediction | None,
+        complain: Complain,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """``prediction``: compares the cost model with measured speeds; None: no comparison."""
         self._path, self._segment_bytes = directory.journal, segment_bytes
-        self._summarizer = Summarizer(directory.path, log=directory.logs / "summaries.log")
         self._journal = JournalFile.open(directory.journal)
         self._journal.truncate(past.journal_size)
-        self._metrics = past.metrics
-        self._file = MetricsFile(directory.metrics, size=past.metrics_size)
-        self._display, self._sinks, self._prediction = display, sinks, prediction
+        self._display, self._sinks = display, sinks
+        self._summarizer = Guarded(
+            "summary", lambda: Summarizer(directory.path, log=directory.logs / "summaries.log"), complain
+        )
+        self._prediction = None if prediction is None else Guarded("prediction", lambda: prediction, complain)
         self._now = past.now
-        self.summary: Row = dict(past.summary)
-        """The newest value of every metric."""
         self._explained: set[Outcome] = set()
-        for entry in past.tail:
-            self._note(entry, is_news=False)
+        self._metrics = _open_metrics(directory, past, complain)
+        self._take_over(directory, past, complain)
+
+    def _take_over(self, directory: RunDirectory, past: Past, complain: Complain) -> None:
+        """Take over what happened before this start."""
+        summary = self._metrics.ask(lambda metrics: metrics.summary)
+        self.summary: Row = {} if summary is None else summary
+        """The newest value of every metric."""
+        missed = self._metrics.ask(lambda metrics: metrics.missed)
+        for entry in past.tail if missed is None else missed:
+            self._measure(entry)
+        run = self._metrics.ask(lambda metrics: metrics.run())
+        if run is not None and not past.is_new:
+            rows = Guarded("earlier rows", lambda: read_rows(directory.metrics), complain)
+            self._display.begin(run, rows.ask(lambda found: found) or [])
 
     def record(self, *entries: Entry) -> None:
         self._journal.append(*entries)
@@ -56,49 +71,48 @@ class Recorder:
         if is_saved and self._journal.open_bytes >= self._segment_bytes:
             self._journal.close_segment()
         for entry in entries:
+            self._now = entry.now
             self._display.entry(entry)
-            self._note(entry, is_news=True)
+            self._explain(entry.event)
+            for row in self._measure(entry):
+                self._display.row(row)
+                self._sinks.write(row)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state that a checkpoint needs so that recording can continue from here."""
-        return {
-            "metrics": self._metrics.snapshot(),
-            "metrics_size": self._file.size,
-            "journal_size": self._journal.size,
-            "now": self._now,
-            "summary": dict(self.summary),
-        }
+        measured = self._metrics.ask(lambda metrics: metrics.snapshot())
+        return {"journal_size": self._journal.size, "now": self._now, **(measured or NOTHING_MEASURED)}
 
     def sync(self) -> None:
         self._journal.sync()
-        self._file.sync()
+        self._metrics.tell(lambda metrics: metrics.sync())
 
     def pack(self, until: int) -> None:
         """Compress the part of the journal, up to byte ``until``, that a checkpoint covers. Any thread may call it."""
         if journal_segments.pack(self._path, until=until):
-            self._summarizer.begin()
+            self._summarizer.tell(lambda summarizer: summarizer.begin())
+
+    def measured_costs(self) -> ev.CostsMeasured | None:
+        """Return the costs of the engines' steps where the cost model was found wrong and could be measured again."""
+        if self._prediction is None:
+            return None
+        return self._prediction.ask(lambda found: found.measure() if found.is_off else None)
 
     def close(self) -> None:
         self._journal.close()
-        self._file.close()
+        self._metrics.tell(lambda metrics: metrics.close())
         self._display.close()
         self._sinks.close()
-        self._summarizer.end()
+        self._summarizer.tell(lambda summarizer: summarizer.end())
 
-    def _note(self, entry: Entry, *, is_news: bool) -> None:
-        self._now = entry.now
-        if is_news:
-            self._explain(entry.event)
+    def _measure(self, entry: Entry) -> list[Row]:
+        """Return the rows that the entry completes."""
+        extra: Row = {}
         if self._prediction is not None:
-            self._prediction.feed(entry)
-        for row in self._metrics.feed(entry):
-            if self._prediction is not None and isinstance(entry.event, ev.StepTrained):
-                row |= self._prediction.metrics()
-            self._file.append(row)
-            self.summary |= row
-            if is_news:
-                self._display.row(row)
-                self._sinks.write(row)
+            self._prediction.tell(lambda prediction: prediction.feed(entry))
+            if isinstance(entry.event, ev.StepTrained):
+                extra = self._prediction.ask(lambda prediction: prediction.metrics()) or {}
+        return self._metrics.ask(lambda metrics: metrics.feed(entry, extra)) or []
 
     def _explain(self, event: ev.Event) -> None:
         """Print a message about events that the user should know of at once."""
@@ -119,3 +133,16 @@ class Recorder:
                 self._display.say(
                     f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
                 )
+
+
+def _open_metrics(directory: RunDirectory, past: Past, complain: Complain) -> Guarded[Measurements]:
+    """Metrics that the checkpoint holds but that cannot be read are computed again from the journal."""
+    stored = past.metrics
+    kept = Guarded("metrics of the checkpoint", lambda: None if stored is None else Metrics.restore(stored), complain)
+    metrics = kept.ask(lambda metrics: metrics)
+    return Guarded(
+        "metrics",
+        lambda: Measurements(directory, past, metrics),
+        complain,
+        leave=lambda measurements: measurements.close(),
+    )

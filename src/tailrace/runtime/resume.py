@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -20,7 +21,8 @@ from tailrace.core.journal import Entry, replay
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
-from tailrace.observe.metrics.rows import Metrics, Row
+from tailrace.observe.journal.recollection import schedule_at
+from tailrace.observe.metrics.rows import Row
 from tailrace.policies.strategies import policies_of
 from tailrace.runtime.taken_steps import TakenSteps
 from tailrace.store.payload_store import PayloadStore
@@ -31,7 +33,8 @@ class Past:
     """The state of a run that is resumed."""
 
     coordinator: Coordinator
-    metrics: Metrics
+    metrics: Any | None
+    """State of the metrics at the time of the checkpoint; None: there is no checkpoint, or it holds none."""
     checkpoint: Path | None
     tail: tuple[Entry, ...]
     """Entries after the checkpoint. The coordinator has already handled them."""
@@ -60,14 +63,17 @@ class Past:
 
 
 def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> Past:
-    """Rebuild the core and the metrics as they were at the end of the journal."""
-    policies, metrics = policies_of(schedule), Metrics()
+    """Rebuild the core as it was at the end of the journal, and what the checkpoint says of the metrics. A run with a
+    past follows the schedule of its journal; ``schedule`` is that of a new one."""
+    state = {} if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
+    if state or end_of(journal):
+        schedule = schedule_at(journal, state)
+    policies, metrics = policies_of(schedule), None
     coordinator = Coordinator(schedule, policies=policies)
     position, metrics_size, now, version, summary = 0, 0, 0.0, None, {}
-    if checkpoint is not None:
-        state = json.loads((checkpoint / "run_state.json").read_text())
+    if state:
         coordinator = Coordinator.restore(schedule, state["coordinator"], policies=policies)
-        metrics = Metrics.restore(state["metrics"])
+        metrics = state["metrics"]
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
         version, summary = state["version"], state["summary"]
     begun = coordinator.batch_in_training()

@@ -1,7 +1,8 @@
 """The run directory: the files of a run, and whether a command may use the directory.
 
     config.json        the resolved settings; of a run that was continued, those of the last command
-    sources.json       fingerprints of the model and of every prompt set
+    changes.json       settings that were changed when the run was continued, and from which step on
+    sources.json       fingerprints of the model, of every prompt set and of the files of reward functions
     journal.jsonl      every event and command; the older part of a long one in journal-N.jsonl.gz
     payload/           tokens, log-probs, versions and masks of responses that are still needed
     metrics.jsonl      one row per step and per evaluation
@@ -13,7 +14,8 @@
     lengths.json       of a run that only generates and scores: the lengths of all responses
 
 The same command again: a finished run shows its result, an unfinished one continues. Other settings are refused,
-except those that ``config/continuation.py`` lists.
+except those that ``config/continuation.py`` lists. With ``resume = "with-changes"`` it lists more, and a finished run
+continues too, if anything changed.
 A command that ends before its first event leaves nothing behind that was not there before.
 """
 
@@ -29,7 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.continuation import HOW_COMPUTED, may_change
+from tailrace.config.continuation import Difference, as_json, differences, may_change
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
@@ -37,6 +39,9 @@ from tailrace.observe.journal.journal_file import DamagedJournal, check_format
 from tailrace.observe.journal.journal_segments import end_of
 from tailrace.runtime.memory.card_defaults import FROM_CARD
 from tailrace.runtime.stop_note import StopNote
+
+REWARD_FILE = "file of reward function"
+"""How the names of fingerprints of reward functions begin."""
 
 _OURS = (
     "lock", "config.json", "sources.json", "journal.jsonl", "metrics.jsonl", "stopped.json", "payload", "checkpoints",
@@ -51,6 +56,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.config = self.path / "config.json"
+        self.changed = self.path / "changes.json"
         self.sources = self.path / "sources.json"
         self.journal = self.path / "journal.jsonl"
         self.payload = self.path / "payload"
@@ -89,15 +95,26 @@ class RunDirectory:
     def begin(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
         """Make it the directory of this run, on these sources."""
         with self._explaining():
-            self._compare_sources(fingerprints)
+            self._compare_sources(settings, fingerprints)
             self._make_folders(self.payload, self.checkpoints, self.logs)
             if not self.has_begun:
-                self.keep_settings(settings)
-                write_atomically(self.sources, json.dumps(fingerprints, indent=2) + "\n")
+                self._write(self.config, as_json(settings))
+                self._write(self.sources, fingerprints)
 
-    def keep_settings(self, settings: Settings) -> None:
-        """Write ``config.json``. A run that is continued does it before its first event: some settings may change."""
-        write_atomically(self.config, json.dumps(_as_json(settings), indent=2) + "\n")
+    def keep_settings(self, settings: Settings, fingerprints: Mapping[str, str], *, next_step: int) -> None:
+        """Write the settings and fingerprints that hold from ``next_step`` on. A run that is continued does it before
+        its first event, because some of them may have changed."""
+        if changed := [
+            {"setting": each.name, "value": each.value, "before": each.before}
+            for each in self.differences(settings)
+            if each.is_on_request
+        ] + [{"source": name} for name in self.edited(fingerprints)]:
+            noted = self._read(self.changed)["changes"] if self.changed.exists() else []
+            self._write(self.changed, {"changes": [*noted, {"from_step": next_step, "changed": changed}]})
+        self._write(self.config, as_json(settings))
+        # Prompt sets that the run no longer has stay named: the same name must mean the same prompts.
+        self._write(self.sources, {**self._stored_fingerprints(), **fingerprints})
+        self.result.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._lock is not None and not self.has_begun:
@@ -115,20 +132,29 @@ class RunDirectory:
         """The settings of the last command that ran in this directory; None: the run has not begun."""
         return self._read(self.config) if self.has_begun else None
 
-    def changes(self, settings: Settings) -> list[str]:
-        """Settings of how the run computes that differ from those of the last command, in words."""
-        if not self.has_begun:
-            return []
-        mine, theirs = _flat(_as_json(settings)), _flat(self._read(self.config))
-        return [
-            f"{name} is {json.dumps(mine.get(name))}, before {json.dumps(theirs.get(name))}"
-            for name in HOW_COMPUTED
-            if mine.get(name) != theirs.get(name)
-        ]
+    def differences(self, settings: Settings) -> list[Difference]:
+        """Settings that differ from those of the last command. A number that is left to the card is the one that the
+        run began with."""
+        found = differences(settings, self._read(self.config)) if self.has_begun else []
+        return [each for each in found if each.value is not None or each.name not in FROM_CARD]
 
-    def finished(self) -> dict[str, Any] | None:
-        """The result of a complete run."""
-        return self._read(self.result) if self.result.exists() else None
+    def changes(self, settings: Settings) -> list[str]:
+        """Settings that differ from those of the last command and matter to the run, in words."""
+        return [str(each) for each in self.differences(settings) if each.is_told]
+
+    def check_sources(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
+        """``SettingsError`` if a run that has begun here had another model, other prompts or other reward files."""
+        self._compare_sources(settings, fingerprints)
+
+    def edited(self, fingerprints: Mapping[str, str]) -> list[str]:
+        """Sources whose content is not what the run began with. One that the run did not name is none of them."""
+        theirs = self._stored_fingerprints()
+        return sorted(name for name in fingerprints if theirs.get(name, fingerprints[name]) != fingerprints[name])
+
+    def finished(self, settings: Settings) -> dict[str, Any] | None:
+        """The result of a complete run; None if there is none, or if these settings ask for more."""
+        asks_for_more = any(each.is_on_request for each in self.differences(settings))
+        return self._read(self.result) if self.result.exists() and not asks_for_more else None
 
     def _look(self) -> None:
         """Check that the folders and files of a run can be created here; raise ``OSError`` if not."""
@@ -145,7 +171,8 @@ class RunDirectory:
             self._take_lock()
 
     def _make_folders(self, *folders: Path) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        # Prompts, responses and weights are in it. One that exists keeps its mode.
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
         for folder in folders:
             folder.mkdir(exist_ok=True)
@@ -187,19 +214,30 @@ class RunDirectory:
             raise SettingsError(str(error)) from None
         except DamagedJournal:
             pass  # the run says so when it reads its past
-        mine, theirs = _flat(_as_json(settings)), _flat(self._read(self.config))
-        if different := [name for name in sorted(mine.keys() | theirs.keys()) if _is_refused(name, mine, theirs)]:
-            raise SettingsError(
-                f"{self.path} holds a run with other settings ({', '.join(different)});"
-                " choose another output_dir, or remove that one"
-            )
+        different = [each for each in self.differences(settings) if not may_change(each.name)]
+        if refused := [each for each in different if not (each.is_on_request and settings.resume == "with-changes")]:
+            advice = "choose another output_dir, or remove that one"
+            if all(each.is_on_request for each in refused):
+                advice = f"to continue it with these, add --resume with-changes; or {advice}"
+            names = ", ".join(each.name for each in refused)
+            raise SettingsError(f"{self.path} holds a run with other settings ({names}); {advice}")
 
-    def _compare_sources(self, fingerprints: Mapping[str, str]) -> None:
-        """Refuse to continue a run with another model or other prompts than it began with."""
-        theirs = self._read(self.sources) if self.has_begun else fingerprints
-        if changed := sorted(name for name in fingerprints if fingerprints[name] != theirs.get(name)):
+    def _compare_sources(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:
+        """Refuse to continue a run with another model, other prompts or edited rewards."""
+        edited = self.edited(fingerprints)
+        rewards = [name for name in edited if name.startswith(REWARD_FILE)]
+        if changed := [name for name in edited if name not in rewards or settings.resume != "with-changes"]:
+            advice = "choose another output_dir"
+            if changed == rewards:
+                advice = f"to continue it with these, add --resume with-changes; or {advice}"
             what = " and the ".join(changed)
-            raise SettingsError(f"the {what} changed since the run in {self.path} began; choose another output_dir")
+            raise SettingsError(f"the {what} changed since the run in {self.path} began; {advice}")
+
+    def _stored_fingerprints(self) -> dict[str, Any]:
+        return self._read(self.sources) if self.has_begun else {}
+
+    def _write(self, path: Path, content: object) -> None:
+        write_atomically(path, json.dumps(content, indent=2) + "\n")
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -233,22 +271,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _as_json(settings: Settings) -> dict[str, Any]:
-    return dict(json.loads(settings.model_dump_json()))
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings of all sections by their whole names, such as ``trainer.num_ranks``."""
-    flat: dict[str, Any] = {}
-    for key, value in section.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def _is_refused(name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    if may_change(name) or mine.get(name) == theirs.get(name):
-        return False
-    # A number that is left to the card is the one that the run began with.
-    return not (name in FROM_CARD and mine.get(name) is None)

@@ -74,6 +74,7 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
         limits=Limits(
             start_s=limits.start_s,
             progress_s=limits.progress_s,
+            stall_s=limits.stall_s,
             reward_s=settings.reward.timeout_s + _REWARD_GRACE_S,
             train_s=limits.train_s,
             weights_s=limits.weights_s,

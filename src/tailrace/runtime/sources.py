@@ -28,9 +28,12 @@ from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime import schedule_builder
 from tailrace.runtime.catalogue import Catalogue, Source
+from tailrace.runtime.lengths import SourceLength, longest, source_lengths
+from tailrace.runtime.run_directory import REWARD_FILE
 from tailrace.runtime.sampling import end_tokens, sampling
 from tailrace.store.model_config import read_model_config
 from tailrace.store.payload_store import PayloadStore
+from tailrace.store.positions import Positions, positions_of
 from tailrace.store.tensor_file import weights_damage
 from tailrace.trainer import tensor_rules
 
@@ -49,7 +52,12 @@ class Sources:
     notes: tuple[str, ...]
     """Lines about the sources and rewards, to be printed at the start."""
     fingerprints: dict[str, str]
-    """Hashes of the model and of the prompts of each source. A run can only be continued with the same ones."""
+    """Hashes of the model, of the prompts of each source and of the files of reward functions. A run is continued only
+    with the same ones, or, if that is asked for, with edited reward functions."""
+    lengths: tuple[SourceLength, ...]
+    """Lengths of the prompts and responses of each source that is used."""
+    positions: Positions | None
+    """Positions of the model; None: it has no limit."""
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
@@ -62,7 +70,7 @@ class Sources:
             loader = _Loader(settings, tokenizer, end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardAssignment.make(settings, [source.prompts for source in sources.values()])
-            fingerprints = _fingerprints(model, sources)
+            fingerprints = _fingerprints(model, sources) | _reward_files(rewards)
             if settings.rollout.from_run is not None:
                 _check_saved_prompts(settings.rollout.from_run, fingerprints)
         except (OSError, ValueError) as error:
@@ -80,6 +88,8 @@ class Sources:
                 rewards.note,
             ),
             fingerprints=fingerprints,
+            lengths=source_lengths(settings, {name: source.prompts.longest for name, source in sources.items()}),
+            positions=positions_of(read_model_config(model)),
         )
 
     def check_schedule(self, settings: Settings) -> None:
@@ -88,6 +98,14 @@ class Sources:
 
     def prompt_length(self, group: GroupId) -> int:
         return len(self.contents[group.source].prompts[group.prompt].tokens)
+
+    def engine_length(self, settings: Settings, engine: str) -> int:
+        """Most tokens of a prompt with its response that the engine makes room for."""
+        asked = settings.data.max_prompt_length + settings.rollout.max_response_length
+        if engine != "vllm" or self.positions is None:
+            return asked
+        # vLLM does not start with room for more than the model's positions, whether it is used or not.
+        return min(asked, max(self.positions.count, longest(self.lengths)))
 
     def catalogue(self, store: PayloadStore) -> Catalogue:
         return Catalogue(self.contents, store, self.decode, self.rewards)
@@ -174,6 +192,16 @@ def _notes(name: str, prompts: PromptSet) -> tuple[str, ...]:
 def _fingerprints(model: Path, sources: Mapping[str, Source]) -> dict[str, str]:
     prompts = {_prompts_of(name): source.prompts.fingerprint() for name, source in sources.items()}
     return {"model": _model_fingerprint(model)} | prompts
+
+
+def _reward_files(rewards: RewardAssignment) -> dict[str, str]:
+    """Hashes of the files that reward functions are in. Modules that are found by name are not covered."""
+    files = {use.function: Path(use.function.rpartition(":")[0]) for use in rewards.uses}
+    return {
+        f"{REWARD_FILE} '{function}'": hashlib.sha256(path.read_bytes()).hexdigest()
+        for function, path in files.items()
+        if path.suffix == ".py" and path.is_file()
+    }
 
 
 def _prompts_of(source: str) -> str:

@@ -7,13 +7,25 @@ only the end of the step that was requested last counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 
-Step = tuple[do.Accumulate, ...]
-"""The ``Accumulate`` commands of a step, in order. Its ``FinishStep`` follows them."""
+_RATE = "/lr"
+"""End of the names of metrics that are learning rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step that was taken."""
+
+    batches: tuple[do.Accumulate, ...]
+    """Its ``Accumulate`` commands, in order. Its ``FinishStep`` follows them."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Learning rates that it was taken with, by learner (``actor``, ``critic``). Settings may be others by now."""
 
 
 class TakenSteps:
@@ -21,14 +33,15 @@ class TakenSteps:
 
     def __init__(self, begun: do.Accumulate | None) -> None:
         """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
-        self._asked: Step = () if begun is None else (begun,)
+        self._asked: tuple[do.Accumulate, ...] = () if begun is None else (begun,)
         self._done: dict[Version, Step] = {}
         self._incarnation: int | None = None
         """Number of the last start of the trainer; None: the entries did not contain it."""
 
     def feed(self, entry: Entry) -> None:
-        if isinstance(entry.event, ev.StepTrained) and self._is_asked(entry.event):
-            self._done[self._asked[0].version] = self._asked
+        if isinstance(event := entry.event, ev.StepTrained) and self._is_asked(event):
+            rates = tuple((name.removesuffix(_RATE), value) for name, value in event.metrics if name.endswith(_RATE))
+            self._done[self._asked[0].version] = Step(batches=self._asked, rates=rates)
             self._asked = ()
         for command in entry.commands:
             match command:

@@ -9,18 +9,20 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.rules import evaluation_left_out, forgotten_evaluation
 from tailrace.config.settings import Settings
 from tailrace.core.errors import CoreError, ReplayMismatch
 from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.journal.journal_file import DamagedJournal
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.sinks import check_loggers
+from tailrace.runtime.lengths import refused_lengths
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.memory import card_defaults
 from tailrace.runtime.place import Place, check_runtime, open_place
@@ -67,9 +69,13 @@ def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, byte
 
     ``inputs``: contents of files that the settings name and that must be written to ``output_dir`` first.
     """
+    check_trains(settings)
+    return carry_out(settings, say, closing_lines=_closing_lines, inputs=inputs)
+
+
+def check_trains(settings: Settings) -> None:
     if settings.schedule.preset == ROLLOUT_ONLY:
         raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
-    return carry_out(settings, say, closing_lines=_closing_lines, inputs=inputs)
 
 
 def carry_out(
@@ -83,12 +89,12 @@ def carry_out(
     """Run any schedule. ``conclude`` is called after a complete run; it may write files, and returns more metrics."""
     directory = RunDirectory.open(settings)
     try:
-        if (stored := directory.finished()) is not None:
+        if (stored := directory.finished(settings)) is not None:
             say(f"this run is finished: {stored['reason']}")
         else:
             directory.add_inputs(inputs or {})
             settings, line = card_defaults.resolve(settings, directory.stored_settings())
-            sources = prepare(settings)
+            sources = prepare(settings, has_begun=directory.has_begun)
             for change in directory.changes(settings):
                 say(change)
             if line is not None:
@@ -104,14 +110,22 @@ def carry_out(
         directory.close()
 
 
-def prepare(settings: Settings) -> Sources:
-    """Read and check everything the run needs, before anything is written to the run directory."""
+def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
+    """Read and check everything the run needs, before anything is written to the run directory.
+
+    ``has_begun``: the run is continued. What it was allowed to begin with is then a warning among the notes.
+    """
     check_runtime(settings)
     try:
         check_loggers(settings.logger)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    return Sources.load(settings)
+    sources = Sources.load(settings)
+    objections = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
+    if objections and not has_begun:
+        raise SettingsError("\n".join(each.refusal for each in objections))
+    notes = [*evaluation_left_out(settings), *(each.warning for each in objections)]
+    return replace(sources, notes=(*sources.notes, *notes))
 
 
 def _keep_outcome(stored: Row, directory: RunDirectory) -> None:
@@ -262,8 +276,10 @@ def _early_lines(result: Result) -> list[str]:
 def _closing_lines(result: Result) -> list[str]:
     metrics = result.metrics
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
+    if "reward/mean" in metrics:  # not if the metrics were switched off
+        scores.insert(0, f"reward {metrics['reward/mean']:.3f}")
     return [
-        f"done: {result.reason}; reward {metrics['reward/mean']:.3f}" + "".join(f"; {score}" for score in scores),
+        f"done: {result.reason}" + "".join(f"; {score}" for score in scores),
         f"checkpoint: {result.checkpoint}",
         f"metrics:    {result.directory / 'metrics.jsonl'}",
     ]

@@ -156,12 +156,12 @@ class TrainingAdapter:
 
     def _redo(self, step: Step, version: Version, worker: WorkerHandle | None) -> None:
         """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
-        for batch in step:
+        for batch in step.batches:
             message = Accumulate(model=POLICY, version=batch.version, batch=self._batch(batch))
             if worker is self._worker:
                 self._send(message)
         if worker is self._worker:
-            self._send(FinishStep(model=POLICY, version=version))
+            self._send(FinishStep(model=POLICY, version=version, rates=step.rates))
 
     def _lose(self, reason: str) -> None:
         self._worker = None

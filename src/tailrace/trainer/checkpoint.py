@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.continuation import may_change
+from tailrace.config.continuation import ON_REQUEST, may_change, value_in
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
@@ -71,7 +71,7 @@ def identity(
     max_steps: int,
     seed: int,
 ) -> Identity:
-    """What must be equal for a continuation to be the same run."""
+    """Settings that a checkpoint keeps. Those that are not free to change must be equal for a continuation."""
     given = {
         **{f"model.{key}": value for key, value in model.model_dump(mode="json", exclude={"path"}).items()},
         **{f"trainer.{key}": value for key, value in settings.model_dump(mode="json").items()},
@@ -99,8 +99,7 @@ def save(
     with _failing_together(ranks):
         directory.mkdir(parents=True, exist_ok=True)
     if ranks.size > 1:
-        sharded_checkpoint.save(directory, _learners(model, optimizer, critic))
-        ranks.gather(None)  # all files are there
+        sharded_checkpoint.save(directory, _learners(model, optimizer, critic), ranks)
     else:
         _save_alone(directory, model, adapter, optimizer, critic)
     with _failing_together(ranks):  # after it the checkpoint is whole
@@ -168,14 +167,15 @@ def load(
     optimizer: torch.optim.AdamW,
     critic: Critic | None,
     identity: Identity,
+    ranks: Ranks,
 ) -> Version:
-    """Overwrite weights and moments in place; returns the version."""
+    """Overwrite weights and moments in place; returns the version. All ranks call it together."""
     state = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     if state["format"] != FORMAT:
         raise ValueError(f"{directory} has checkpoint format {state['format']}, this program reads {FORMAT}")
     _check_identity(directory, state["settings"], identity)
     if sharded_checkpoint.is_sharded(directory):
-        sharded_checkpoint.load(directory, _learners(model, optimizer, critic))
+        sharded_checkpoint.load(directory, _learners(model, optimizer, critic), ranks)
         return Version(state["version"])
     if adapter is None:
         stored = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
@@ -197,10 +197,12 @@ def copy_companions(source: Path, directory: Path) -> None:
 
 
 def _check_identity(directory: Path, stored: Identity, given: Identity) -> None:
+    # Whether a run may go on with other values on request is decided before a trainer starts, for the whole run.
+    compared = [key for key in sorted(stored.keys() | given.keys()) if not may_change(key) and key not in ON_REQUEST]
     differences = [
-        f"{key} was {stored.get(key)!r} and is {given.get(key)!r}"
-        for key in sorted(stored.keys() | given.keys())
-        if stored.get(key) != given.get(key) and not may_change(key)
+        f"{key} was {value_in(stored, key)!r} and is {given.get(key)!r}"
+        for key in compared
+        if value_in(stored, key) != given.get(key)
     ]
     if differences:
         raise ValueError(f"{directory} was written with other settings: {'; '.join(differences)}")

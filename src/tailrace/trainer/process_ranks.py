@@ -3,12 +3,13 @@
 Three kinds of groups, because a group may be used by one thread at a time and in the same order on every rank:
 
     training     messages of FSDP2 and of tensor parallelism, inside a replica
-    control      small Python objects, and gradients between replicas
+    control      small values as JSON, and gradients between replicas
     publishing   whole parameters, gathered by the thread that publishes weights
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -60,7 +61,7 @@ class ProcessRanks:
         self.index, self.size = index, self._replica_size * num_replicas
         self._replica = index // self._replica_size
         self.num_replicas, self.publishes = num_replicas, self._replica == 0
-        self._device = device
+        self._device, self._store = device, store  # groups that are made later need it
         self._roots: list[FSDPModule] = []
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=index, world_size=self.size, timeout=TIMEOUT)
@@ -112,9 +113,18 @@ class ProcessRanks:
         return int(found)
 
     def gather(self, thing: Thing, *, by_samples: bool = False) -> list[Thing]:
-        found: list[Thing] = [thing] * self.size
-        dist.all_gather_object(found, thing, group=self._control)
+        found: list[Thing] = [json.loads(data) for data in self._gather_bytes(json.dumps(thing).encode())]
         return found[:: self._num_parts] if by_samples else found
+
+    def _gather_bytes(self, data: bytes) -> list[bytes]:
+        """Nothing that comes from another rank is unpickled: that would run any code."""
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
+        most = max(int(size) for size in sizes)
+        mine = torch.frombuffer(bytearray(data.ljust(most, b"\0")), dtype=torch.uint8)
+        given = [torch.empty(most, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(given, mine, group=self._control)
+        return [part[: int(size)].numpy().tobytes() for part, size in zip(given, sizes, strict=True)]
 
     def add_up(self, model: nn.Module) -> None:
         if self._meshes.tensor is not None:

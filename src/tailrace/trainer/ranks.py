@@ -54,8 +54,8 @@ class Ranks(Protocol):
         ...
 
     def gather(self, thing: Thing, *, by_samples: bool = False) -> list[Thing]:
-        """Return what every rank gives, in their order. ``by_samples``: only the first of ranks that compute the same
-        samples counts."""
+        """Return what every rank gives, in their order. It must be a value that JSON can hold. ``by_samples``: only the
+        first of ranks that compute the same samples counts."""
         ...
 
     def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:

@@ -8,17 +8,19 @@ the optimizer under ``LEARNER/moments/NAME/KEY``. Weights that do not learn (bel
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from tailrace.store.checkpoint_files import SHARDS_INDEX
 from tailrace.trainer.optimizer import allocate_moments
+from tailrace.trainer.ranks import Ranks
+from tailrace.trainer.shard_plans import Json, decode_plan, decode_results, encode_plan, encode_results
 
 Learners = Mapping[str, tuple[nn.Module, torch.optim.AdamW]]
 """Model and optimizer by name."""
@@ -28,24 +30,49 @@ def is_sharded(directory: Path) -> bool:
     return (directory / SHARDS_INDEX).is_file()
 
 
-def save(directory: Path, learners: Learners) -> None:
-    """All ranks call it together. Files are on disk when it returns."""
-    state = _weights(learners) | _moments(learners)
+def save(directory: Path, learners: Learners, ranks: Ranks) -> None:
+    """All ranks call it together. Files are on disk when it returns. If one rank fails, all raise ``OSError``.
+
+    It does what ``dcp.save`` does, and differs in how ranks talk to each other (``shard_plans.py``)."""
+    planner, writer = DefaultSavePlanner(), dcp.FileSystemWriter(directory)
+
+    def plan() -> Json:
+        planner.set_up_planner(_weights(learners) | _moments(learners), writer.storage_meta(), ranks.index == 0)
+        writer.set_up_storage_writer(ranks.index == 0)
+        return encode_plan(writer.prepare_local_plan(planner.create_local_plan()))
+
+    plans, metadata = planner.create_global_plan([decode_plan(each) for each in _all_give(ranks, plan)])
+    mine = writer.prepare_global_plan(plans)[ranks.index]
+
+    def write() -> Json:
+        return encode_results(writer.write_data(planner.finish_plan(mine), planner).wait())
+
+    results = [decode_results(each) for each in _all_give(ranks, write)]
+    _all_give(ranks, lambda: writer.finish(metadata, results) if ranks.index == 0 else None)
+
+
+def _all_give(ranks: Ranks, work: Callable[[], Json]) -> list[Json]:
+    """What the work of each rank returns. If it fails on some, all ranks raise ``OSError`` with what each says, in one
+    line. What a disk says comes first: it is the cause of other errors."""
+    failure: Exception | None = None
     try:
-        dcp.save(dict(state), storage_writer=dcp.FileSystemWriter(directory))
-    except CheckpointException as error:  # every rank gets it, whichever failed; it is no Exception
-        raise OSError(_reason(error)) from error
+        given = {"value": work()}
+    except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait to hear it
+        failure = error
+        given = {"error": str(error) or type(error).__name__, "is_of_disk": isinstance(error, OSError)}
+    gathered = ranks.gather(given)
+    said = [(not each["is_of_disk"], rank, each["error"]) for rank, each in enumerate(gathered) if "error" in each]
+    if said:
+        raise OSError("; ".join(f"rank {rank}: {text}" for _, rank, text in sorted(said))) from failure
+    return [each["value"] for each in gathered]
 
 
-def _reason(error: CheckpointException) -> str:
-    """What each rank says, in one line. What a disk says comes first: it is the cause of other errors."""
-    said = [(rank, wrapped[0]) for rank, wrapped in error.failures.items()]
-    said.sort(key=lambda each: (not isinstance(each[1], OSError), each[0]))
-    return "; ".join(f"rank {rank}: {str(each) or type(each).__name__}" for rank, each in said)
+def load(directory: Path, learners: Learners, ranks: Ranks) -> None:
+    """Overwrite weights and moments in place. All ranks call it together. If one rank fails, all raise ``OSError``."""
+    _all_give(ranks, lambda: _load(directory, learners))
 
 
-def load(directory: Path, learners: Learners) -> None:
-    """Overwrite weights and moments in place. All ranks call it together."""
+def _load(directory: Path, learners: Learners) -> None:
     reader = dcp.FileSystemReader(directory)
     stored = reader.read_metadata().state_dict_metadata.keys()
     for _, optimizer in learners.values():
@@ -63,12 +90,13 @@ def load_weights(directory: Path, name: str, model: nn.Module) -> None:
 
 
 def _read(reader: dcp.FileSystemReader, state: dict[str, Tensor]) -> None:
+    """Each rank finds out for itself what it has to read."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*single process.*")  # one process alone: that is what is meant
+        warnings.filterwarnings("ignore", message=".*single process.*")  # that is what is meant
         try:
-            dcp.load(dict(state), storage_reader=reader, no_dist=not dist.is_initialized())
+            dcp.load(dict(state), storage_reader=reader, no_dist=True)
         except CheckpointException as error:  # it is no Exception
-            raise OSError(_reason(error)) from error
+            raise OSError("; ".join(str(wrapped[0]) for wrapped in error.failures.values())) from error
 
 
 def _weights(learners: Learners) -> dict[str, Tensor]:

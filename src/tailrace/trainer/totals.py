@@ -54,17 +54,20 @@ class Totals:
             return self
         parts = ranks.gather(self._in_numbers(), by_samples=True)
         whole = Totals()
-        for groups, sums, largest, broken in parts:
-            whole.groups |= groups
+        for part in parts:
+            groups, sums, largest, broken = part
+            whole.groups |= {GroupId.parse(name) for name in groups}
             whole.add_sums({name: torch.tensor(value, dtype=torch.float64) for name, value in sums.items()})
             for name, value in largest.items():
                 whole._largest[name] = torch.tensor(max(value, float(whole._largest.get(name, value))))
-            whole.broken += broken
+            whole.broken += [TrajectoryId.parse(name) for name in broken]
         return whole
 
-    def _in_numbers(self) -> tuple[set[GroupId], dict[str, float], dict[str, float], list[TrajectoryId]]:
+    def _in_numbers(self) -> tuple[list[str], dict[str, float], dict[str, float], list[str]]:
+        """What `merged` needs, as plain values."""
         largest = {name: float(value) for name, value in self._largest.items()}
-        return self.groups, self._numbers(), largest, [sample.trajectory for sample in self.not_finite()]
+        broken = [str(sample.trajectory) for sample in self.not_finite()]
+        return [str(name) for name in self.groups], self._numbers(), largest, broken
 
     def denominator(self) -> float:
         return self._sum("denominator")

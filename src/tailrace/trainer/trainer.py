@@ -134,20 +134,22 @@ class Trainer:
                 self._accumulate_one(micro, algorithm, learn=learn)
                 self._last_sample = micro.samples[0] if learn else self._last_sample
 
-    def finish_step(self, settings: TrainerSettings | None = None) -> StepResult:
+    def finish_step(
+        self, settings: TrainerSettings | None = None, rates: Mapping[str, float] | None = None
+    ) -> StepResult:
         """Divide, clip, step. A batch without a single loss token leaves the weights unchanged but still makes a
         new version.
 
-        ``settings``: for this step, other settings of the optimizer than those the trainer was made with.
+        ``settings``: for this step, other settings of the optimizer than those the trainer was made with. ``rates``:
+        learning rates of ``actor`` and ``critic``, if this step was taken before; default: those of the settings.
         """
         settings = settings or self._settings
         totals = self._totals.merged(self._ranks)
         self._add_up_gradients()
         if not totals.groups:
             raise ValueError(f"step {self.version} has no groups to train on")
-        rate = learning_rate(self.version, settings, max_steps=self._max_steps)
         try:
-            applied = self._apply(totals, settings, rate)
+            applied = self._apply(totals, settings, rates or self._rates(settings))
         finally:
             self.drop_step()
         self.version = Version(self.version + 1)
@@ -230,6 +232,7 @@ class Trainer:
             optimizer=self._optimizer,
             critic=self.critic,
             identity=self._identity,
+            ranks=self._ranks,
         )
         self.drop_step()
 
@@ -301,14 +304,17 @@ class Trainer:
         suspects = totals.not_finite()
         return blame.names(self._network, suspects) if suspects else ""
 
-    def _apply(self, totals: Totals, settings: TrainerSettings, rate: float) -> dict[str, float]:
+    def _rates(self, settings: TrainerSettings) -> dict[str, float]:
+        rate = learning_rate(self.version, settings, max_steps=self._max_steps)
+        return {"actor": rate, "critic": rate * self._algorithm.critic_learning_rate / settings.learning_rate}
+
+    def _apply(self, totals: Totals, settings: TrainerSettings, rates: Mapping[str, float]) -> dict[str, float]:
         """Take the optimizer step of policy and critic, or of neither. Return gradient norms and learning rates."""
         if names := self._broken(totals):
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
-        learners = {"actor": (self.model, self._optimizer, rate)}
+        learners = {"actor": (self.model, self._optimizer, rates["actor"])}
         if self.critic is not None:
-            critic_rate = rate * self._algorithm.critic_learning_rate / settings.learning_rate
-            learners["critic"] = (self.critic.model, self.critic.optimizer, critic_rate)
+            learners["critic"] = (self.critic.model, self.critic.optimizer, rates["critic"])
         found: dict[str, float] = {}
         for name, (model, _, its_rate) in learners.items():
             self._ranks.add_up(model)

@@ -50,11 +50,11 @@ class CollectiveSink:
         self._device, self._limit_s = device, limit_s
         self._versions: dict[Version, Mapping[str, Tensor]] = {}
         self._lock = threading.Lock()
-        self._key = secrets.token_hex(8)
+        self._key = secrets.token_hex(32)
         host = own_address()
         self._listener = socket.create_server((host, 0))
         self.endpoint = f"{host}:{self._listener.getsockname()[1]}/{self._key}"
-        """Where receivers reach this rank, and the key that they must show."""
+        """Where receivers reach this rank, and the key that they must know."""
         self._endpoints: tuple[str, ...] = (self.endpoint,)
         self._connections: dict[ControlSocket, threading.Thread] = {}
         close_at_exit(self)
@@ -119,8 +119,8 @@ class CollectiveSink:
 
     def _serve(self, control: ControlSocket) -> None:
         try:
-            if control.receive("its key", limit_s=self._limit_s).get("key") == self._key:
-                Sender(self, control, self._limit_s).answer()
+            control.verify(self._key, limit_s=self._limit_s)
+            Sender(self, control, self._limit_s).answer()
         except PeerLost as lost:
             print(f"a receiver of weights is gone: {lost}", flush=True)
         finally:

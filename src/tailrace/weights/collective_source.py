@@ -12,15 +12,14 @@ from dataclasses import asdict
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import Fetched, VersionNotPublished, WriterLost
 from tailrace.weights.collective_sink import LIMIT_S, device_name
 from tailrace.weights.control_socket import ControlSocket, Message, PeerLost
-from tailrace.weights.own_address import own_address
-from tailrace.weights.peer_group import GLOO, NCCL, PeerGroup, Seat, close_at_exit, open_store
+from tailrace.weights.peer_group import GLOO, NCCL, PeerGroup, Seat, close_at_exit
+from tailrace.weights.run_store import open_store
 from tailrace.weights.sharding import Holding, Parameter, volume
 from tailrace.weights.shards import Part, holding
 from tailrace.weights.transfer_plan import Slice, Transfer
@@ -37,7 +36,6 @@ class CollectiveSource:
         self._endpoints, self._device, self._limit_s = location.split(","), device, limit_s
         self._senders: list[ControlSocket] = []
         self._group: PeerGroup | None = None
-        self._store: dist.TCPStore | None = None
         self._holdings: list[Holding] = []
         self._parameters: dict[str, Parameter] = {}
         self._backend = GLOO
@@ -62,7 +60,7 @@ class CollectiveSource:
     def close(self) -> None:
         for sender in self._senders:
             sender.close()
-        self._senders, self._group, self._store = [], None, None
+        self._senders, self._group = [], None
 
     def _with_senders(self, work: Callable[[], Result]) -> Result:
         """Do something with all senders connected. If one is lost, all connections are closed."""
@@ -85,7 +83,7 @@ class CollectiveSource:
             host, _, port = where.rpartition(":")
             name = sender_name(number)
             self._senders.append(ControlSocket.connect(host, int(port), peer=name, limit_s=self._limit_s))
-            self._senders[-1].send({"key": key}, limit_s=self._limit_s)
+            self._senders[-1].prove(key, limit_s=self._limit_s)
         if not self._holdings:
             self._describe(self._ask_all({"ask": "describe"}, "a description of its parts"))
 
@@ -146,15 +144,14 @@ class CollectiveSource:
         """The group with all senders. It is formed when it is first needed, and again after a loss."""
         if self._group is not None:
             return self._group
-        host, size = own_address(), 1 + len(self._senders)
-        store = open_store(host, size, limit_s=self._limit_s)
-        seats = [Seat(host=host, port=store.port, rank=n, size=size, backend=self._backend) for n in range(size)]
+        size, store = 1 + len(self._senders), open_store(limit_s=self._limit_s)
+        seats = [Seat(**asdict(store.place), rank=n, size=size, backend=self._backend) for n in range(size)]
         for sender, seat in zip(self._senders, seats[1:], strict=True):
             sender.send({"ask": "join", "seat": asdict(seat)}, limit_s=self._limit_s)
         group = PeerGroup(seats[0], limit_s=self._limit_s, store=store)
         for sender in self._senders:
             sender.receive("its seat in a group", limit_s=self._limit_s)
-        self._group, self._store = group, store
+        self._group = group
         return group
 
     def _ask_all(self, message: Message, what: str) -> list[Message]:

@@ -1,12 +1,16 @@
-"""Small questions and answers between a sender of weights and a receiver: JSON over a TCP connection.
+"""Small questions and answers between processes of a run: JSON over a TCP connection.
 
 Every wait has a limit. If a peer has ended, or stays silent for longer, ``PeerLost`` says who was waited for and for
-what.
+what. Before anything else, both sides prove that they know the same key (``prove``, ``verify``); the key itself is not
+sent. What is said afterwards is neither encrypted nor signed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import secrets
 import socket
 import struct
 import weakref
@@ -16,6 +20,7 @@ from typing import Any
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 1 << 28
 """Longest message that is believed."""
+_MOST_BYTES_OF_A_PROOF = 1024
 
 Message = dict[str, Any]
 
@@ -48,12 +53,41 @@ class ControlSocket:
         except OSError as error:
             raise PeerLost(f"{self.peer} has ended: {error}") from error
 
-    def receive(self, what: str, *, limit_s: float | None) -> Message:
+    def prove(self, key: str, *, limit_s: float) -> None:
+        """Show a peer that calls ``verify`` that we know the key, and let it show that it does."""
+        asked = self._receive_proof("challenge", limit_s)
+        own = secrets.token_hex(32)
+        self.send({"challenge": own, "proof": _proof(key, "connects", asked, own)}, limit_s=limit_s)
+        self._check(self._receive_proof("proof", limit_s), _proof(key, "listens", asked, own))
+
+    def verify(self, key: str, *, limit_s: float) -> None:
+        """Raise ``PeerLost`` unless the peer proves that it knows the key."""
+        own = secrets.token_hex(32)
+        self.send({"challenge": own}, limit_s=limit_s)
+        answer = self._receive_all(limit_s)
+        asked = str(answer.get("challenge"))
+        self._check(str(answer.get("proof")), _proof(key, "connects", own, asked))
+        self.send({"proof": _proof(key, "listens", own, asked)}, limit_s=limit_s)
+
+    def _receive_proof(self, name: str, limit_s: float) -> str:
+        return str(self._receive_all(limit_s).get(name))
+
+    def _receive_all(self, limit_s: float) -> Message:
+        found = self.receive("its proof", limit_s=limit_s, most_bytes=_MOST_BYTES_OF_A_PROOF)
+        if not isinstance(found, dict):
+            raise PeerLost(f"{self.peer} is none of ours")
+        return found
+
+    def _check(self, given: str, expected: str) -> None:
+        if not hmac.compare_digest(given.encode(), expected.encode()):
+            raise PeerLost(f"{self.peer} does not know the key")
+
+    def receive(self, what: str, *, limit_s: float | None, most_bytes: int = _MOST_BYTES) -> Message:
         """Wait for a message. ``what`` names the wait in an error. ``limit_s``: None means while the peer lives."""
         try:
             self._connection.settimeout(limit_s)
             [length] = _LENGTH.unpack(self._read(_LENGTH.size))
-            if length > _MOST_BYTES:
+            if length > most_bytes:
                 raise PeerLost(f"{self.peer} sent a message of {length} bytes, which is none of ours")
             found: Message = json.loads(self._read(length))
         except TimeoutError as error:
@@ -78,3 +112,8 @@ class ControlSocket:
                 raise OSError("the connection was closed")
             data += piece
         return bytes(data)
+
+
+def _proof(key: str, side: str, *challenges: str) -> str:
+    """What only who knows the key can compute. Each side has its own, so that none can be sent back."""
+    return hmac.new(key.encode(), "/".join((side, *challenges)).encode(), hashlib.sha256).hexdigest()

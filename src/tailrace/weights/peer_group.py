@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tailrace.weights.control_socket import PeerLost
+from tailrace.weights.run_store import RunStore, StorePlace, join_store
 
 GLOO, NCCL = "gloo", "nccl"
 RECEIVER = 0
@@ -48,30 +49,25 @@ def _close_all() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A place in a group that is being formed."""
+    """A place in a group that is being formed. The first three say where the group's store is."""
 
     host: str
     port: int
-    """Where the group's store is."""
+    key: str
     rank: int
     size: int
     backend: str
 
 
-def open_store(host: str, size: int, *, limit_s: float) -> dist.TCPStore:
-    """A new store on a free port of this machine, for a group of this size."""
-    return dist.TCPStore(host, 0, size, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=limit_s))
-
-
 class PeerGroup:
     """One member's end of a group."""
 
-    def __init__(self, seat: Seat, *, limit_s: float, store: dist.TCPStore | None = None) -> None:
+    def __init__(self, seat: Seat, *, limit_s: float, store: RunStore | None = None) -> None:
         """Return when all members are there. ``store``: the receiver's own; senders open it."""
         self._limit = timedelta(seconds=limit_s)
         self._backend = seat.backend
         try:
-            self._store = store or dist.TCPStore(seat.host, seat.port, seat.size, is_master=False, timeout=self._limit)
+            self._store = store or join_store(StorePlace(host=seat.host, port=seat.port, key=seat.key), limit_s=limit_s)
             self._group = _make(self._store, seat, self._limit)
         except RuntimeError as error:
             raise PeerLost(f"no group of {seat.size} members within {limit_s:g} s: {_short(error)}") from error

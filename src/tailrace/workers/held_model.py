@@ -99,7 +99,7 @@ class HeldModel:
             return
         self.publishing.finish()
         try:
-            result = self._trainer.finish_step(message.optimizer)
+            result = self._trainer.finish_step(message.optimizer, dict(message.rates))
         except _CANNOT as error:
             self._refuse(error)
             return

@@ -7,7 +7,8 @@
 * Messages are small pickled objects; they arrive in the order sent. Weights never travel here.
 * A worker process never outlives its controller. When the link ends, the process ends at once, whatever its main thread
   is doing. On Linux the kernel sees to it, through a pipe (the *lifeline*) whose other end only the controller
-  holds: the worker's whole process group, grandchildren included, is killed even while stuck in C code.
+  holds: the worker's whole process group is killed even while stuck in C code. The keeper (`workers/keeper.py`) kills
+  whatever else the worker has started.
 * Nothing of the link is inherited by the worker's own children.
 """
 
@@ -23,8 +24,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-LINK_VARIABLE = "TAILRACE_LINK_FD"
-LIFELINE_VARIABLE = "TAILRACE_LIFELINE_FD"
+from tailrace.workers.keeper import LIFELINE_VARIABLE, LINK_VARIABLE
 
 _F_SETSIG = 10  # Linux; the fcntl module of Python 3.11 does not name it
 _SIGKILL = 9

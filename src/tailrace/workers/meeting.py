@@ -1,22 +1,20 @@
 """How the workers of a training group find each other.
 
-The first worker opens a store on a free port of its machine and tells the controller, which tells the others.
+The first worker opens a store on a free port of its machine and tells the controller, which tells the others. They are
+told the store's key too: who does not know it is turned away.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch
-import torch.distributed as dist
 
 from tailrace.trainer.model_files import resolve_device
 from tailrace.trainer.ranks import ALONE, Ranks
-from tailrace.weights.own_address import own_address
+from tailrace.weights.run_store import RunStore, StorePlace, join_store, open_store
 from tailrace.workers.link import Link
 from tailrace.workers.messages import Meeting, TrainingInit
 
-_LIMIT = timedelta(minutes=10)
+_LIMIT_S = 600.0
 
 
 def meet(link: Link, init: TrainingInit) -> Ranks:
@@ -29,7 +27,7 @@ def meet(link: Link, init: TrainingInit) -> Ranks:
     from tailrace.trainer.process_ranks import ProcessRanks  # one rank alone needs none of it
 
     return ProcessRanks(
-        _open_store(link, init.rank, size),
+        _open_store(link, init.rank),
         index=init.rank,
         num_shards=init.num_shards,
         num_replicas=init.num_replicas,
@@ -38,15 +36,14 @@ def meet(link: Link, init: TrainingInit) -> Ranks:
     )
 
 
-def _open_store(link: Link, rank: int, size: int) -> dist.TCPStore:
+def _open_store(link: Link, rank: int) -> RunStore:
     if rank == 0:
-        host = own_address()
-        store = dist.TCPStore(host, 0, size, is_master=True, wait_for_workers=False, timeout=_LIMIT)
-        link.send(Meeting(host=host, port=store.port))
+        store = open_store(limit_s=_LIMIT_S)
+        link.send(Meeting(host=store.place.host, port=store.place.port, key=store.place.key))
         return store
     meeting = link.receive(None)
     assert isinstance(meeting, Meeting), meeting
-    return dist.TCPStore(meeting.host, meeting.port, size, is_master=False, timeout=_LIMIT)
+    return join_store(StorePlace(host=meeting.host, port=meeting.port, key=meeting.key), limit_s=_LIMIT_S)
 
 
 def _device(init: TrainingInit) -> torch.device:

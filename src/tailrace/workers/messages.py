@@ -183,6 +183,8 @@ class Meeting:
 
     host: str
     port: int
+    key: str
+    """Only who knows it is let in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +229,8 @@ class FinishStep:
     version: Version
     optimizer: TrainerSettings | None = None
     """None: those of ``ModelInit``."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Learning rates of a step that is repeated, by learner (``actor``, ``critic``); empty: those of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

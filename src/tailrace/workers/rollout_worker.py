@@ -54,8 +54,6 @@ _NO_CHANNEL = (WriterLost, VersionNotPublished, FileNotFoundError)
 """Errors of a pull whose trainer has ended, or was restarted and has not published yet."""
 _FAILED_PULL_PAUSE_S = 0.2
 """Pause after a failed pull. Meanwhile the controller hears that the trainer has ended, and does not ask again."""
-MAX_FAILED_PULLS = 50
-"""Number of pulls that may fail one after another before the error ends the worker."""
 
 
 class RolloutWorker:
@@ -64,7 +62,6 @@ class RolloutWorker:
     ) -> None:
         self._link, self._engine, self._sleep = link, engine, sleep
         self._puller = Puller(engine.layout(), partial(open_source, device=device_of(init.model)))
-        self._num_failed_pulls = 0
         self._shortest_s, self._num_instances = init.rollout.progress_interval_s, init.rollout.num_instances
         self._unsent: list[Output] = []
         self._sent_at = self._progress_at = time.monotonic()
@@ -174,7 +171,7 @@ class RolloutWorker:
             self._fail_pull(error)
             return
         self._engine.pull(pulled.weights, pulled.version)
-        self._is_released, self._num_failed_pulls = False, 0
+        self._is_released = False
         self._link.send(Pulled(version=pulled.version, seconds=time.monotonic() - start))
         self._log_pull(pulled.version, self._puller.num_bytes)
 
@@ -186,9 +183,6 @@ class RolloutWorker:
 
     def _fail_pull(self, error: Exception) -> None:
         """Report a pull that failed, and leave the engine as it was before."""
-        self._num_failed_pulls += 1
-        if self._num_failed_pulls > MAX_FAILED_PULLS:
-            raise error
         if self._is_released:
             self._engine.release()
         self._sleep(_FAILED_PULL_PAUSE_S)

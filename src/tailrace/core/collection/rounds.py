@@ -18,6 +18,9 @@ from tailrace.core.schedule import EpochEnd
 if TYPE_CHECKING:
     from tailrace.core.rooms import Rooms
 
+TAKES_DEFERRED = 2
+"""Edition of the rules from which on a round that has tried all other prompts takes deferred ones."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Round:
@@ -43,6 +46,9 @@ class Round:
     """Groups that started or continued in it. Those beyond ``size`` replaced others."""
     began_at: float | None = None
     """When its first response went to an instance."""
+    has_tried_all: bool = False
+    """Whether it has started every prompt that may start. Then it takes deferred groups, whatever their length and
+    domain."""
     quota_leftovers: dict[GroupId, str] = field(default_factory=dict)
     """Complete groups, with their domains, for which the batch has no place under the quotas. They are not replaced."""
 
@@ -116,6 +122,16 @@ def _num_not_replaced(rooms: Rooms) -> int:
     return training.num_waiting_groups + rooms.schedule.batch_size * (training.version - training.published)
 
 
+def is_used_up(rooms: Rooms) -> bool:
+    """Whether the round has started every prompt that may start, and dynamic sampling has filtered so many of them that
+    the others, in the long queue or in batches that wait for training, may be the only useful ones."""
+    room, schedule = rooms.collection, rooms.schedule
+    if room.round is None or not schedule.defers or not schedule.filters_equal_scores or not schedule.epoch_size:
+        return False
+    num_away = sum(not group.is_live for group in rooms.responses.training_groups())
+    return schedule.edition >= TAKES_DEFERRED and room.round.num_begun + num_away >= schedule.epoch_size
+
+
 def unfinished_prompts(rooms: Rooms) -> set[int]:
     """Return prompts that must not start again yet, because their previous group is unfinished."""
     if not rooms.schedule.defers:
@@ -126,7 +142,7 @@ def unfinished_prompts(rooms: Rooms) -> set[int]:
 def is_within_quota(rooms: Rooms, group: Group) -> bool:
     """Whether a complete group may join the batch. A short round trains each domain in the proportion it launched."""
     room = rooms.collection
-    if not rooms.schedule.has_quotas or room.round is None or room.round.is_long:
+    if not rooms.schedule.has_quotas or room.round is None or room.round.is_long or room.round.has_tried_all:
         return True
     live = [g for g in rooms.responses.training_groups() if g.is_live]
     accepted = Counter(g.domain for g in live if g.id in room.complete)

@@ -16,7 +16,13 @@ from tailrace.core.collection.closing import close_round, is_held_open
 from tailrace.core.collection.facts import close_group
 from tailrace.core.collection.group_changes import admit, begin
 from tailrace.core.collection.relief import drop_expired
-from tailrace.core.collection.rounds import next_round, num_missing, unfinished_prompts
+from tailrace.core.collection.rounds import (
+    TAKES_DEFERRED,
+    is_used_up,
+    next_round,
+    num_missing,
+    unfinished_prompts,
+)
 from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
@@ -111,7 +117,12 @@ def request_prompts(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     for group_id in _take_held(rooms, visited):
         yield None
         begin(rooms, group_id, room.held.pop(group_id))
-    if (count := num_missing(rooms)) > 0 and not _are_all_held(rooms, visited):
+    if (count := num_missing(rooms)) <= 0:
+        return
+    if room.round is not None and not room.round.has_tried_all and is_used_up(rooms):
+        room.round.has_tried_all = True
+        yield None
+    elif not _are_all_held(rooms, visited):
         room.requested = OpenRequest(since=now, version=rooms.training.version)
         epoch, offset = room.cursor
         yield do.RequestPrompts(source=rooms.schedule.train_source, epoch=epoch, offset=offset, count=count)
@@ -124,12 +135,14 @@ def _take_deferred(rooms: Rooms) -> Iterator[Group]:
     if round is None:
         return
     sources = [room.queue] if round.is_long else [room.late]
-    if round.is_flush:
+    if round.is_flush or round.has_tried_all:
         sources = [room.queue, room.late]
     for source in sources:
         while source and num_missing(rooms) > 0:
             number = next(iter(source))
             del source[number]
+            if rooms.schedule.edition >= TAKES_DEFERRED:
+                round.quota_leftovers.pop(number, None)  # it is no longer left over
             yield rooms.responses.group(number)
 
 
@@ -160,5 +173,8 @@ def _take_held(rooms: Rooms, visited: set[int]) -> Iterator[GroupId]:
 
 
 def _are_all_held(rooms: Rooms, visited: set[int]) -> bool:
-    """Whether every prompt of the data set is unfinished, so that requesting more would return only the same ones."""
+    """Whether requesting more would return only prompts that are unfinished, or that the round has tried while others
+    wait for training."""
+    if is_used_up(rooms) and rooms.training.num_waiting_groups:
+        return True
     return 0 < rooms.schedule.epoch_size <= len(visited)

@@ -1,13 +1,30 @@
-"""When an evaluation begins and ends."""
+"""When an evaluation begins and ends, and which sets are given up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
+from tailrace.core.aborting import abort
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.rooms import Rooms
+
+
+def drop_evaluation(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
+    """Drop the sets in progress that the run no longer has: it was continued without them."""
+    evaluation, known = rooms.evaluation, {eval_set.name for eval_set in rooms.schedule.eval_sets}
+    gone = [name for name in evaluation.open if name not in known]
+    groups = [group for group in rooms.responses.all_groups() if group.id.source in gone] if gone else []
+    for group in groups:
+        yield from abort(rooms, group.members.values())
+        rooms.responses.remove(group.id)
+    for name in gone:
+        del evaluation.open[name]
+        evaluation.requested.pop(name, None)
+    if gone:
+        yield do.ReportDropped(dropped=tuple(sorted(group.id for group in groups)))
+        yield None
 
 
 def open_evaluation(rooms: Rooms, now: float) -> Iterator[do.Command]:

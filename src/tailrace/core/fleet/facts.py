@@ -12,6 +12,9 @@ from tailrace.core.ids import Version
 from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
 from tailrace.core.rooms import Rooms
 
+_ANY_REPORT_COUNTS = 2
+"""Edition of the rules from which on every report of an instance is a sign of life. Before, only its parts were."""
+
 
 def instance_added(rooms: Rooms, event: ev.InstanceAdded, now: float) -> None:
     fleet = rooms.fleet
@@ -74,18 +77,25 @@ def _lose(rooms: Rooms, instance: Instance, now: float) -> None:
     instance.aborting.clear()
     rooms.fleet.move(instance, InstancePhase.ABSENT, now)
     instance.version = Version(0)
+    instance.num_prefilled = instance.num_failed_pulls = 0
     instance.is_being_killed = False
     instance.moved_at = None
 
 
 def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> None:
+    """Record the progress of an instance. Every report of its current start is a sign of life; new tokens, ended
+    responses and more prefill are progress."""
     instance = _speaker(rooms, event)
     if instance is None:
         return
+    if event.num_refused:
+        rooms.run.refuse(f"instance {instance.id} reported {event.num_refused} responses again, or not asked to")
+    has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
+    num_taken = 0
     for progress in event.progressed:
         if (trajectory := _running(rooms, instance, progress, event.version)) is not None:
-            instance.num_tokens += trajectory.grow(progress.length, event.version)
-            instance.heard_at = now
+            has_progressed |= _grow(instance, trajectory, progress.length, event.version)
+            num_taken += 1
     for finished in event.finished:
         trajectory = _running(rooms, instance, finished, event.version)
         if trajectory is None:
@@ -93,9 +103,21 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
         if finished.finish is Finish.INTERRUPTED and trajectory.id not in instance.stopping:
             rooms.run.refuse(f"{trajectory.id} was not asked to stop")
             continue
-        instance.num_tokens += trajectory.grow(finished.length, event.version)
-        instance.heard_at = now
+        _grow(instance, trajectory, finished.length, event.version)
         _finish(rooms, instance, trajectory, finished.finish, now)
+        has_progressed = True
+        num_taken += 1
+    if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
+        instance.hear(now=now, has_progressed=has_progressed)
+    elif num_taken:
+        instance.heard_at = now
+
+
+def _grow(instance: Instance, trajectory: Trajectory, length: int, version: Version) -> bool:
+    """Record the tokens of a running response. Return whether there are new ones."""
+    num_new = trajectory.grow(length, version)
+    instance.num_tokens += num_new
+    return num_new > 0
 
 
 def _finish(rooms: Rooms, instance: Instance, trajectory: Trajectory, finish: Finish, now: float) -> None:
@@ -129,12 +151,17 @@ def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> N
     instance = _speaker(rooms, event)
     if instance is None:
         return
+    num_confirmed = 0
     for aborted in event.aborted:
         if aborted.trajectory in instance.aborting:
             del instance.aborting[aborted.trajectory]
-            instance.heard_at = now
+            num_confirmed += 1
         else:
             rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.trajectory}")
+    if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
+        instance.hear(now=now, has_progressed=num_confirmed > 0)
+    elif num_confirmed:
+        instance.heard_at = now
 
 
 def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
@@ -149,6 +176,7 @@ def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
         return
     rooms.fleet.move(instance, InstancePhase.READY, now)
     instance.version = event.version
+    instance.num_failed_pulls = instance.num_failed_pulls + 1 if event.version < asked else 0
     if event.version < asked:
         rooms.run.refuse(f"instance {event.instance} pulled version {event.version}, older than {asked}")
         instance.is_draining = True  # it takes no work before it has pulled again
@@ -163,6 +191,7 @@ def pull_failed(rooms: Rooms, event: ev.PullFailed, now: float) -> None:
         rooms.run.refuse(f"instance {event.instance} was not asked to pull")
         return
     rooms.fleet.move(instance, InstancePhase.READY, now)
+    instance.num_failed_pulls += rooms.training.is_open_for_pulls  # otherwise it was not the instance that failed
     instance.version = Version(0)  # if its memory was released, it holds no weights
     instance.is_draining = True
 

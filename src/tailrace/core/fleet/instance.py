@@ -82,15 +82,35 @@ class Instance:
     """When migration last took responses from it that it was generating."""
     heard_at: float = 0.0
     """When it last changed its phase, got work or reported."""
+    progressed_at: float = 0.0
+    """When it last changed its phase, got work, or reported that it had got on with it."""
+    num_failed_pulls: int = 0
+    """Pulls of published weights that failed since it last pulled what it was asked for."""
+    num_prefilled: int = 0
+    """Tokens that it has prefilled since its start, as far as it has said."""
     losses: Losses = field(default_factory=Losses)
 
     def move(self, new: InstancePhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:
             raise InvalidTransition(f"instance {self.id}", self.phase.value, new.value, [self.losses.last])
         self.phase = new
-        self.heard_at = now
+        self.heard_at = self.progressed_at = now
         self.is_draining = False
         self.pulling = None
+
+    def hear(self, *, now: float, has_progressed: bool) -> None:
+        """Record a sign of life, and whether it got on with its work. What it says while it does something else, or is
+        being killed, does not put off the limit of that."""
+        if self.phase is InstancePhase.READY and not self.is_being_killed:
+            self.heard_at = now
+            if has_progressed:
+                self.progressed_at = now
+
+    def prefill(self, num_tokens: int) -> bool:
+        """Record how many tokens it has prefilled since its start. Return whether they are more than before."""
+        is_more = num_tokens > self.num_prefilled
+        self.num_prefilled = max(num_tokens, self.num_prefilled)
+        return is_more
 
     @property
     def accepts_work(self) -> bool:

@@ -22,6 +22,11 @@ from tailrace.core.fleet.views import LiveBacklog, fleet_view
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Strategy
 
+MAX_FAILED_PULLS = 50
+"""Pulls that may fail in a row before the instance is killed. A worker pauses after each, so that the news of a lost
+trainer comes first."""
+_BOUNDS_PULLS = 2
+"""Edition of the rules from which on there is such a number."""
 _RESPONSE_S = 5e-6
 """Upper bound of the seconds that a plan takes per running or queued response (``benchmarks/planning.py``)."""
 _MAX_SHARE = 0.1
@@ -120,9 +125,18 @@ def pull(rooms: Rooms, now: float) -> Iterator[do.Command]:
         may_pull = instance.is_draining or rooms.schedule.has_rounds
         is_free = may_pull and instance.owes_nothing and not instance.running
         if is_free or (instance.phase is released and rooms.training.is_device_free(rooms.evaluation_is_over())):
-            rooms.fleet.move(instance, InstancePhase.PULLING, now)
-            instance.pulling = published
-            yield do.PullWeights(instance=instance.id, version=published)
+            yield from _pull(rooms, instance, now)
+
+
+def _pull(rooms: Rooms, instance: Instance, now: float) -> Iterator[do.Command]:
+    """Let an instance pull the published version, or kill it if it has failed too often."""
+    published, count = rooms.training.published, instance.num_failed_pulls
+    if rooms.schedule.edition >= _BOUNDS_PULLS and count >= MAX_FAILED_PULLS:
+        yield from rooms.fleet.kill(instance.id, f"{count} pulls of version {published} failed in a row", now)
+        return
+    rooms.fleet.move(instance, InstancePhase.PULLING, now)
+    instance.pulling = published
+    yield do.PullWeights(instance=instance.id, version=published)
 
 
 def migrate(rooms: Rooms, now: float) -> Iterator[do.Command]:

@@ -148,9 +148,17 @@ def _instance_waits(instance: Instance, limits: Limits, published: Version) -> I
         yield Wait(what=f"retired instance {number} to end", since=since, limit_s=limits.start_s, instance=number)
     elif instance.aborting and not instance.running:
         what = f"instance {number} to abort {len(instance.aborting)} responses"
-        yield Wait(what=what, since=since, limit_s=limits.progress_s, instance=number)
+        yield _work_wait(instance, limits, report=what, progress=what)
     elif instance.running:
         first = next(iter(instance.running))
         more = f" and {len(instance.running) - 1} more" if len(instance.running) > 1 else ""
-        what = f"response {first}{more} on instance {number}"
-        yield Wait(what=what, since=since, limit_s=limits.progress_s, instance=number)
+        which = f"{first}{more} on instance {number}"
+        yield _work_wait(instance, limits, report=f"response {which}", progress=f"new tokens of {which}")
+
+
+def _work_wait(instance: Instance, limits: Limits, *, report: str, progress: str) -> Wait:
+    """Return the wait for the next report of an instance that has work, or for progress, whichever ends first."""
+    wait = Wait(what=report, since=instance.heard_at, limit_s=limits.progress_s, instance=instance.id)
+    if limits.stall_s is None or instance.progressed_at + limits.stall_s >= wait.until:
+        return wait
+    return Wait(what=progress, since=instance.progressed_at, limit_s=limits.stall_s, instance=instance.id)

@@ -65,7 +65,7 @@ def _submit(instance: Instance, trajectories: list[Trajectory], now: float) -> d
     if not instance.accepts_work:
         raise CoreError(f"{trajectories[0].id} cannot go to {instance}, which accepts no work")
     if not instance.running:
-        instance.heard_at = now
+        instance.heard_at = instance.progressed_at = now
     instance.take(trajectories)
     dispatches = tuple([do.Dispatch(t.id, t.length) for t in trajectories])
     return do.Submit(instance=instance.id, dispatches=dispatches)

@@ -7,7 +7,7 @@ full, how stale a sample may be, and whether rollout and training overlap. A pre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.core.ledger.admission import Admission, LedgerRules
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
@@ -42,6 +42,8 @@ class Limits:
     """Start of an instance or of the trainer."""
     progress_s: float = 300.0
     """Next report of an instance that has work."""
+    stall_s: float | None = None
+    """Next token, or more prefill, of an instance that has work and reports; None: no limit."""
     reward_s: float = 60.0
     """Next score while scores are awaited."""
     prompts_s: float = 60.0
@@ -63,6 +65,7 @@ class Limits:
         return min(
             self.start_s,
             self.progress_s,
+            *(() if self.stall_s is None else (self.stall_s,)),
             self.reward_s,
             self.prompts_s,
             self.train_s,
@@ -155,6 +158,18 @@ class Schedule:
             raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
         for sentence in unsound(self):
             raise ValueError(sentence)
+
+    def continued(self, other: Schedule) -> Schedule:
+        """Return this schedule with the values of ``other`` that may change when a run is continued."""
+        return replace(
+            self,
+            edition=other.edition,
+            max_steps=other.max_steps,
+            eval_sets=other.eval_sets,
+            eval_interval=other.eval_interval,
+            save_interval=other.save_interval,
+            limits=other.limits,
+        )
 
     @property
     def num_launched(self) -> int:

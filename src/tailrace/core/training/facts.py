@@ -121,3 +121,6 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     training.published = Version(0 if training.version == 0 else -1)
     if training.save_due not in (None, training.version) or training.save_due == event.checkpoint:
         training.save_due = None  # it is on disk, or the trainer already holds a later version
+    is_new_end = event.schedule is not None and training.version == event.schedule.max_steps > 0
+    if is_new_end and event.checkpoint != training.version:
+        training.save_due = training.version  # the last version is always saved

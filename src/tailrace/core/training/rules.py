@@ -62,7 +62,8 @@ def _save(rooms: Rooms, now: float) -> Iterator[do.Command]:
 
 def _train(rooms: Rooms, now: float) -> Iterator[do.Command]:
     training, schedule = rooms.training, rooms.schedule
-    if not training.is_due(rooms.evaluation_is_over()):
+    # A run that is continued may end earlier than planned, with a batch for a step that is no longer wanted.
+    if training.version >= schedule.max_steps or not training.is_due(rooms.evaluation_is_over()):
         return
     if schedule.placement is Placement.COLOCATED and not rooms.fleet.is_off_device():
         return

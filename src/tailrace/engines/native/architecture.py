@@ -58,6 +58,12 @@ class Architecture:
         return self.num_kv_heads * self.head_dim
 
     def check_length(self, max_length: int) -> None:
+        """``Unsupported`` if the engine cannot compute sequences of this length."""
+        if self.rope.variant == "dynamic" and max_length > self.rope.max_positions:
+            raise Unsupported(
+                f"the native engine supports dynamic rope up to max_position_embeddings ({self.rope.max_positions}),"
+                f" but prompt and response may have {max_length} tokens"
+            )
         if self.sliding_window is not None and max_length > self.sliding_window:
             raise Unsupported(
                 f"the native engine supports sliding-window attention up to its window of {self.sliding_window} tokens,"

@@ -14,6 +14,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.observe.display.progress import Progress, wait_line
 from tailrace.observe.metrics.rows import Row
+from tailrace.observe.shared_fold.run_fold import RunFold
 
 WAIT_SHOWN_AFTER_S = 10.0
 
@@ -21,6 +22,10 @@ WAIT_SHOWN_AFTER_S = 10.0
 class Display(Protocol):
     def say(self, line: str) -> None:
         """Print a sentence that stays on the screen."""
+        ...
+
+    def begin(self, run: RunFold, rows: Sequence[Row]) -> None:
+        """Take over what happened before: what runs where, and all rows. Comes before the first entry."""
         ...
 
     def entry(self, entry: Entry) -> None: ...
@@ -39,6 +44,10 @@ class PlainDisplay:
         self.say = say
         self._progress = Progress(max_steps)
         self._quiet_until = 0.0
+
+    def begin(self, run: RunFold, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._progress.note(row)
 
     def entry(self, entry: Entry) -> None:
         pass

@@ -46,6 +46,8 @@ class LiveDisplay:
         self._rewards: list[float] = []
         self._scores: dict[str, list[float]] = {}
         self._run = RunFold()
+        self._is_paused = False
+        """No entry has come since the run was resumed: the instances of before are gone."""
         self._most_running = 1
         self._waits: tuple[Wait, ...] = ()
         self._now, self._drawn_at = 0.0, float("-inf")
@@ -60,8 +62,14 @@ class LiveDisplay:
         self._live.console.print(escape(line), highlight=False)
         self._draw()
 
+    def begin(self, run: RunFold, rows: Sequence[Row]) -> None:
+        self._run, self._now, self._is_paused = run, run.state.now, True
+        for row in rows:
+            self._take(row)
+        self._draw()
+
     def entry(self, entry: Entry) -> None:
-        self._now = entry.now
+        self._now, self._is_paused = entry.now, False
         for news in self._run.feed(entry):
             if isinstance(news.message, do.Submit):
                 num_running = len(self._run.instance(news.message.instance).running)
@@ -70,13 +78,16 @@ class LiveDisplay:
             self._draw()
 
     def row(self, row: Row) -> None:
+        self._take(row)
+        self._draw()
+
+    def _take(self, row: Row) -> None:
         if "reward/mean" in row:
             self._step, self._left_s = row, self._progress.left_s(row)
             self._rewards.append(row["reward/mean"])
         for name, value in row.items():
             if name.startswith("eval/") and "/avg@" in name:
                 self._scores.setdefault(name.removeprefix("eval/"), []).append(value)
-        self._draw()
 
     def waits(self, waits: Sequence[Wait], now: float) -> None:
         self._waits, self._now = tuple(waits), now
@@ -85,8 +96,10 @@ class LiveDisplay:
     def close(self) -> None:
         """The last picture stays on the screen, without waits."""
         self._waits = ()
-        self._draw()
-        self._live.stop()
+        try:
+            self._draw()
+        finally:  # whatever cannot be drawn, the terminal is given back
+            self._live.stop()
 
     def _draw(self) -> None:
         self._drawn_at = self._now
@@ -122,12 +135,17 @@ class LiveDisplay:
         lengths = "  ".join(f"{name} {row[f'response_length/{name}']}" for name in ("p50", "p95", "max"))
         grid.add_row("length", f"{lengths}  clipped {row['response_length/clip_ratio']:.1%}")
         times = f"gen {row['timing_s/gen']:.2f}, train {row['timing_s/update_actor']:.2f}"
-        grid.add_row("speed", f"{row['perf/tokens_per_s']:,.0f} tok/s  {row['timing_s/step']:.2f} s a step ({times})")
+        speed = f"{row['perf/tokens_per_s']:,.0f} tok/s  {row['timing_s/step']:.2f} s a step ({times})"
+        if eval_s := row.get("timing_s/eval"):
+            speed += f"  eval {eval_s:.2f} s"
+        grid.add_row("speed", speed)
         failed = sum(row[f"reward/num_{name}"] for name in ("error", "timeout", "crash", "invalid"))
         if failed:
             grid.add_row("rewards", f"[bold red]{failed} failed in the last step[/]")
 
     def _add_instances(self, grid: Table) -> None:
+        if self._is_paused:
+            return
         up = {number: instance for number, instance in self._run.state.instances.items() if instance.is_up}
         for number in sorted(up)[:_MAX_INSTANCES]:
             count = len(up[number].running)

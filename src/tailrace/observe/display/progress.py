@@ -19,9 +19,14 @@ class Progress:
     def line(self, row: Row) -> str:
         return self._step_line(row) if "reward/mean" in row else _eval_line(row)
 
+    def note(self, row: Row) -> None:
+        """Take a row of the past into account."""
+        if "reward/mean" in row:
+            self.left_s(row)
+
     def left_s(self, row: Row) -> float:
         """Seconds until the end, from the steps so far and this one."""
-        step_s: float = row["timing_s/step"]
+        step_s: float = row["timing_s/step"] + row.get("timing_s/eval", 0.0)
         self._num_steps += 1
         # Recent steps count more: lengths change while a model learns. The first one, which contains the start of the
         # trainer, counts only while there is no other.
@@ -39,8 +44,10 @@ class Progress:
             f"length p50/p95/max {lengths}",
             f"{row['perf/tokens_per_s']:,.0f} tok/s",
             f"{step_s:.2f} s (gen {row['timing_s/gen']:.2f}, train {row['timing_s/update_actor']:.2f})",
-            f"ETA {clock(left)}",
         ]
+        if eval_s := row.get("timing_s/eval"):
+            parts.append(f"eval {eval_s:.2f} s")
+        parts.append(f"ETA {clock(left)}")
         failures = {name: row[f"reward/num_{name}"] for name in ("error", "timeout", "crash", "invalid")}
         if any(failures.values()):
             parts.append("rewards failed: " + ", ".join(f"{count} {name}" for name, count in failures.items() if count))

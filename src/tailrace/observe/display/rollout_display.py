@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
@@ -10,6 +10,7 @@ from tailrace.observe.display.display import PlainDisplay
 from tailrace.observe.display.progress import clock
 from tailrace.observe.display.rollout_tally import RolloutTally
 from tailrace.observe.metrics.rows import Row
+from tailrace.observe.shared_fold.run_fold import RunFold
 
 
 class RolloutDisplay(PlainDisplay):
@@ -23,6 +24,9 @@ class RolloutDisplay(PlainDisplay):
             self._tally.feed(entry)
         self._began_s, self._began_at = self._tally.busy_s, self._tally.num_prompts_done
         self._next = self._after(self._began_at)
+
+    def begin(self, run: RunFold, rows: Sequence[Row]) -> None:
+        pass  # it was opened with all entries
 
     def entry(self, entry: Entry) -> None:
         self._tally.feed(entry)

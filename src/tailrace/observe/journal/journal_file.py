@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -76,8 +76,16 @@ class JournalFile:
         self._file, self._start = self._path.open("ab", buffering=0), start
 
 
-def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
-    """(position after the entry, entry) for every complete entry from position ``start`` on."""
+def read(path: Path, start: int = 0, *, until: int | None = None) -> Generator[tuple[int, Entry], None, None]:
+    """(position after the entry, entry) for every complete entry from ``start`` on, to the end or to ``until``."""
+    with contextlib.closing(_read_all(path, start)) as entries:
+        for position, entry in entries:
+            if until is not None and position > until:
+                return
+            yield position, entry
+
+
+def _read_all(path: Path, start: int) -> Generator[tuple[int, Entry], None, None]:
     check_format(path)
     with contextlib.ExitStack() as stack:
         files = [(segment, stack.enter_context(file)) for segment, file in segments.all_segments(path)]

@@ -1,4 +1,4 @@
-"""Rebuilds the core's state at the end of a journal, without touching the run.
+"""Rebuilds the core's state at the end of a journal, or at a position in it, without touching the run.
 
 It starts from the newest checkpoint that can be read and replays the journal after it; without a checkpoint it replays
 the whole journal. Unlike a resume, nothing is compared with the payload store and nothing is repaired.
@@ -7,8 +7,13 @@ the whole journal. Unlike a resume, nothing is compared with the payload store a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from tailrace.core import codec
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import RunStarted
 from tailrace.core.run.waits import Wait
@@ -29,32 +34,44 @@ class Recollection:
         return self.coordinator.waits()
 
 
-def recollect(files: RunFiles) -> Recollection:
-    """Rebuild the core's state. ``ValueError`` if the journal cannot be read, ``CoreError`` if it does not fit."""
-    schedule = _schedule(files)
-    coordinator, position, now = _start(files, schedule)
-    for _, entry in journal_file.read(files.journal, position):
+def recollect(files: RunFiles, *, until: int | None = None) -> Recollection:
+    """Rebuild the core's state. ``ValueError`` if the journal cannot be read, ``CoreError`` if it does not fit.
+
+    ``until``: the state at this position of the journal, whatever was written since.
+    """
+    until = end_of(files.journal) if until is None else until
+    coordinator, position, now = _start(files, until)
+    for _, entry in journal_file.read(files.journal, position, until=until):
         coordinator.handle(entry.event, now=entry.now)
         now = entry.now
     return Recollection(coordinator=coordinator, now=now)
 
 
-def _schedule(files: RunFiles) -> Schedule:
-    first = next((entry for _, entry in journal_file.read(files.journal)), None)
+def schedule_at(journal: Path, saved: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that a run followed when a checkpoint saved this state; without one, at its start.
+
+    Checkpoints of older releases hold no schedule: then it was the same during the whole run.
+    """
+    if "schedule" in saved:
+        found: Schedule = codec.decode(Schedule, saved["schedule"])
+        return found
+    with closing(journal_file.read(journal)) as entries:
+        _, first = next(entries, (0, None))
     if first is None or not isinstance(first.event, RunStarted):
-        raise ValueError(f"{files.journal} does not begin with the start of a run")
+        raise ValueError(f"{journal} does not begin with the start of a run")
     return first.event.schedule
 
 
-def _start(files: RunFiles, schedule: Schedule) -> tuple[Coordinator, int, float]:
-    policies = policies_of(schedule)
+def _start(files: RunFiles, until: int) -> tuple[Coordinator, int, float]:
     for checkpoint in reversed(files.checkpoints()):
         try:
             saved = json.loads((checkpoint / "run_state.json").read_text(encoding="utf-8"))
-            coordinator = Coordinator.restore(schedule, saved["coordinator"], policies=policies)
+            schedule = schedule_at(files.journal, saved)
+            coordinator = Coordinator.restore(schedule, saved["coordinator"], policies=policies_of(schedule))
             position, now = int(saved["journal_size"]), float(saved["now"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged snapshot: an older one, or the whole journal, gives the same state
-        if position <= end_of(files.journal):
+        if position <= until:
             return coordinator, position, now
-    return Coordinator(schedule, policies=policies), 0, 0.0
+    schedule = schedule_at(files.journal, {})
+    return Coordinator(schedule, policies=policies_of(schedule)), 0, 0.0

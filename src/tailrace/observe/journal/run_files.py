@@ -68,6 +68,10 @@ class RunFiles:
         """The resolved settings; empty where they cannot be read."""
         return _read_json(self.path / "config.json")
 
+    def changes(self) -> list[dict[str, Any]]:
+        """What was changed when the run was continued, oldest first, each with the step from which it holds."""
+        return list(_read_json(self.path / "changes.json").get("changes", ()))
+
     def fingerprints(self) -> dict[str, Any]:
         """Fingerprints of the model and of each source's prompts; empty where they cannot be read."""
         return _read_json(self.path / "sources.json")

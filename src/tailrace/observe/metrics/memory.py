@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import TrajectoryId
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.records import Response
 
 
 @dataclass(slots=True, kw_only=True)
 class Clock:
-    """When things happened in the current step."""
+    """When things happened in the current step, by the training clock: run time without seconds of evaluation."""
 
     step_began: float = 0.0
     first_submit: float | None = None
@@ -21,16 +21,19 @@ class Clock:
     publish_s: float = 0.0
     pull_s: float = 0.0
     save_s: float = 0.0
-    busy_s: dict[InstanceId, float] = field(default_factory=dict)
-    """Seconds each instance had work."""
+    eval_s: float = 0.0
+    """Seconds in which only evaluation responses ran."""
+    instance_s: float = 0.0
+    """Instance-seconds of generating, without seconds of evaluation."""
     num_tokens: int = 0
-    """Tokens generated since the step before."""
+    """Tokens of training responses."""
+    num_eval_tokens: int = 0
+    """Tokens of evaluation responses."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
     clock: Clock = field(default_factory=Clock)
-    busy_since: dict[InstanceId, float] = field(default_factory=dict)
     dropped: dict[TrajectoryId, Response] = field(default_factory=dict)
     """Scored responses of groups that were filtered or dropped since the step before."""
     num_dropped: int = 0
@@ -39,12 +42,14 @@ class Memory:
     """One sample per step, the current one last; as many as an estimate covers."""
     num_instances_lost: int = 0
     tokens_total: int = 0
+    """Tokens of all responses, those of evaluations included."""
+    eval_s: float = 0.0
+    """Seconds of the run in which only evaluation responses ran."""
 
-    def stop_busy(self, instance: InstanceId, now: float) -> None:
-        """The instance has no work any more."""
-        if (since := self.busy_since.pop(instance, None)) is not None:
-            self.count_busy(instance, since, now)
-
-    def count_busy(self, instance: InstanceId, since: float, now: float) -> None:
-        clock = self.clock
-        clock.busy_s[instance] = clock.busy_s.get(instance, 0.0) + now - max(since, clock.step_began)
+    def elapse(self, seconds: float, *, num_generating: int, is_evaluating: bool) -> None:
+        """Count seconds in which this many instances generated."""
+        if is_evaluating:
+            self.eval_s += seconds
+            self.clock.eval_s += seconds
+        else:
+            self.clock.instance_s += seconds * num_generating

@@ -27,3 +27,13 @@ class MetricsFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def has_bytes(path: Path, count: int) -> bool:
+    """Whether the file has at least so many bytes."""
+    return (path.stat().st_size if path.exists() else 0) >= count
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of the file."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()]

@@ -2,6 +2,9 @@
 
 ``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf`` and ``idle`` is a
 function of what was sampled and trained, so in deterministic mode it repeats exactly.
+
+Seconds in which only evaluation responses run are ``timing_s/eval`` and part of no other metric but
+``timing_s/since_start``; all others belong to the training step.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import Any
 from tailrace.core import codec
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId
+from tailrace.core.ids import GroupId
 from tailrace.core.journal import Entry
 from tailrace.observe.metrics.memory import Clock, Memory
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS, LengthSample, natural_length_metrics
@@ -51,23 +54,21 @@ class Metrics:
 
     def hear(self, news: News) -> list[Row]:
         """Take one message into account and return the rows it completes."""
-        memory, clock, now = self._memory, self._memory.clock, news.now
+        memory, clock, now = self._memory, self._memory.clock, self._training_time(news)
         if news.heard:
             self._count_tokens(news)
         if news.gone or news.trained:
             memory.lengths[-1].add(filter(self._run.is_training, (*news.trained, *news.gone)))
         match news.message:
-            case TimePassed():
-                pass
-            case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
-                self._reported(instance, news)
-            case ev.RunResumed():
-                memory.busy_since.clear()
+            case TimePassed(since=since, is_outage=False):
+                run = self._run
+                memory.elapse(news.now - since, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
+            case ev.RolloutReported() if any(self._run.is_training(response) for response in news.ended):
+                clock.last_finish = now
             case ev.InstanceStarted() if clock.first_submit is None:
                 clock.step_began = now  # the start of processes is not part of a step
-            case ev.InstanceLost(instance=instance):
+            case ev.InstanceLost():
                 memory.num_instances_lost += 1
-                memory.stop_busy(instance, now)
             case ev.ResponsesScored() if self._run.state.step is None:
                 if any(response is not None and self._run.is_training(response) for _, response in news.scored):
                     clock.last_score = now
@@ -79,26 +80,24 @@ class Metrics:
                 clock.save_s += seconds
             case ev.StepTrained():
                 return [self._step_row(news.message, news)]
-            case do.Submit(instance=instance):
-                if clock.first_submit is None:
-                    clock.first_submit = now
-                memory.busy_since.setdefault(instance, now)
+            case do.Submit() if clock.first_submit is None:
+                clock.first_submit = now
             case do.ReportDropped():
                 self._report_dropped(news.message, news)
             case do.CloseEvaluation():
                 return [self._eval_row(news.message, news)]
         return []
 
+    def _training_time(self, news: News) -> float:
+        """Run time without the seconds of evaluation so far."""
+        return news.now - self._memory.eval_s
+
     def _count_tokens(self, news: News) -> None:
         new = sum(count for _, count in news.heard)
+        trained = sum(count for response, count in news.heard if self._run.is_training(response))
         self._memory.tokens_total += new
-        self._memory.clock.num_tokens += new
-
-    def _reported(self, instance: InstanceId, news: News) -> None:
-        if any(self._run.is_training(response) for response in news.ended):
-            self._memory.clock.last_finish = news.now
-        if instance not in self._run.generating:
-            self._memory.stop_busy(instance, news.now)
+        self._memory.clock.num_tokens += trained
+        self._memory.clock.num_eval_tokens += new - trained
 
     def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
         groups = {*command.filtered, *command.dropped}
@@ -122,20 +121,18 @@ class Metrics:
         row |= staleness_metrics([response.age(event.version - 1) for response in news.trained], bound)
         row |= dict(event.metrics)
         row |= {"data/epoch": max(t.group.epoch for t in trained)}
-        row |= self._timing(event, news.now, everyone)
+        row |= self._timing(event, news, everyone)
         memory.dropped, memory.num_dropped = {}, 0
         memory.lengths = [*memory.lengths[1 - WINDOW_STEPS :], LengthSample()]
-        memory.clock = Clock(step_began=news.now)
+        memory.clock = Clock(step_began=self._training_time(news))
         return row
 
-    def _timing(self, event: ev.StepTrained, now: float, responses: list[Response]) -> Row:
+    def _timing(self, event: ev.StepTrained, news: News, responses: list[Response]) -> Row:
         memory, clock = self._memory, self._memory.clock
-        step_s = max(now - clock.step_began, 1e-9)
+        step_s = max(self._training_time(news) - clock.step_began, 1e-9)
         began = clock.first_submit if clock.first_submit is not None else clock.step_began
         instances = self._run.state.instances.values()
-        num_instances = max(sum(instance.has_had_work for instance in instances), 1)
-        for number, since in memory.busy_since.items():
-            memory.count_busy(number, since, now)
+        num_instances = max(sum(each.has_had_work and not each.is_gone for each in instances), 1)
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),
@@ -144,13 +141,15 @@ class Metrics:
             "timing_s/update_actor": event.seconds,
             "timing_s/update_weights": clock.publish_s + clock.pull_s,
             "timing_s/save": clock.save_s,
-            "timing_s/since_start": now,
+            "timing_s/eval": clock.eval_s,
+            "timing_s/since_start": news.now,
             "perf/tokens_per_s": clock.num_tokens / step_s,
+            "perf/eval_tokens": clock.num_eval_tokens,
             "perf/samples_per_s": len(responses) / step_s,
             "perf/tokens_total": memory.tokens_total,
             "perf/num_preemptions": sum(instance.num_preemptions for instance in instances),
             "perf/num_instances_lost": memory.num_instances_lost,
-            "idle/rollout_ratio": _share(1.0 - sum(clock.busy_s.values()) / (step_s * num_instances)),
+            "idle/rollout_ratio": _share(1.0 - clock.instance_s / (step_s * num_instances)),
             "idle/trainer_ratio": _share(1.0 - event.seconds / step_s),
         }
 

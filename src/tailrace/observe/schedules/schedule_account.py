@@ -28,7 +28,9 @@ class ScheduleFigures:
     wall_s: float
     """Seconds from the start of the run to its last entry, without pauses of an interrupted run."""
     seconds_per_step: float
-    """Seconds from the first ``Submit`` to the last optimizer step, per step."""
+    """Seconds from the first ``Submit`` to the last optimizer step without ``evaluation_s``, per step."""
+    evaluation_s: float
+    """Seconds up to the last optimizer step in which only responses of evaluations ran."""
     tokens_generated: int
     tokens_trained: int
     tokens_wasted: int
@@ -38,7 +40,7 @@ class ScheduleFigures:
     """Share of instance-seconds without a response to generate, even if the device did other work."""
     trainer_idle_share: float
     rollout_tokens_per_s: float
-    """Tokens generated per second in which at least one instance generated."""
+    """Tokens generated for training, per second in which at least one instance generated a response for training."""
     staleness_mean: float
     staleness_max: int
     staleness_violations: int
@@ -111,11 +113,12 @@ class ScheduleAccount:
             num_steps=sums.steps,
             wall_s=self.devices.wall_s,
             seconds_per_step=time.elapsed_s / max(sums.steps, 1),
+            evaluation_s=time.evaluation_s,
             tokens_generated=sums.generated,
             tokens_trained=sums.trained,
             tokens_wasted=sums.wasted,
-            bubble_share=1.0 - time.working_s / (elapsed * self.devices.num_devices),
-            rollout_idle_share=1.0 - time.instance_s / (elapsed * self.devices.num_instances),
+            bubble_share=1.0 - time.working_s / max(self.devices.device_s(time), 1e-9),
+            rollout_idle_share=1.0 - time.instance_s / max(time.fleet_s, 1e-9),
             trainer_idle_share=1.0 - time.training_s / elapsed,
             rollout_tokens_per_s=sums.generated / max(time.generating_s, 1e-9),
             staleness_mean=sums.staleness / samples,

@@ -95,6 +95,10 @@ class Instance:
     """Which start of it was last asked for."""
     pulling: Version | None = None
     """The version that it was last asked to pull."""
+    is_retiring: bool = False
+    """It shall leave the fleet when it has ended."""
+    is_gone: bool = False
+    """It has left the fleet. It may come back."""
     has_had_work: bool = False
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0

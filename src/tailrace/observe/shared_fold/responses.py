@@ -16,6 +16,8 @@ class Responses:
         self._state = state
         self.generating: dict[InstanceId, None] = {}
         """Instances that hold at least one unfinished response."""
+        self._num_running: dict[str, int] = {}
+        """Responses that an instance runs, by their source."""
         self._groups: dict[GroupId, dict[TrajectoryId, Response]] = {}
         """Responses in progress, by group; never an empty group."""
         for response in state.responses.values():
@@ -31,6 +33,10 @@ class Responses:
     def of_groups(self, groups: Iterable[GroupId]) -> list[Response]:
         """The responses in progress of these groups."""
         return [response for group in groups for response in self._groups.get(group, {}).values()]
+
+    def num_running(self, source: str) -> int:
+        """How many responses to prompts of this source the instances hold."""
+        return self._num_running.get(source, 0)
 
     def running_on(self, instance: InstanceId, trajectory: TrajectoryId) -> Response | None:
         """The response, if this instance runs it."""
@@ -53,6 +59,7 @@ class Responses:
         assert response.instance is not None
         running = self._instance(response.instance).running
         del running[response.id]
+        self._num_running[response.id.group.source] -= 1
         if not running:
             del self.generating[response.instance]
         response.instance = None
@@ -80,7 +87,10 @@ class Responses:
 
     def _run_on(self, response: Response, instance: InstanceId) -> None:
         response.instance = instance
-        self._instance(instance).running[response.id] = response
+        running, source = self._instance(instance).running, response.id.group.source
+        if response.id not in running:
+            self._num_running[source] = self.num_running(source) + 1
+        running[response.id] = response
         self.generating[instance] = None
 
     def _instance(self, number: InstanceId) -> Instance:

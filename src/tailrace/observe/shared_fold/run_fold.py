@@ -24,6 +24,7 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
+from tailrace.core.schedule import Schedule
 from tailrace.observe.shared_fold.news import News, TimePassed
 from tailrace.observe.shared_fold.records import Instance, Order, Response, RunState, Step, Task, Work
 from tailrace.observe.shared_fold.responses import Responses
@@ -88,6 +89,11 @@ class RunFold:
         for _ in self.feed(entry):
             pass
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether instances generate responses of evaluations and no others. Such seconds are no training rollout."""
+        return bool(self.generating) and not self._responses.num_running(self.train_source)
+
     def is_training(self, response: Response) -> bool:
         """Whether the response is for training, not for evaluation."""
         return response.id.group.source == self.train_source
@@ -107,6 +113,7 @@ class RunFold:
 
     def _run_resumed(self, event: ev.RunResumed, news: News) -> None:
         """No process is left, so nothing runs and nothing asked for will be answered."""
+        self.state.schedule = event.schedule or self.state.schedule
         for number, instance in self.state.instances.items():
             self._stop(number, news)
             instance.has_had_work = False
@@ -114,6 +121,21 @@ class RunFold:
         self._trainer_stopped(event, news)
 
     # Instances
+
+    def num_in_fleet(self, schedule: Schedule) -> int:
+        """Instances that are in the fleet: those of the schedule and those that were added, without those that left."""
+        others = self.state.instances.items()
+        changes = [(number >= schedule.num_instances) - each.is_gone for number, each in others]
+        return schedule.num_instances + sum(changes)
+
+    def _added(self, event: ev.InstanceAdded, news: News) -> None:
+        instance = self.instance(event.instance)
+        instance.is_retiring = instance.is_gone = False
+
+    def _retired(self, event: ev.InstanceRetired, news: News) -> None:
+        instance = self.instance(event.instance)
+        is_there = instance.is_up or instance.task is not None
+        instance.is_retiring, instance.is_gone = is_there, not is_there
 
     def _start(self, command: do.StartInstance, news: News) -> None:
         self.instance(command.instance).incarnation = command.incarnation
@@ -161,12 +183,14 @@ class RunFold:
 
     def _instance_stopped(self, event: ev.InstanceStopped, news: News) -> None:
         self._stop(event.instance, news)
+        self.instance(event.instance).is_gone = True
 
     def _stop(self, number: InstanceId, news: News) -> None:
         instance = self.instance(number)
         for response in [*instance.running.values()]:
             self._responses.leave(response, news)
         instance.is_up, instance.version = False, None
+        instance.is_retiring, instance.is_gone = False, instance.is_gone or instance.is_retiring
         self._set_task(number, None)
 
     def _set_task(self, number: InstanceId, task: Task | None) -> None:
@@ -319,6 +343,8 @@ class RunFold:
         return {
             ev.RunStarted: self._run_started,
             ev.RunResumed: self._run_resumed,
+            ev.InstanceAdded: self._added,
+            ev.InstanceRetired: self._retired,
             ev.InstanceStarted: self._instance_started,
             ev.WeightsPulled: self._weights_pulled,
             ev.PullFailed: self._pull_failed,

@@ -1,8 +1,8 @@
 """Metrics in other people's dashboards. A sink takes the rows of ``metrics.jsonl`` as they come.
 
 Each adapter is one file that imports its package at the top; a package that is not installed is a sentence naming the
-extra, before any work starts. A sink that fails later (its server is away, its disk is full) is closed with a sentence
-and the run goes on: the journal and ``metrics.jsonl`` hold every row.
+extra, before any work starts. A sink that fails later (its server is away, its disk is full) is switched off and the
+run goes on: the journal and ``metrics.jsonl`` hold every row.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tailrace.observe.guarded import Complain, Guarded
 from tailrace.observe.metrics.rows import Row
 
 
@@ -38,38 +39,35 @@ Opener = Callable[[Experiment], Sink]
 
 
 class Sinks:
-    """All sinks of a run, as one."""
+    """All sinks of a run, as one. A sink that fails is switched off, and the others go on."""
 
-    def __init__(self, sinks: Mapping[str, Sink], say: Callable[[str], None]) -> None:
-        self._sinks, self._say = dict(sinks), say
+    def __init__(self, sinks: Mapping[str, Sink], complain: Complain) -> None:
+        self._sinks = [Guarded(f"logger {name}", partial(_same, sink), complain) for name, sink in sinks.items()]
 
     def write(self, row: Row) -> None:
-        for name, sink in list(self._sinks.items()):
-            try:
-                sink.write(row)
-            except Exception as error:  # noqa: BLE001  somebody else's package: whatever it raises, the run goes on
-                del self._sinks[name]
-                self._say(f"logger {name} stopped at step {row['step']}: {error}; metrics.jsonl has every row")
+        for sink in self._sinks:
+            sink.tell(lambda sink: sink.write(row))
 
     def close(self) -> None:
-        for name, sink in self._sinks.items():
-            try:
-                sink.close()
-            except Exception as error:  # noqa: BLE001  as above; the others are closed all the same
-                self._say(f"logger {name} could not be closed: {error}")
+        for sink in self._sinks:
+            sink.tell(lambda sink: sink.close())
         self._sinks.clear()
 
 
-def open_sinks(names: Sequence[str], experiment: Experiment, say: Callable[[str], None] = print) -> Sinks:
+def _same(sink: Sink) -> Sink:
+    return sink
+
+
+def open_sinks(names: Sequence[str], experiment: Experiment, complain: Complain) -> Sinks:
     """One sink per name; ``ValueError`` with a sentence if one cannot be had, and then none stays open."""
     opened: dict[str, Sink] = {}
     try:
         for name in dict.fromkeys(names):
             opened[name] = _open(name, experiment)
     except BaseException:  # whatever it was, those that did open must not stay behind
-        Sinks(opened, say).close()
+        Sinks(opened, complain).close()
         raise
-    return Sinks(opened, say)
+    return Sinks(opened, complain)
 
 
 def check_loggers(names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """How long devices worked and how long they had nothing to do: a pure fold over the journal that keeps only sums.
 
-Time counts from the first ``Submit`` to the last optimizer step, except while the trainer starts. If a run was resumed,
+Time counts from the first ``Submit`` to the last optimizer step, except while the trainer starts and while only
+responses of evaluations run. If a run was resumed,
 its pause does not count: from the interruption until the processes have started again, the steps after the checkpoint
 are repeated and there is new work.
 
@@ -24,17 +25,22 @@ from tailrace.observe.shared_fold.run_fold import RunFold
 
 @dataclass(slots=True, kw_only=True)
 class DeviceSums:
-    """Seconds since the first ``Submit`` in which the run was not paused and the trainer not starting."""
+    """Seconds since the first ``Submit`` in which the run was not paused, the trainer not starting, and not only
+    responses of evaluations ran."""
 
     elapsed_s: float = 0.0
     generating_s: float = 0.0
     """Seconds in which at least one instance generated, also while the trainer started."""
     instance_s: float = 0.0
     """Instance-seconds of generating."""
+    fleet_s: float = 0.0
+    """Instance-seconds in which instances were in the fleet."""
     training_s: float = 0.0
     """Seconds in which the trainer took optimizer steps."""
     working_s: float = 0.0
     """Device-seconds of any work."""
+    evaluation_s: float = 0.0
+    """Seconds in which only responses of evaluations ran. No other sum contains them."""
 
 
 class DeviceTime:
@@ -55,14 +61,10 @@ class DeviceTime:
         self._sums = DeviceSums()
         self.at_step = DeviceSums()
 
-    @property
-    def num_devices(self) -> float:
-        shared = self._schedule.num_instances * self._per_instance
-        return shared + (self._training if self._schedule.placement is Placement.DISAGGREGATED else 0.0)
-
-    @property
-    def num_instances(self) -> int:
-        return self._run.state.schedule.num_instances if self._run.state.schedule is not None else 0
+    def device_s(self, sums: DeviceSums) -> float:
+        """Return the device-seconds of all devices, working or not."""
+        is_apart = self._schedule.placement is Placement.DISAGGREGATED
+        return sums.fleet_s * self._per_instance + sums.elapsed_s * self._training * is_apart
 
     @property
     def wall_s(self) -> float:
@@ -101,6 +103,9 @@ class DeviceTime:
         self._paused_s += seconds * self._is_paused
         if not self._has_begun:
             return
+        if self._run.is_evaluating:
+            sums.evaluation_s += seconds
+            return
         generating, occupied = self._run.generating, self._run.occupied
         num_generating = len(generating)
         num_working = num_generating + (len(occupied.keys() - generating.keys()) if occupied else 0)
@@ -109,12 +114,13 @@ class DeviceTime:
             return
         sums.elapsed_s += seconds
         sums.instance_s += seconds * num_generating
+        sums.fleet_s += seconds * (num_there := self._run.num_in_fleet(self._schedule))
         sums.training_s += seconds * (bool(state.orders) and state.orders[0].work is Work.TRAIN)
         is_trainer_working = bool(state.orders) or state.publishing is not None
         if self._schedule.placement is Placement.DISAGGREGATED:
             sums.working_s += seconds * (num_working * self._per_instance + self._training * is_trainer_working)
         else:
-            num_working = self._schedule.num_instances if is_trainer_working else num_working
+            num_working = num_there if is_trainer_working else num_working
             sums.working_s += seconds * num_working * self._per_instance
 
     @property

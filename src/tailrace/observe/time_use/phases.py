@@ -121,11 +121,7 @@ class Phases:
             case TimePassed(since=since, is_outage=is_outage):
                 self._elapse(news.now - since, is_outage=is_outage)
                 return
-            case do.Submit(dispatches=dispatches):
-                self._is_counting = True
-                if any(each.trajectory.group.source == self._run.train_source for each in dispatches):
-                    self._switch(self._rollout, ROLLOUT)
-            case do.Accumulate():
+            case do.Submit() | do.Accumulate():
                 self._is_counting = True
             case ev.StepTrained():
                 for lane in (self._trainer, self._rollout):
@@ -171,10 +167,8 @@ class Phases:
         state = self._run.state
         kind = PUBLISH if state.publishing is not None else None
         self._switch(self._trainer, _KINDS[state.orders[0].work] if state.orders else kind)
-        if not self._run.generating:
-            self._switch(self._rollout, None)
-        elif self._rollout.kind is None:
-            self._switch(self._rollout, EVALUATE)
+        rollout = EVALUATE if self._run.is_evaluating else ROLLOUT
+        self._switch(self._rollout, rollout if self._run.generating else None)
 
     def _switch(self, lane: _Lane, kind: str | None) -> None:
         lane.switch(kind, self._clock, self.num_steps)

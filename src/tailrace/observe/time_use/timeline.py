@@ -12,6 +12,7 @@ holds for every lane, finished run or not. What is still open when the journal e
 * The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
   cost it. Then it does one thing after the other, in the order asked: `training`, `saving`. `publishing` goes on beside
   them and is shown only while the trainer does nothing else: it is the part of a push that no other work hides.
+* The lane of an instance ends when it leaves the fleet. If it comes back, it was `down` meanwhile.
 * Between the last entry before a crash and the entry that resumes the run every lane is `down`: that is not idle.
   Run time stands still during the outage itself, so this is what the resumed run needs to get ready.
 """
@@ -102,6 +103,19 @@ class _Track:
     since: float = 0.0
     version: int | None = None
     """Version of the weights of an instance."""
+    left_at: float | None = None
+    """When the instance left the fleet; None: it is there."""
+
+    def leave(self, now: float) -> None:
+        """The instance is no longer there: its lane ends."""
+        if self.left_at is None:
+            self.switch(None, now)
+            self.left_at = now
+
+    def come_back(self, now: float) -> None:
+        if self.left_at is not None:
+            self.spans.append(Span(kind=DOWN, start=self.left_at, end=now))
+            self.left_at = None
 
     def switch(self, kind: str | None, now: float) -> None:
         """From now on the lane does ``kind``; None is idle."""
@@ -145,15 +159,21 @@ class Timeline:
     def lanes(self) -> tuple[Lane, ...]:
         """Instances by number, then rewards, then the trainer."""
         return tuple(
-            Lane(name=name, start=track.start, end=self._now, spans=(*track.spans, *track.open_span(self._now)))
+            Lane(
+                name=name,
+                start=track.start,
+                end=self._now if track.left_at is None else track.left_at,
+                spans=(*track.spans, *track.open_span(self._now)),
+            )
             for name, track in sorted(self._tracks.items(), key=lambda item: _place(item[0]))
         )
 
     def _resume(self, since: float, now: float) -> None:
         """Nothing happened since the last entry: the processes were gone."""
         for track in self._tracks.values():
-            track.switch(DOWN, since)
-            track.switch(None, now)
+            if track.left_at is None:
+                track.switch(DOWN, since)
+                track.switch(None, now)
 
     def _event(self, event: ev.Event) -> None:
         match event:
@@ -171,6 +191,9 @@ class Timeline:
                 self._instance(instance).version = version
             case ev.InstanceLost(instance=instance) | ev.PullFailed(instance=instance):
                 self._instance(instance).switch(None, self._now)
+                self._end_lanes()
+            case ev.InstanceStopped() | ev.InstanceRetired() | ev.RunResumed():
+                self._end_lanes()
             case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
                 self._stop_generating(instance)
             case ev.ResponsesScored():
@@ -187,6 +210,7 @@ class Timeline:
     def _command(self, command: do.Command) -> None:
         match command:
             case do.StartInstance(instance=instance):
+                self._instance(instance).come_back(self._now)
                 self._instance(instance).switch(STARTING, self._now)
             case do.KillInstance(instance=instance):
                 self._instance(instance).switch(ENDING, self._now)
@@ -202,6 +226,11 @@ class Timeline:
                 self._track(TRAINER).switch(STARTING, self._now)
             case do.Accumulate() | do.SaveCheckpoint() | do.PublishWeights():
                 self._show_trainer()
+
+    def _end_lanes(self) -> None:
+        for number, instance in self._run.state.instances.items():
+            if instance.is_gone:
+                self._instance(number).leave(self._now)
 
     def _stop_generating(self, instance: InstanceId) -> None:
         track = self._instance(instance)

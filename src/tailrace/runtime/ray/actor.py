@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from tailrace.runtime.ray.kept import LinkClosed, ProcessEnded
 from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
 from tailrace.runtime.ray.output import Output
 from tailrace.weights.address import RAY_OBJECT_STORE
@@ -57,10 +58,6 @@ class Surroundings:
             os.chdir(self.directory)
 
 
-class LinkClosed(BaseException):
-    """The controller has closed the link. Like `SystemExit`, no worker is meant to catch it."""
-
-
 class ActorLink:
     """The worker's end of its link."""
 
@@ -93,6 +90,7 @@ class WorkerActor:
         self._name = name
         self._outbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._link = ActorLink(self._outbox)
+        self._output: Output | None = None
         self._sink: ObjectStoreSink | None = None
         self._controller_node = surroundings.controller_node
         surroundings.enter()
@@ -118,8 +116,11 @@ class WorkerActor:
 
     @ray.method(concurrency_group=INBOX)
     def close(self) -> None:
-        """End the stream at once, whatever the worker is doing. The controller then ends the process."""
+        """End the stream, whatever the worker is doing, when all that it has printed is told. The controller then ends
+        the process."""
         self._link.put(None)
+        if self._output is not None:
+            self._output.drain()
         self._outbox.put(Ended(None))
 
     @ray.method(concurrency_group=WEIGHTS)
@@ -148,10 +149,13 @@ class WorkerActor:
 
     def _work(self, entry: str, init: Letter) -> None:
         output, error = Output(lambda data: self._outbox.put(Printed(data))), None
+        self._output = output
         try:
             load_entry(entry)(*self._furnished(read(init)))
         except LinkClosed:
             pass
+        except ProcessEnded as ended:
+            error = str(ended)
         except BaseException as raised:  # noqa: BLE001  whatever ends the thread is the end of the worker
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}"

@@ -24,7 +24,7 @@ def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
 
     At the end the connection is closed, every actor of the run ends, and so does a Ray that was started for it.
     """
-    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    address = address_of(settings)
     try:
         _knock(address)
         if address == LOCAL:
@@ -44,6 +44,10 @@ def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def address_of(settings: RaySettings) -> str:
+    return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
 
 def _knock(address: str) -> None:

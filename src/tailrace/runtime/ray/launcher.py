@@ -1,7 +1,8 @@
 """Starts workers as Ray actors.
 
 The kind of a worker is the part of its name before the first dash (`rollout-3` is a rollout worker). It decides what
-Ray reserves for the worker, and which node it may run on.
+Ray reserves for the worker, and which node it may run on. Reward workers, which run functions of the user, have a
+process of their own below the actor's (`runtime/ray/kept.py`).
 """
 
 from __future__ import annotations
@@ -13,27 +14,35 @@ from pathlib import Path
 
 import ray
 
+from tailrace.runtime.ray import kept
 from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
 from tailrace.runtime.ray.bundles import kind_of
 from tailrace.runtime.ray.handle import RayWorker
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.weights.own_address import on_loopback
 
+_USER_CODE = "reward"
+"""Kind of workers that run functions of the user."""
 _ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
 
 
 class RayLauncher:
-    """Starts actors in the cluster that this process is connected to. Output is appended to a file per name."""
+    """Starts actors in the cluster that this process is connected to. Output is appended to a file per name.
+    `is_local`: the cluster is this machine alone."""
 
     shares_files = False
 
-    def __init__(self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False) -> None:
+    def __init__(
+        self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False, is_local: bool = False
+    ) -> None:
         self._logs, self._placement, self._gathers_checkpoints = logs, placement, gathers_checkpoints
+        self._env = on_loopback() if is_local else {}
 
     def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
         self._logs.mkdir(parents=True, exist_ok=True)
         surroundings = Surroundings(
-            env=spec.env,
+            env={**self._env, **spec.env},
             paths=tuple(filter(None, sys.path)),
             directory=os.getcwd(),
             controller_node=self._controller_node(spec.name),
@@ -47,6 +56,8 @@ class RayLauncher:
             **self._placement.options(spec.name),
         )
         actor = options.remote(spec.name, surroundings)
+        if kind_of(spec.name) == _USER_CODE:
+            spec = WorkerSpec(name=spec.name, entry=kept.ENTRY, init=spec)
         return RayWorker(actor, spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
 
     def _controller_node(self, name: str) -> str | None:

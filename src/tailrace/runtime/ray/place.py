@@ -15,7 +15,7 @@ from tailrace.runtime.channel_choice import refused_channel
 from tailrace.runtime.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
 from tailrace.runtime.mps import Sharing
 from tailrace.runtime.place import Place
-from tailrace.runtime.ray.cluster import connected
+from tailrace.runtime.ray.cluster import LOCAL, address_of, connected
 from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.ray.samples import put_samples
@@ -34,7 +34,12 @@ def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str
             say(line)
         try:
             placement.reserve()
-            launch = RayLauncher(logs, placement, gathers_checkpoints=settings.ray.checkpoints == "gathered")
+            launch = RayLauncher(
+                logs,
+                placement,
+                gathers_checkpoints=settings.ray.checkpoints == "gathered",
+                is_local=address_of(settings.ray) == LOCAL,
+            )
             yield Place(launch=launch, sharing=Sharing(), plan=plan, names_devices=False, pack=put_samples)
         finally:
             placement.close()
