@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.config.continuation import HOW_COMPUTED, may_change
+from tailrace.config.continuation import HOW_COMPUTED, as_json, differences, may_change, with_kept
 from tailrace.config.settings import Settings
 from tailrace.runtime.schedule_builder import schedule
 
@@ -53,3 +53,13 @@ def test_a_section_that_may_change_does_so_with_all_of_its_settings() -> None:
     assert not may_change("limitsome")
     assert not may_change("trainer.learning_rate")
     assert not may_change("reward.timeout_s")
+
+
+def test_a_run_of_the_release_before_keeps_that_it_saves_at_the_end() -> None:
+    """`save_interval` was null by default, and `config.json` names every setting."""
+    stored = as_json(Settings()) | {"save_interval": None}
+    assert differences(Settings(), stored) == []
+    assert with_kept(Settings(), stored).save_interval is None
+    [asked] = differences(Settings(save_interval="auto"), stored)
+    assert (asked.name, asked.is_on_request) == ("save_interval", True)
+    assert with_kept(Settings(), as_json(Settings())).save_interval == "auto"

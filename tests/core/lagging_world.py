@@ -144,7 +144,7 @@ class LaggingWorld(World):
         number = getattr(command, "instance", None)
         if isinstance(command, do.StartInstance):
             self.slowed.discard(command.instance)
-        elif isinstance(command, do.StartTrainer):
+        elif isinstance(command, do.StartTrainer) and self.held_until.get("trainer", 0.0) <= self.now:
             self.slowed.discard("trainer")
         elif number is not None and number not in self.running:
             return  # it is gone, and the news of that ends the command

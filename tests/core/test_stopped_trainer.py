@@ -184,6 +184,6 @@ def test_starts_of_a_run_of_the_release_before_have_no_number() -> None:
 def test_a_snapshot_of_the_release_before_is_read() -> None:
     schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1)
     snapshot = Coordinator(schedule, policies=policies_of(schedule)).snapshot()
-    for name in ("incarnation", "killed_at"):
+    for name in ("incarnation", "killed_at", "saves"):
         snapshot["training"].pop(name, None)
     Coordinator.restore(schedule, snapshot, policies=policies_of(schedule)).check()

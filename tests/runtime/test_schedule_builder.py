@@ -97,7 +97,7 @@ NUMBERS = {
 }
 LIMITS = {
     f"limits.{name}": ({}, 17, of_limits(name), 17)
-    for name in ("start_s", "progress_s", "stall_s", "train_s", "weights_s", "checkpoint_s", "max_restarts")
+    for name in ("start_s", "progress_s", "stall_s", "train_s", "weights_s", "checkpoint_s", "stop_s", "max_restarts")
 }
 MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] = {
     "schedule.preset": ({}, "one-step", of("rounds_ahead"), 1),
@@ -157,3 +157,13 @@ def test_a_setting_reaches_the_schedule(name: str) -> None:
     put(tree, name, value)
     found = schedule_builder.schedule(Settings.model_validate(tree), {"train": 320}, prompt_length=8)
     assert read(found) == expected
+
+
+@pytest.mark.parametrize(("given", "interval", "share"), [({}, None, 0.03), ({"save_interval": None}, None, 0.0)])
+def test_checkpoints_follow_time_unless_the_end_is_asked_for(
+    given: dict[str, Any], interval: int | None, share: float
+) -> None:
+    made = schedule_builder.schedule(Settings.model_validate(given), {"train": 100}, prompt_length=8)
+    assert (made.save_interval, made.save_share) == (interval, share)
+    steps = schedule_builder.schedule(Settings(save_interval=7), {"train": 100}, prompt_length=8)
+    assert (steps.save_interval, steps.save_share) == (7, 0.0)

@@ -100,12 +100,19 @@ def may_change(name: str) -> bool:
 
 def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Difference]:
     """Return the settings that differ from those that are stored with a run, by name."""
-    mine, theirs = dict(_flat(as_json(settings))), dict(_flat(with_old_values(stored)))
+    mine, theirs = dict(_flat(as_json(with_kept(settings, stored)))), dict(_flat(with_old_values(stored)))
     return [
         Difference(name=name, value=mine.get(name), before=theirs.get(name))
         for name in sorted(mine.keys() | theirs.keys())
         if mine.get(name) != theirs.get(name)
     ]
+
+
+def with_kept(settings: Settings, stored: Mapping[str, Any]) -> Settings:
+    """Return settings in which a default that older releases had otherwise is as the run has had it."""
+    if "save_interval" in settings.model_fields_set or stored.get("save_interval", "") is not None:
+        return settings
+    return settings.model_copy(update={"save_interval": None})
 
 
 def as_json(settings: Settings) -> dict[str, Any]:

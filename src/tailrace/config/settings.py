@@ -341,8 +341,9 @@ class Settings(Section):
     eval_interval: PositiveInt | None = None
     """Steps between evaluations; the model is also evaluated before the first step and at the end. Give it if there are
     evaluation sets; null: never."""
-    save_interval: PositiveInt | None = None
-    """Steps between checkpoints; one is also written at the end. Default: only at the end."""
+    save_interval: PositiveInt | Literal["auto"] | None = "auto"
+    """Steps between checkpoints; one is also written at the end. `auto`: every 5 minutes, or less often where they
+    would take more than 3 % of the time; skipped where the disk has no room. `null`: only at the end."""
     keep_checkpoints: PositiveInt = 2
     """Number of checkpoints to keep; older ones are deleted."""
     keep_rollouts: bool = False

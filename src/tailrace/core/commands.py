@@ -235,10 +235,12 @@ class PublishWeights(Command):
 class SaveCheckpoint(Command):
     """Write a checkpoint with the current state of the trainer and of the core.
 
-    Ends in ``CheckpointSaved``, ``CheckpointFailed`` or ``TrainerLost``.
+    Ends in ``CheckpointSaved``, ``CheckpointFailed``, ``CheckpointSkipped`` or ``TrainerLost``.
     """
 
     version: Version
+    may_skip: bool = False
+    """Whether it is left out, not failed, where the disk has no room for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

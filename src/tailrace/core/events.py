@@ -294,5 +294,13 @@ class CheckpointFailed(TrainerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSkipped(TrainerEvent):
+    """There is no room for the checkpoint, and nothing of it was written. Answers ``SaveCheckpoint``."""
+
+    version: Version
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Event):
     """The time of the last ``SetTimer`` has come. Answers ``SetTimer``."""

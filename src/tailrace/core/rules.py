@@ -91,4 +91,5 @@ HANDLERS: dict[type[ev.Event], Handler] = {
     ev.WeightsPublished: training_facts.weights_published,
     ev.CheckpointSaved: training_facts.checkpoint_saved,
     ev.CheckpointFailed: training_facts.checkpoint_failed,
+    ev.CheckpointSkipped: training_facts.checkpoint_skipped,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,28 @@ from tailrace.runtime.run_directory import sync_directory, write_atomically
 from tailrace.store.checkpoint_files import damage
 from tailrace.store.checksums import add_checksum
 
+_STATE_FACTOR = 8
+"""Bytes of a checkpoint per byte of a model in half precision: its weights, and an optimizer in full precision."""
+
 
 class CheckpointFolder:
     """Complete checkpoints by version. A directory appears under its name only when all of it is on disk."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(
+        self, folder: Path, *, keep: int, free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+    ) -> None:
+        """``free`` returns the free bytes of the disk of a folder."""
+        self._folder, self._keep, self._free = folder, keep, free
+
+    def shortage(self, model: Path) -> str | None:
+        """Return why there is no room for another checkpoint; None: there is. It is as large as the last one; before
+        the first, its size follows from the files of the model."""
+        newest = self.latest()
+        needed = _STATE_FACTOR * _size(model, "*.safetensors") if newest is None else _size(newest, "*")
+        free = self._free(self._folder)
+        if free >= needed:
+            return None
+        return f"it needs about {needed / 2**30:.2f} GiB, and the disk has {free / 2**30:.2f} GiB free"
 
     def begin(self, version: int) -> Path:
         """Return an empty directory to write a checkpoint into."""
@@ -76,6 +93,10 @@ class CheckpointFolder:
     def _versions(self) -> list[int]:
         names = [path.name.removeprefix("step_") for path in self._folder.glob("step_*")]
         return sorted(int(name) for name in names if name.isdigit())
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file())
 
 
 def _point(link: Path, target: str) -> None:

@@ -327,6 +327,9 @@ class LocalRun:
 
     async def _save(self, command: do.SaveCheckpoint) -> None:
         version = command.version
+        if command.may_skip and (why := await asyncio.to_thread(self._checkpoints.shortage, self._sources.model)):
+            self._driver.post(ev.CheckpointSkipped(version=version, reason=why))
+            return
         try:
             directory = await self._driver.ask(lambda: self._checkpointing.begin(version))
         except OSError as error:

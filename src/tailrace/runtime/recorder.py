@@ -121,6 +121,8 @@ class Recorder:
                 self._explain_failures(event)
             case ev.InstanceLost(instance=instance, reason=reason):
                 self._display.say(f"instance {instance} is lost: {reason}")
+            case ev.CheckpointSkipped(version=version, reason=reason):
+                self._display.say(f"warning: no checkpoint of step {version}: {reason}")
             case ev.CostsMeasured(error=error, fitted_error=fitted):
                 told = f"costs of a decode step measured: tokens/s were predicted {error:.0%} off, now {fitted:.0%}"
                 self._display.say(told)

@@ -25,6 +25,8 @@ from tailrace.core.schedule import (
 )
 
 _DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
+_SAVE_SHARE = 0.03
+"""Largest share of the time that checkpoints take by default."""
 _REWARD_GRACE_S = 120.0
 """Extra seconds for a reward, because its process may have to be restarted first."""
 
@@ -66,7 +68,8 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             for s in settings.eval
         ),
         eval_interval=settings.eval_interval,
-        save_interval=settings.save_interval,
+        save_interval=None if settings.save_interval == "auto" else settings.save_interval,
+        save_share=_SAVE_SHARE if settings.save_interval == "auto" else 0.0,
         is_reward_streamed=settings.reward.timing == "streamed",
         drops_failed_rewards=settings.reward.on_failure == "drop",
         filters_equal_scores=settings.algorithm.dynamic_sampling,

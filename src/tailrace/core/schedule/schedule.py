@@ -136,7 +136,10 @@ class Schedule:
     eval_interval: int | None = None
     """Optimizer steps between two evaluations; None: no evaluation."""
     save_interval: int | None = None
-    """Optimizer steps between two checkpoints; None: only after the last step."""
+    """Optimizer steps between two checkpoints; None: only after the last step, and when time decides."""
+    save_share: float = 0.0
+    """Largest share of the time of the run that checkpoints may take, where time decides when one is due; 0: it does
+    not."""
     is_reward_streamed: bool = True
     """True: request the score of a response as soon as it ends. False: wait until no training response is running."""
     drops_failed_rewards: bool = False
@@ -168,6 +171,7 @@ class Schedule:
             eval_sets=other.eval_sets,
             eval_interval=other.eval_interval,
             save_interval=other.save_interval,
+            save_share=other.save_share,
             limits=other.limits,
         )
 

@@ -11,6 +11,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.rooms import Rooms
+from tailrace.core.training.saves import Saves
 
 E = TypeVar("E", bound=ev.TrainerEvent)
 Handler = Callable[[Rooms, E, float], None]
@@ -57,7 +58,7 @@ def step_trained(rooms: Rooms, event: ev.StepTrained, now: float) -> None:
     training.step = None
     training.losses.count = 0
     rooms.fleet.step_trained()
-    if rooms.schedule.is_save_due(training.version):
+    if rooms.schedule.is_save_due(training.version) or training.saves.is_due(rooms.schedule.save_share, now):
         training.save_due = training.version
 
 
@@ -100,10 +101,26 @@ def checkpoint_saved(rooms: Rooms, event: ev.CheckpointSaved, now: float) -> Non
     if training.saving is None or event.version != training.saving.version:
         rooms.run.refuse(f"a checkpoint of step {event.version} was saved, which was not asked for")
         return
-    training.saving, training.saved = None, event.version
+    training.saves = Saves(version=event.version, at=now, seconds=now - training.saving.since)
+    _end_save(rooms, event.version, now)
+
+
+@_of_the_present
+def checkpoint_skipped(rooms: Rooms, event: ev.CheckpointSkipped, now: float) -> None:
+    training = rooms.training
+    if training.saving is None or event.version != training.saving.version:
+        rooms.run.refuse(f"a checkpoint of step {event.version} was skipped, which was not asked for")
+        return
+    training.saves.at = now  # not tried again before as much time has passed
+    _end_save(rooms, event.version, now)
+
+
+def _end_save(rooms: Rooms, version: Version, now: float) -> None:
+    training = rooms.training
+    training.saving = None
     if training.step is not None and rooms.schedule.edition > 1:
         training.step.since = now  # the worker begins with it only now
-    if training.save_due == event.version:
+    if training.save_due == version:
         training.save_due = None
 
 
@@ -117,7 +134,7 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     training = rooms.training
     _reset_trainer(rooms)
     training.losses.count, training.can_pull = 0, True
-    training.saved = Version(event.checkpoint or 0)
+    training.saves.version = Version(event.checkpoint or 0)
     training.published = Version(0 if training.version == 0 else -1)
     if training.save_due not in (None, training.version) or training.save_due == event.checkpoint:
         training.save_due = None  # it is on disk, or the trainer already holds a later version

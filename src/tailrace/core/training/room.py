@@ -11,6 +11,7 @@ from tailrace.core.losses import Losses
 from tailrace.core.requests import OpenRequest
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits
+from tailrace.core.training.saves import Saves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,8 +46,8 @@ class Training:
     """The checkpoint that is being written."""
     save_due: Version | None = None
     """Version of which a checkpoint is due. Set until the checkpoint is on disk."""
-    saved: Version = Version(0)
-    """Version of the newest checkpoint; 0: there is none."""
+    saves: Saves = field(default_factory=Saves)
+    """The newest checkpoint."""
 
     # Questions
 
@@ -98,7 +99,7 @@ class Training:
     @property
     def is_at_rest(self) -> bool:
         """Whether the trainer has ended all that it began, and has nothing to save or cannot save it."""
-        can_save = self.is_trainer_ready and self.version > self.saved
+        can_save = self.is_trainer_ready and self.version > self.saves.version
         return self.step is None and self.saving is None and not can_save
 
     @property

@@ -39,7 +39,7 @@ def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
 def _save_last(rooms: Rooms, now: float) -> Iterator[do.Command]:
     """Save what is not saved yet: the run ends after it."""
     training = rooms.training
-    if training.version > training.saved:
+    if training.version > training.saves.version:
         training.save_due = training.version
     yield from _save(rooms, now)
 
@@ -57,7 +57,9 @@ def _save(rooms: Rooms, now: float) -> Iterator[do.Command]:
     is_possible = training.saving is None and training.step is None and training.is_trainer_ready
     if training.save_due is not None and is_possible:
         training.saving = OpenRequest(since=now, version=training.save_due)
-        yield do.SaveCheckpoint(version=training.save_due)
+        is_last = training.version == rooms.schedule.max_steps or rooms.run.is_stopping
+        may_skip = rooms.schedule.save_share > 0 and not is_last
+        yield do.SaveCheckpoint(version=training.save_due, may_skip=may_skip)
 
 
 def _train(rooms: Rooms, now: float) -> Iterator[do.Command]:

@@ -312,7 +312,7 @@ class RunFold:
         self.state.orders.clear()
         self.state.publishing = None
 
-    def _saved(self, event: ev.CheckpointSaved | ev.CheckpointFailed, news: News) -> bool:
+    def _saved(self, event: ev.CheckpointSaved | ev.CheckpointFailed | ev.CheckpointSkipped, news: News) -> bool:
         return self._done(Order(Work.SAVE, event.version))
 
     def _done(self, order: Order) -> bool:
@@ -360,6 +360,7 @@ class RunFold:
             ev.TrainingFailed: self._trainer_stopped,
             ev.CheckpointSaved: self._saved,
             ev.CheckpointFailed: self._saved,
+            ev.CheckpointSkipped: self._saved,
             ev.WeightsPublished: self._published,
             do.StartInstance: self._start,
             do.PullWeights: self._pull,

@@ -201,7 +201,7 @@ class Timeline:
             case ev.TrainerReached(version=version):
                 is_behind = version < self._run.state.version
                 self._track(TRAINER).switch(CATCHING_UP if is_behind else None, self._now)
-            case ev.StepTrained() | ev.CheckpointSaved() | ev.CheckpointFailed():
+            case ev.StepTrained() | ev.CheckpointSaved() | ev.CheckpointFailed() | ev.CheckpointSkipped():
                 self._track(TRAINER).switch(None, self._now)  # two steps in a row are two spans
                 self._show_trainer()
             case ev.WeightsPublished() | ev.TrainingFailed() | ev.TrainerLost():

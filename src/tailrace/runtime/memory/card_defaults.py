@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tailrace.config.continuation import with_kept
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
 from tailrace.runtime.memory.card import Card, find_card
@@ -31,7 +32,7 @@ def resolve(
     those in its files.
     """
     if stored is not None:
-        return with_stored(settings, stored), None
+        return with_stored(with_kept(settings, stored), stored), None
     if all(_value(settings, name) is not None for name in FROM_CARD):
         return settings, None
     card = find(settings)
