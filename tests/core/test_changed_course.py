@@ -137,3 +137,24 @@ def test_a_resume_of_an_older_release_leaves_the_schedule_as_it_was() -> None:
     until(world, lambda: world.coordinator.version == 1)
     world.tell(ev.RunResumed(limits=world.schedule.limits, checkpoint=None))
     assert world.coordinator.schedule == world.schedule
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("changes", [{"max_steps": 6}, {"max_steps": 6, "eval_interval": None}])
+def test_an_evaluation_that_is_no_longer_due_is_dropped(shape: str, changes: dict[str, Any]) -> None:
+    """The run was stopped in the evaluation of its last version, which is not its last any more."""
+    for seed in range(8):
+        world = started(max_steps=3, eval_sets=(HELDOUT,), eval_interval=10, **SHAPES[shape])
+        world.rng = random.Random(seed)
+        until(world, lambda world=world: world.coordinator.version == 3 and world.coordinator.rooms.evaluation.open)
+        for _ in range(seed):
+            if world.verdict is None:
+                world.advance()
+        was_done = evaluated(world)
+        world.crash_and_resume(**changes)
+        finish(world)
+        found = [(v, source) for v, source in evaluated(world) if (v, source) not in was_done]
+        assert found == ([] if "eval_interval" in changes else [(6, "heldout")])
+        groups = [c.groups for e in world.entries for c in e.commands if isinstance(c, do.CloseEvaluation)]
+        versions = [c.version for e in world.entries for c in e.commands if isinstance(c, do.CloseEvaluation)]
+        assert all(group.epoch == v for v, closed in zip(versions, groups, strict=True) for group in closed)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from end_to_end import launch, wounds
-from end_to_end.test_training_group import exported
+from end_to_end.test_training_group import exported, log_of
 from tailrace.core import events as ev
 from tailrace.observe.prompts.conservation import conservation
 
@@ -20,11 +20,11 @@ def test_stopped_and_killed_ranks_instances_and_rewards_change_no_weight(tmp_pat
     process = launch.start(output, **wounds.GIVEN)
 
     def find(name: str) -> psutil.Process:
-        """Worker processes are started in the order of their ranks and numbers."""
         kind, _, number = name.partition("-")
         entry = f"tailrace.workers.{kind}_worker:serve"
         found = [child for child in launch.children(process) if entry in launch.words(child)]
-        return sorted(found, key=lambda child: child.pid)[int(number or 0)]
+        names = (kind, f"{kind}-0") if number in ("", "0") else (name,)
+        return next(child for child in found if log_of(child) in names)
 
     try:
         done = list(wounds.wound(process, output, find))

@@ -93,6 +93,15 @@ def test_without_a_checkpoint_every_step_is_taken_again(tmp_path: Path, world: W
     assert past.now == world.entries[-1].now
 
 
+def test_a_journal_whose_first_line_was_cut_off_is_that_of_a_new_run(tmp_path: Path, world: World) -> None:
+    with write(tmp_path, world) as store:
+        line = (tmp_path / "journal.jsonl").read_bytes().splitlines(True)[0]
+        (tmp_path / "journal.jsonl").write_bytes(line[: len(line) // 2])
+        past = recalled(tmp_path, store)
+    assert past.is_new
+    assert past.coordinator.schedule == SCHEDULE
+
+
 def test_from_a_checkpoint_only_what_came_after_it_is_read(tmp_path: Path, world: World) -> None:
     index = next(i for i, e in enumerate(world.entries) if getattr(e.event, "version", None) == 2)
     with write(tmp_path, world) as store:

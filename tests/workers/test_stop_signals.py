@@ -50,7 +50,7 @@ from tailrace.workers.stop_signals import heed_stop_signals
 
 async def main():
     heard = asyncio.Queue()
-    heed_stop_signals(asyncio.get_running_loop(), lambda: heard.put_nowait("asked to stop"))
+    heed_stop_signals(asyncio.get_running_loop(), lambda number: heard.put_nowait("asked to stop"))
     print("ready", flush=True)
     print(await heard.get(), flush=True)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -344,17 +345,17 @@ class LocalRun:
             then=self._driver.post,
         )
 
-    def ask_to_stop(self) -> None:
-        """Ask the run to save and to end. Asked again, it ends at once."""
-        saves, self._is_asked_to_stop = not self._is_asked_to_stop, True
+    def ask_to_stop(self, number: int = signal.SIGINT) -> None:
+        """Ask the run to save and to end. After a second Ctrl-C it ends at once; other signals may come one after the
+        other (systemd sends two) and ask for nothing new. ``number``: the signal; a program counts as Ctrl-C."""
+        saves, self._is_asked_to_stop = not (self._is_asked_to_stop and number == signal.SIGINT), True
         self._driver.post(ev.StopRequested(reason="it was asked to stop", saves=saves))
 
     def _tell_stop(self) -> None:
         """Say what a run that was asked to stop does before it ends."""
         if waits := self._coordinator.waits():
             self._display.say(
-                f"asked to stop: waiting for {waits[0].what} (at most {waits[0].limit_s:g} s);"
-                " asked again, the run ends at once"
+                f"asked to stop: waiting for {waits[0].what} (at most {waits[0].limit_s:g} s); Ctrl-C ends it at once"
             )
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -58,7 +58,9 @@ class Recorder:
         self.summary: Row = {} if summary is None else summary
         """The newest value of every metric."""
         missed = self._metrics.ask(lambda metrics: metrics.missed)
-        for entry in past.tail if missed is None else missed:
+        entries = iter(past.tail if missed is None else missed)
+        # An old part of the journal may be damaged: then the metrics are switched off, and the run goes on.
+        while (entry := self._metrics.ask(lambda metrics: next(entries, None))) is not None:
             self._measure(entry)
         run = self._metrics.ask(lambda metrics: metrics.run())
         if run is not None and not past.is_new:

@@ -21,7 +21,7 @@ from tailrace.core.journal import Entry, replay
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
-from tailrace.observe.journal.recollection import schedule_at
+from tailrace.observe.journal.recollection import first_entry, schedule_at
 from tailrace.observe.metrics.rows import Row
 from tailrace.policies.strategies import policies_of
 from tailrace.runtime.taken_steps import TakenSteps
@@ -66,7 +66,7 @@ def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, sched
     """Rebuild the core as it was at the end of the journal, and what the checkpoint says of the metrics. A run with a
     past follows the schedule of its journal; ``schedule`` is that of a new one."""
     state = {} if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
-    if state or end_of(journal):
+    if state or first_entry(journal) is not None:
         schedule = schedule_at(journal, state)
     policies, metrics = policies_of(schedule), None
     coordinator = Coordinator(schedule, policies=policies)

@@ -104,6 +104,8 @@ class RunDirectory:
     def keep_settings(self, settings: Settings, fingerprints: Mapping[str, str], *, next_step: int) -> None:
         """Write the settings and fingerprints that hold from ``next_step`` on. A run that is continued does it before
         its first event, because some of them may have changed."""
+        # First: a finished run whose new settings are written already would look as if nothing were left to do.
+        self.result.unlink(missing_ok=True)
         if changed := [
             {"setting": each.name, "value": each.value, "before": each.before}
             for each in self.differences(settings)
@@ -114,7 +116,6 @@ class RunDirectory:
         self._write(self.config, as_json(settings))
         # Prompt sets that the run no longer has stay named: the same name must mean the same prompts.
         self._write(self.sources, {**self._stored_fingerprints(), **fingerprints})
-        self.result.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._lock is not None and not self.has_begun:

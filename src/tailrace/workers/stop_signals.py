@@ -34,10 +34,10 @@ def outlive_stop_signals() -> None:
     os.register_at_fork(after_in_child=restore)
 
 
-def heed_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call ``stop`` in the event loop for every such signal. It has no effect outside the main thread."""
+def heed_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[int], None]) -> None:
+    """Call ``stop`` in the event loop with the number of every such signal. No effect outside the main thread."""
     for number in _possible():
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
 
 
 def _possible() -> dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | signal.Handlers | None]:

@@ -8,7 +8,7 @@ With rounds, a batch is collected from one round, which begins when the version 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tailrace.core import commands as do
 from tailrace.core.aborting import abort
@@ -18,6 +18,7 @@ from tailrace.core.collection.group_changes import admit, begin
 from tailrace.core.collection.relief import drop_expired
 from tailrace.core.collection.rounds import (
     TAKES_DEFERRED,
+    Round,
     is_used_up,
     next_round,
     num_missing,
@@ -138,12 +139,18 @@ def _take_deferred(rooms: Rooms) -> Iterator[Group]:
     if round.is_flush or round.has_tried_all:
         sources = [room.queue, room.late]
     for source in sources:
-        while source and num_missing(rooms) > 0:
-            number = next(iter(source))
+        while num_missing(rooms) > 0 and (number := _first_to_take(rooms, round, source)) is not None:
             del source[number]
             if rooms.schedule.edition >= TAKES_DEFERRED:
                 round.quota_leftovers.pop(number, None)  # it is no longer left over
             yield rooms.responses.group(number)
+
+
+def _first_to_take(rooms: Rooms, round: Round, source: Mapping[GroupId, object]) -> GroupId | None:
+    """Return the first deferred group that may join the round; None if there is none. A group that has just been left
+    over under the quotas would be left over again."""
+    keeps_out = rooms.schedule.edition >= TAKES_DEFERRED and not (round.is_long or round.has_tried_all)
+    return next((number for number in source if not keeps_out or number not in round.quota_leftovers), None)
 
 
 def _reopen(rooms: Rooms, group: Group, now: float) -> Iterator[do.Command]:

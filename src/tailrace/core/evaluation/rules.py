@@ -12,9 +12,11 @@ from tailrace.core.rooms import Rooms
 
 
 def drop_evaluation(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
-    """Drop the sets in progress that the run no longer has: it was continued without them."""
+    """Drop the sets in progress that the run no longer has, or no longer evaluates at this version: it was continued
+    with other sets, another interval or another end."""
     evaluation, known = rooms.evaluation, {eval_set.name for eval_set in rooms.schedule.eval_sets}
-    gone = [name for name in evaluation.open if name not in known]
+    is_due = rooms.schedule.is_eval_due(rooms.training.version)
+    gone = [name for name in evaluation.open if name not in known or not is_due]
     groups = [group for group in rooms.responses.all_groups() if group.id.source in gone] if gone else []
     for group in groups:
         yield from abort(rooms, group.members.values())

@@ -16,6 +16,7 @@ from typing import Any
 from tailrace.core import codec
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import RunStarted
+from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
@@ -55,11 +56,18 @@ def schedule_at(journal: Path, saved: Mapping[str, Any]) -> Schedule:
     if "schedule" in saved:
         found: Schedule = codec.decode(Schedule, saved["schedule"])
         return found
-    with closing(journal_file.read(journal)) as entries:
-        _, first = next(entries, (0, None))
+    first = first_entry(journal)
     if first is None or not isinstance(first.event, RunStarted):
         raise ValueError(f"{journal} does not begin with the start of a run")
     return first.event.schedule
+
+
+def first_entry(journal: Path) -> Entry | None:
+    """Return the first entry; None if none was written whole."""
+    if not end_of(journal):
+        return None
+    with closing(journal_file.read(journal)) as entries:
+        return next((entry for _, entry in entries), None)
 
 
 def _start(files: RunFiles, until: int) -> tuple[Coordinator, int, float]:
