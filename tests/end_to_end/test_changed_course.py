@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from end_to_end.launch import children, final_weights, start, train, train_well, wait_until
+from end_to_end.launch import children, final_weights, start, train, train_well, wait_until, words
 
 pytestmark = pytest.mark.long
 
@@ -110,7 +110,7 @@ def test_a_changed_rate_holds_from_the_next_step_whatever_is_killed(tmp_path: Pa
     process = start(output, **given | {"trainer__learning_rate": 5e-4}, resume="with-changes")
     wait_until(process, partial(has_trained, output / "journal.jsonl", 7))
     for worker in children(process):
-        if "training" in " ".join(worker.cmdline()):
+        if "tailrace.workers.training_worker:serve" in words(worker):
             worker.kill()
     assert process.wait() == 0
     assert final_weights(output) == final_weights(plain.output)
