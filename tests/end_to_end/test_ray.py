@@ -103,21 +103,6 @@ def generates(number: int, after_version: int) -> Callable[[list[Entry]], bool]:
     return has_come
 
 
-def trains(after_version: int) -> Callable[[list[Entry]], bool]:
-    """Whether a step from this version or a later one is in progress."""
-
-    def has_come(entries: list[Entry]) -> bool:
-        version = -1
-        for entry in entries:
-            if isinstance(entry.event, ev.StepTrained | ev.TrainerLost):
-                version = -1
-            for command in entry.commands:
-                version = command.version if isinstance(command, do.Accumulate) else version
-        return version >= after_version
-
-    return has_come
-
-
 def test_a_run_on_ray_gives_the_metrics_and_weights_of_a_local_one(local: Path, on_ray: launch.Run) -> None:
     assert "workers run as Ray actors; the cluster has 6 CPUs, 0 GPUs on 2 nodes" in on_ray.said
     assert_equal_runs(on_ray.output, local)
@@ -135,7 +120,7 @@ def test_killed_instances_and_trainers_change_nothing(local: Path, given: dict[s
     try:
         kill_at(process, output, "rollout-1", generates(1, after_version=1))
         launch.wait_until(process, lambda: len(lost(output, ev.InstanceLost)) == 1)
-        kill_at(process, output, "training", trains(after_version=3))
+        kill_at(process, output, "training", wounds.trains(after_version=3))
         assert process.wait(timeout=LIMIT_S) == 0
     finally:
         process.kill()
@@ -185,7 +170,7 @@ def test_a_killed_driver_leaves_no_actor_and_the_same_command_goes_on(
 ) -> None:
     output = tmp_path / "run"
     process = launch.start(output, **given)
-    launch.wait_until(process, lambda: trains(after_version=3)(entries_of(output)))
+    launch.wait_until(process, lambda: wounds.trains(after_version=3)(entries_of(output)))
     actors = ray_cluster.actors(output)
     assert len(actors) == 4
     os.kill(process.pid, signal.SIGKILL)
@@ -202,7 +187,7 @@ def test_checkpoints_of_another_node_are_gathered_and_given_to_the_next_trainer(
     elsewhere = {"ray__checkpoints": "gathered", "ray__training__custom": "{second: 0.1}"}
     process = launch.start(output, **given | elsewhere)
     try:
-        kill_at(process, output, "training", trains(after_version=3))
+        kill_at(process, output, "training", wounds.trains(after_version=3))
         assert process.wait(timeout=LIMIT_S) == 0
     finally:
         process.kill()
@@ -225,7 +210,7 @@ def test_a_group_of_two_ranks_trains_as_it_does_locally(given: dict[str, Any], t
     gathered = {"ray__checkpoints": "gathered", "ray__training__custom": "{second: 0.1}"}
     process = launch.start(there, **given | ranks | gathered)
     try:
-        kill_at(process, there, "training-1", trains(after_version=2))
+        kill_at(process, there, "training-1", wounds.trains(after_version=2))
         assert process.wait(timeout=LIMIT_S) == 0
     finally:
         process.kill()

@@ -103,10 +103,10 @@ def test_a_file_that_fits_nowhere_is_refused_with_what_each_directory_has(memory
 
 @pytest.mark.skipif(not MEMORY_DIRECTORY.is_dir(), reason="needs a memory file system")
 def test_the_controller_can_tell_from_the_address_that_weights_are_on_disk() -> None:
-    on_disk = ChannelAddress(kind=SHARED_MEMORY, location="/tmp/tailrace-run.weights")
+    on_disk = ChannelAddress(kind=SHARED_MEMORY, location="disk/tailrace-run.weights")
     line = disk_line(on_disk)
     assert line is not None
-    assert "weights are published on disk, in /tmp/tailrace-run.weights" in line
+    assert "weights are published on disk, in disk/tailrace-run.weights" in line
     in_memory = ChannelAddress(kind=SHARED_MEMORY, location=str(MEMORY_DIRECTORY / "tailrace-run.weights"))
     elsewhere = ChannelAddress(kind=COLLECTIVE, location="127.0.0.1:1/key")
     assert (disk_line(in_memory), disk_line(elsewhere)) == (None, None)

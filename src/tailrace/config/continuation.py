@@ -58,9 +58,6 @@ ON_REQUEST = (
 )
 """Settings that change the rest of the run and leave its past alone."""
 
-_OLD_VALUES: dict[str, Any] = {}
-"""Values that older releases used, of settings whose default is another one now."""
-
 _FUNCTION_FILE = re.compile(r"^pickle:.*/reward-(.*)-[0-9a-f]+\.pickle$")
 
 
@@ -122,11 +119,8 @@ def as_json(settings: Settings) -> dict[str, Any]:
 def with_old_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored settings with those that they do not name, at the values that older releases used."""
     data: dict[str, Any] = json.loads(json.dumps(stored))
-    for name, value in _OLD_VALUES.items():
-        section, _, key = name.rpartition(".")
-        (data.setdefault(section, {}) if section else data).setdefault(key, value)
     try:
-        return as_json(Settings.model_validate(data))
+        return as_json(Settings.model_validate(data))  # today's defaults are what older releases did
     except ValidationError:  # it names a setting that is gone: the comparison shows which
         return data
 

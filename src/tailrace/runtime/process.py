@@ -71,7 +71,7 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.pid = process.pid
-        """Of the keeper, where there is one, else of the worker."""
+        """Process id of the keeper, where there is one, else of the worker."""
         self._process = process
         self._end = end
         self._connection = Connection(os.dup(end.fileno()))
