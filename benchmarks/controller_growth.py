@@ -35,12 +35,12 @@ from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_segments import end_of
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.observe.sinks import Sinks
-from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
-from tailrace.runtime.checkpoint_folder import CheckpointFolder
-from tailrace.runtime.recorder import Recorder
-from tailrace.runtime.resume import recall
-from tailrace.runtime.rollout_intake import reported
-from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.adapters.rollout_intake import reported
+from tailrace.runtime.record.checkpoint_adapter import CheckpointAdapter
+from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
+from tailrace.runtime.record.recorder import Recorder
+from tailrace.runtime.record.resume import recall
+from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes

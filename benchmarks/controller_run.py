@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loop_monitor import LoopMonitor
 
+from tailrace.commands.train import train
 from tailrace.config.load import assemble, read_recipe
 from tailrace.config.settings import Settings
 from tailrace.core import events as ev
@@ -30,9 +32,7 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.data.models import resolve_model
 from tailrace.observe.journal.journal_file import JournalFile, read
 from tailrace.observe.journal.journal_segments import end_of
-from tailrace.runtime.loop_monitor import LoopMonitor
-from tailrace.runtime.sources import TRAIN_SOURCE, Sources
-from tailrace.runtime.train_command import train
+from tailrace.runtime.inputs.sources import TRAIN_SOURCE, Sources
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 

@@ -42,10 +42,10 @@ from typing import Any
 import numpy as np
 from controller_run import Policy, Sampler, write_model
 
+from tailrace.commands.train import train
 from tailrace.config.load import assemble, read_recipe
 from tailrace.config.settings import Settings
 from tailrace.observe.journal.journal_segments import end_of
-from tailrace.runtime.train_command import train
 
 NUM_PROMPTS, GROUP_SIZE, MAX_LENGTH = 128, 16, 2000
 MEDIAN, SPREAD, NUM_ROWS = 400.0, 0.9, 1024

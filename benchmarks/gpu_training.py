@@ -32,8 +32,8 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.random_models import SHAPES, save_random_model
-from tailrace.runtime.memory.parts import TrainingLoad, training_parts
-from tailrace.store.model_shape import ModelShape
+from tailrace.sizing.model_shape import ModelShape
+from tailrace.sizing.parts import TrainingLoad, training_parts
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer

@@ -34,11 +34,11 @@ from tailrace.engines.contract import Request, Sampling  # noqa: E402
 from tailrace.engines.vllm.engine import VllmEngine  # noqa: E402
 from tailrace.engines.vllm.options import VllmOptions  # noqa: E402
 from tailrace.store.segment import join  # noqa: E402
-from tailrace.trainer import routers  # noqa: E402
 from tailrace.trainer.batch import Sample  # noqa: E402
-from tailrace.trainer.microbatch import MicroBatch, collate  # noqa: E402
-from tailrace.trainer.model_files import load_model  # noqa: E402
-from tailrace.trainer.network import Network  # noqa: E402
+from tailrace.trainer.model import routers  # noqa: E402
+from tailrace.trainer.model.collate import MicroBatch, collate  # noqa: E402
+from tailrace.trainer.model.model_files import load_model  # noqa: E402
+from tailrace.trainer.model.network import Network  # noqa: E402
 
 SHAPE = {
     "vocab_size": 256,

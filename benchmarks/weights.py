@@ -38,10 +38,10 @@ from torch import Tensor
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished
-from tailrace.weights.channel_files import MEMORY_DIRECTORY
-from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import create, open_reader
-from tailrace.weights.two_slots import WeightWriter, layout_of
+from tailrace.weights.slots.channel_files import MEMORY_DIRECTORY
+from tailrace.weights.slots.mapped_file import MappedFile
+from tailrace.weights.slots.shared_memory import create, open_reader
+from tailrace.weights.slots.two_slots import WeightWriter, layout_of
 
 SHAPES = {"embedding": (500, 512), "norm": (512,), **{f"layer.{i}": (181, 512) for i in range(8)}, "scale": (2112,)}
 NUM_PARAMETERS = sum(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--pullers", type=int, default=3)
     parser.add_argument("--kills", type=int, default=200)
     options = parser.parse_args()
-    mp.set_forkserver_preload(["tailrace.weights.shared_memory"])  # torch is loaded once, not by every process
+    mp.set_forkserver_preload(["tailrace.weights.slots.shared_memory"])  # torch is loaded once, not by every process
     rng, brief = random.Random(0), options.seconds / 4
     result = {
         "parameters": NUM_PARAMETERS,

@@ -36,11 +36,10 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.data.models import resolve_model
 from tailrace.engines.vllm.layout import engine_layout, model_parameters
-from tailrace.runtime.process import ProcessLauncher
-from tailrace.runtime.thread_worker import ThreadLauncher
-from tailrace.runtime.worker import Launcher, WorkerSpec
-from tailrace.runtime.worker_group import WorkerGroup
-from tailrace.weights.sharding import Holding, Parameter
+from tailrace.runtime.launchers.process import ProcessLauncher
+from tailrace.runtime.launchers.worker import Launcher, WorkerSpec
+from tailrace.runtime.launchers.worker_group import WorkerGroup
+from tailrace.weights.sharding.table import Holding, Parameter
 from tailrace.workers.messages import ModelInit, Publish, Published, Pull, TrainingInit, TrainingReady
 
 NUM_ENGINES = NUM_ENGINE_RANKS = NUM_TRAINING_RANKS = 2
@@ -217,7 +216,6 @@ def main() -> None:
         "--runs", nargs="*", default=["native"], help="engines of whole runs: native, vllm; may be none"
     )
     parser.add_argument("--channels", nargs="+", default=CHANNELS, choices=CHANNELS)
-    parser.add_argument("--threads", action="store_true", help="receivers are threads, which start sooner")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-between-") as name:
         folder = Path(name)
@@ -230,7 +228,7 @@ def main() -> None:
                         channel,
                         num_versions=options.versions,
                         logs=folder / "logs",
-                        launch_receiver=ThreadLauncher() if options.threads else ProcessLauncher(folder / "logs"),
+                        launch_receiver=ProcessLauncher(folder / "logs"),
                     )
                 )
                 for channel in options.channels

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from tailrace.core.ids import Version
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.puller import Puller
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
+from tailrace.weights.sharding.transfer_plan import Links, plan_transfers
 from tailrace.weights.sources import open_source
-from tailrace.weights.transfer_plan import Links, plan_transfers
 from tailrace.workers.link import Link
 from tailrace.workers.messages import Pull
 

@@ -34,7 +34,7 @@ from tailrace.config.load import SettingsError, assemble, read_recipe
 from tailrace.config.names import full_name
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train_command import Result
+    from tailrace.commands.train import Result
 
 Reward = str | Callable[..., Any]
 Prompts = str | Path | Sequence[Mapping[str, Any] | str]
@@ -56,8 +56,8 @@ def train(
     (``**{"trainer.learning_rate": 3e-4}``), or a whole section as a mapping (``trainer={...}``). They win over
     ``recipe``. ``SettingsError`` says what to change when the run cannot begin.
     """
-    from tailrace.runtime.train_command import say_at_once
-    from tailrace.runtime.train_command import train as run
+    from tailrace.commands.train import say_at_once
+    from tailrace.commands.train import train as run
 
     say = say or say_at_once
     folder, inputs = Path(output_dir), _Inputs(Path(output_dir).absolute() / "inputs")

@@ -16,8 +16,8 @@ from tailrace.algorithms import aggregation, corrections, kl, values
 from tailrace.algorithms.aggregation import LossAggMode
 from tailrace.algorithms.overlong import soft_penalty
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.trainer import dispatch
-from tailrace.trainer.dispatch import Judged, PolicyTerms
+from tailrace.trainer.step import dispatch
+from tailrace.trainer.step.dispatch import Judged, PolicyTerms
 
 TOLERANCE = 1e-6
 TERMS = {"k3", "value loss", "overlong penalty", *get_args(LossAggMode)}

@@ -93,7 +93,7 @@ LIGHT = {
         {"torch", "transformers", "numpy", "safetensors", "ray"},
     ),
     "controller": (
-        "import tailrace.runtime.train_command; from tailrace.data.models import resolve_model;"
+        "import tailrace.commands.train; from tailrace.data.models import resolve_model;"
         " from tailrace.data.tokenizer import load_tokenizer; load_tokenizer(resolve_model('tiny-arith'))('1+2=')",
         {"torch", "ray"},
     ),

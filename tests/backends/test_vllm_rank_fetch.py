@@ -22,12 +22,12 @@ from tailrace.engines.vllm.engine import VllmEngine
 from tailrace.engines.vllm.options import VllmOptions
 from tailrace.store.segment import Response
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.collective_sink import CollectiveSink
-from tailrace.weights.sharding import Heads, Scheme, Split, holdings, volume
-from tailrace.weights.shards import Part, whole_parts
-from tailrace.weights.shared_memory import create
-from tailrace.weights.transfer_plan import Slice
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.collective.sink import CollectiveSink
+from tailrace.weights.sharding.shards import Part, whole_parts
+from tailrace.weights.sharding.table import Heads, Scheme, Split, holdings, volume
+from tailrace.weights.sharding.transfer_plan import Slice
+from tailrace.weights.slots.shared_memory import create
+from tailrace.weights.slots.two_slots import layout_of
 from tailrace.workers.messages import Pull, Pulled, PullFailed, RolloutInit
 from tailrace.workers.rollout_worker import RolloutWorker
 from workers.test_rollout_worker import Script, WaitsForEver

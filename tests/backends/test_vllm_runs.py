@@ -27,7 +27,7 @@ from tailrace.data.tokenizer import load_tokenizer
 from tailrace.observe.journal import journal_file
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.segment import Response, Tokens
-from tailrace.trainer.export import export
+from tailrace.trainer.checkpoints.export import export
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="vLLM for GPUs does not compute on the CPU")
 

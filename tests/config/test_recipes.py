@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tailrace.commands.preflight.dry_run import dry_run, dry_run_on
+from tailrace.commands.preflight.planned import shape_of
 from tailrace.config.load import SettingsError, load, read_recipe
 from tailrace.config.presets import PRESETS, ROLLOUT_ONLY
-from tailrace.runtime.dry_run import dry_run, dry_run_on
-from tailrace.runtime.memory.fitting import RESERVE
-from tailrace.runtime.memory.plan import plan
-from tailrace.runtime.memory.planned import shape_of
-from tailrace.runtime.memory.stated_card import parse_card
+from tailrace.sizing.card import parse_card
+from tailrace.sizing.fitting import RESERVE
+from tailrace.sizing.memory_plan import plan
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "src" / "tailrace" / "assets" / "recipes").glob("*"))

@@ -26,7 +26,7 @@ from tailrace.core.responses.trajectory import Finish  # noqa: E402
 from tailrace.engines.contract import Capabilities, Engine, Output, Request, Stats, Unsupported  # noqa: E402
 from tailrace.engines.native.engine import NativeEngine  # noqa: E402
 from tailrace.engines.native.limits import EngineLimits  # noqa: E402
-from tailrace.weights.sharding import Holding  # noqa: E402
+from tailrace.weights.sharding.table import Holding  # noqa: E402
 
 CAPABILITIES = Capabilities(
     name="plain",

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contract.rank_workers import Ask
+from contract.thread_worker import ThreadLauncher
 from contract.worker_story import Story, moments
 from tailrace.core.ids import Version
-from tailrace.runtime.thread_worker import ThreadLauncher
-from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
-from tailrace.runtime.worker_group import WorkerGroup
+from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.runtime.launchers.worker_group import WorkerGroup
 from tailrace.workers.messages import (
     Accumulated,
     FinishStep,

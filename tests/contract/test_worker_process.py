@@ -9,8 +9,8 @@ import pytest
 pytest.register_assert_rewrite("contract.worker_suite")
 
 from contract.worker_suite import *  # noqa: E402, F403
-from tailrace.runtime.process import ProcessLauncher  # noqa: E402
-from tailrace.runtime.worker import Launcher  # noqa: E402
+from tailrace.runtime.launchers.process import ProcessLauncher  # noqa: E402
+from tailrace.runtime.launchers.worker import Launcher  # noqa: E402
 
 
 @pytest.fixture

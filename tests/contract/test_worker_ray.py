@@ -10,9 +10,9 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytest.register_assert_rewrite("contract.worker_suite")
 
 from contract.worker_suite import *  # noqa: E402, F403
+from tailrace.runtime.launchers.worker import Launcher  # noqa: E402
 from tailrace.runtime.ray.launcher import RayLauncher  # noqa: E402
 from tailrace.runtime.ray.resources import Placement  # noqa: E402
-from tailrace.runtime.worker import Launcher  # noqa: E402
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

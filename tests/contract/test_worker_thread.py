@@ -6,9 +6,9 @@ import pytest
 
 pytest.register_assert_rewrite("contract.worker_suite")
 
+from contract.thread_worker import ThreadLauncher  # noqa: E402
 from contract.worker_suite import *  # noqa: E402, F403
-from tailrace.runtime.thread_worker import ThreadLauncher  # noqa: E402
-from tailrace.runtime.worker import Launcher  # noqa: E402
+from tailrace.runtime.launchers.worker import Launcher  # noqa: E402
 
 
 @pytest.fixture

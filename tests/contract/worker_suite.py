@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from contract.worker_story import Story, moments
-from tailrace.runtime.worker import Launcher, WorkerHandle, WorkerSpec
+from tailrace.runtime.launchers.worker import Launcher, WorkerHandle, WorkerSpec
 
 
 def start(launch: Launcher, entry: str, story: Story, init: object = "init") -> WorkerHandle:

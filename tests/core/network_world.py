@@ -25,7 +25,7 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.engines.contract import Output
-from tailrace.runtime.rollout_intake import RolloutIntake, Sender
+from tailrace.runtime.adapters.rollout_intake import RolloutIntake, Sender
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 from tailrace.workers.messages import Aborted, Pulled, Released, Report, RolloutReady

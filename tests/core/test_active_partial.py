@@ -21,7 +21,7 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Limits, VersionCap
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.stale import mask_stale
+from tailrace.trainer.step.stale import mask_stale
 
 
 def token_world(case: Case) -> TokenWorld:

@@ -9,7 +9,7 @@ import pytest
 from core.histories import history
 from tailrace.config import presets
 from tailrace.core import commands as do
-from tailrace.core.collection.rounds import Round
+from tailrace.core.collection.round import Round
 from tailrace.core.collection.speculation import ROUNDS_PER_TRIAL, Search
 from tailrace.core.ids import Version
 from tailrace.core.schedule import Leftovers, Schedule

@@ -31,7 +31,7 @@ from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import parse_architecture, weight_shapes
 from tailrace.engines.native.layout import engine_layout
 from tailrace.engines.native.parameters import allocate, list_destinations
-from tailrace.runtime.run_directory import RunDirectory
+from tailrace.runtime.record.run_directory import RunDirectory
 
 Arrange = Callable[[Path], list[str]]
 """Prepares a directory and returns the arguments that go with it."""
@@ -364,7 +364,7 @@ def test_what_may_not_be_read_or_written_is_a_sentence(
     recipe: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The installation may belong to another user, so what the command needs of it is loaded before.
-    import tailrace.runtime.train_command  # noqa: F401
+    import tailrace.commands.train  # noqa: F401
 
     (tmp_path / "open.toml").write_text("")
     (tmp_path / "secret.toml").write_text("")

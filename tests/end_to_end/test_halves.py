@@ -12,12 +12,12 @@ import pytest
 
 from end_to_end import launch
 from tailrace.cli.main import main
+from tailrace.commands.train import Result, train
 from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 from tailrace.core.events import RunResumed
 from tailrace.observe.journal import journal_file
 from tailrace.observe.prompts import length_trace
-from tailrace.runtime.train_command import Result, train
 from tailrace.store.payload_reader import PayloadReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

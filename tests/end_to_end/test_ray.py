@@ -23,7 +23,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.observe.journal.journal_file import read
 from tailrace.observe.prompts.conservation import conservation
-from tailrace.trainer.export import export, find_checkpoint
+from tailrace.trainer.checkpoints.export import export, find_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 GIVEN: dict[str, Any] = {

@@ -14,7 +14,7 @@ from end_to_end import launch
 from end_to_end.test_lost_trainer import GIVEN, entries_of, step_in_progress, trainers
 from tailrace.core import events as ev
 from tailrace.observe.prompts.conservation import conservation
-from tailrace.trainer.export import export, find_checkpoint
+from tailrace.trainer.checkpoints.export import export, find_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ONE: dict[str, Any] = GIVEN | {"schedule__max_steps": 4}

@@ -12,9 +12,9 @@ from tailrace.core.ids import Version
 from tailrace.engines.vllm.rank_fetch import RankAnswer, RankFetcher, fetch_by_ranks
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
 from tailrace.weights.channel import VersionNotPublished, WriterLost
-from tailrace.weights.sharding import Heads, Scheme, holdings, volume
-from tailrace.weights.shared_memory import create
-from tailrace.weights.two_slots import WeightWriter, layout_of
+from tailrace.weights.sharding.table import Heads, Scheme, holdings, volume
+from tailrace.weights.slots.shared_memory import create
+from tailrace.weights.slots.two_slots import WeightWriter, layout_of
 from weights.models import are_equal, parameters, values
 
 HEADS = Heads(num_query=4, num_kv=2, size=2)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tailrace.engines.vllm.rank_files import rank_files
-from tailrace.weights.channel_files import NoRoom
+from tailrace.weights.slots.channel_files import NoRoom
 
 WEIGHTS = [{"w": torch.full((4,), float(rank))} for rank in range(2)]
 

@@ -12,8 +12,8 @@ from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.data.training import TrainingPrompts
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.rewards.score_task import ScoreResult, ScoreTask
-from tailrace.runtime.process import ProcessLauncher
-from tailrace.runtime.reward_pool import RewardPool
+from tailrace.runtime.launchers.process import ProcessLauncher
+from tailrace.runtime.rewards.reward_pool import RewardPool
 
 
 def training(settings: Settings) -> TrainingPrompts:

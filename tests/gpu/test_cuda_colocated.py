@@ -12,7 +12,7 @@ import torch
 from end_to_end import launch
 from tailrace.config.settings import ModelSettings
 from tailrace.observe.journal.journal_file import read
-from tailrace.weights.channel_files import remove_channel
+from tailrace.weights.slots.channel_files import remove_channel
 from tailrace.workers.messages import Published, TrainingInit
 from tailrace.workers.training_worker import TrainingWorker
 from workers.test_training_worker import Heard, model_init, publish, take_step

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from engines.rollouts import save_random_model, small_llama
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.trainer import sharded_checkpoint
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.host_optimizer import HostAdamW
-from tailrace.trainer.process_ranks import ProcessRanks
-from tailrace.trainer.ranks import ALONE, Ranks, local
+from tailrace.trainer.checkpoints import sharded_checkpoint
+from tailrace.trainer.optimizer.host_optimizer import HostAdamW
+from tailrace.trainer.ranks.process_ranks import ProcessRanks
+from tailrace.trainer.ranks.ranks import ALONE, Ranks, local
 from tailrace.trainer.trainer import Trainer
 from trainer.conftest import make_groups  # noqa: F401
 

@@ -10,11 +10,11 @@ import torch
 
 from engines.rollouts import save_random_model, small_llama
 from tailrace.core.ids import Version
-from tailrace.trainer import varlen
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.microbatch import collate
-from tailrace.trainer.model_files import load_model
-from tailrace.trainer.network import Network
+from tailrace.trainer.model import varlen
+from tailrace.trainer.model.collate import collate
+from tailrace.trainer.model.model_files import load_model
+from tailrace.trainer.model.network import Network
 from trainer.conftest import make_groups  # noqa: F401
 from trainer.packed_attention import plain_varlen_attn
 from trainer.probes import gradient

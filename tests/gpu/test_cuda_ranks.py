@@ -10,9 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from engines.rollouts import save_random_model, small_llama
-from tailrace.trainer.model_files import open_model
-from tailrace.trainer.process_ranks import ProcessRanks
-from tailrace.trainer.rank_meshes import RankMeshes
+from tailrace.trainer.model.model_files import open_model
+from tailrace.trainer.ranks.process_ranks import ProcessRanks
+from tailrace.trainer.ranks.rank_meshes import RankMeshes
 
 NUM_RANKS = 8
 

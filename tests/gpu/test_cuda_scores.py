@@ -7,7 +7,7 @@ import torch
 
 pytest.register_assert_rewrite("trainer.scores_suite")
 
-from tailrace.trainer import fused_scores  # noqa: E402
+from tailrace.trainer.model import fused_scores  # noqa: E402
 from trainer.scores_suite import *  # noqa: E402, F403
 from trainer.scores_suite import plain  # noqa: E402
 

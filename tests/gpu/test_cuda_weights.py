@@ -18,10 +18,10 @@ from end_to_end import launch  # noqa: E402
 from end_to_end.test_lost_trainer import GIVEN, kill_in_step  # noqa: E402
 from tailrace.core.ids import Version  # noqa: E402
 from tailrace.weights.address import CUDA_IPC  # noqa: E402
-from tailrace.weights.device_checksum import checksums  # noqa: E402
-from tailrace.weights.layout import WeightLayout  # noqa: E402
+from tailrace.weights.sharding.layout import WeightLayout  # noqa: E402
 from tailrace.weights.sinks import create_sink  # noqa: E402
-from tailrace.weights.two_slots import layout_of  # noqa: E402
+from tailrace.weights.slots.device_checksum import checksums  # noqa: E402
+from tailrace.weights.slots.two_slots import layout_of  # noqa: E402
 from weights.channel_kinds import SlotKind, make_kind, make_writer  # noqa: E402
 from weights.channel_suite import *  # noqa: E402, F403
 from weights.slot_suite import *  # noqa: E402, F403

@@ -23,8 +23,8 @@ from end_to_end.test_lost_trainer import step_in_progress
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.observe.prompts.conservation import conservation
-from tailrace.runtime.mps import CONTROL
-from tailrace.runtime.mps_daemon import PIPES, MpsDaemon, MpsFailed, ask
+from tailrace.runtime.gpus.mps import CONTROL
+from tailrace.runtime.gpus.mps_daemon import PIPES, MpsDaemon, MpsFailed, ask
 
 MPS = "rollout and training share the GPU with MPS"
 GIVEN: dict[str, Any] = {

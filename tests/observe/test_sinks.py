@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.observe.metrics.rows import Row
-from tailrace.observe.sinks import Experiment, Sinks, open_sinks
+from tailrace.observe.sinks import Sinks, open_sinks
+from tailrace.observe.sinks.sink import Experiment
 
 ROWS = (
     {"step": 0, "eval/heldout/avg@1": 0.5},
@@ -25,7 +26,8 @@ ROWS = (
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tailrace.observe.sinks import Experiment, open_sinks
+from tailrace.observe.sinks import open_sinks
+from tailrace.observe.sinks.sink import Experiment
 name, directory, *parts = sys.argv[1:]
 def fail(part, error):
     raise error

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
+from contract.thread_worker import ThreadLauncher
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.models import resolve_model
-from tailrace.runtime.taken_steps import Step
-from tailrace.runtime.thread_worker import ThreadLauncher
-from tailrace.runtime.training_adapter import TrainingAdapter
-from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.runtime.adapters.training_adapter import TrainingAdapter
+from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
+from tailrace.runtime.record.taken_steps import Step
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.workers.messages import ModelInit, TrainingInit

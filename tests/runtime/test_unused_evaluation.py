@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from tailrace.commands.train import prepare
 from tailrace.config.load import SettingsError, assemble, load
 from tailrace.config.settings import Settings
-from tailrace.runtime.train_command import prepare
 
 HELDOUT = {"name": "heldout", "path": "builtin:arith-heldout", "max_prompts": 4}
 FORGOTTEN = {"schedule": {"rollout_batch_size": 4}, "model": {"device": "cpu"}, "eval": [HELDOUT]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.store.known_shapes import known_names, known_shape
+from tailrace.sizing.known_shapes import known_names, known_shape
 
 PUBLISHED = {
     "Qwen/Qwen2.5-0.5B": 494_032_768,

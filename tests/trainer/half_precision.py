@@ -15,11 +15,11 @@ import torch.distributed as dist
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.microbatch import MicroBatch, collate
-from tailrace.trainer.model_files import load_model
-from tailrace.trainer.network import Network
-from tailrace.trainer.process_ranks import ProcessRanks
-from tailrace.trainer.ranks import ALONE, Ranks
+from tailrace.trainer.model.collate import MicroBatch, collate
+from tailrace.trainer.model.model_files import load_model
+from tailrace.trainer.model.network import Network
+from tailrace.trainer.ranks.process_ranks import ProcessRanks
+from tailrace.trainer.ranks.ranks import ALONE, Ranks
 
 CPU = torch.device("cpu")
 NUM_TOKENS = 64

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailrace.trainer import varlen
+from tailrace.trainer.model import varlen
 
 
 def pack_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from tailrace.trainer.process_ranks import ProcessRanks
+from tailrace.trainer.ranks.process_ranks import ProcessRanks
 from tailrace.trainer.trainer import Trainer
 from tailrace.workers.weight_outlet import _local_weights
 from trainer.publish_beside import publish_beside

@@ -10,7 +10,7 @@ import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.trainer.model_files import open_model
+from tailrace.trainer.model.model_files import open_model
 from tailrace.trainer.trainer import Trainer
 from trainer.rank_process import Found, Plan, carry_out, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tailrace.trainer import fused_scores
+from tailrace.trainer.model import fused_scores
 
 
 def plain(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

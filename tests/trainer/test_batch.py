@@ -10,7 +10,7 @@ import torch
 
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample, in_groups
-from tailrace.trainer.microbatch import collate
+from tailrace.trainer.model.collate import collate
 
 MakeGroups = Callable[..., list[list[Sample]]]
 

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
-from tailrace.trainer import checkpoint
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.ranks import Alone
+from tailrace.trainer.checkpoints import checkpoint
+from tailrace.trainer.ranks.ranks import Alone
 from tailrace.trainer.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -14,7 +14,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.microbatch import collate
+from tailrace.trainer.model.collate import collate
 from tailrace.trainer.trainer import Trainer
 from trainer.probes import gradient, near_the_policy, weights
 

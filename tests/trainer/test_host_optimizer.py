@@ -10,9 +10,9 @@ import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
-from tailrace.trainer import optimizer
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.host_optimizer import HostAdamW
+from tailrace.trainer.optimizer import optimizer
+from tailrace.trainer.optimizer.host_optimizer import HostAdamW
 from tailrace.trainer.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -18,9 +18,9 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.trainer import lora
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.export import export, find_checkpoint
+from tailrace.trainer.checkpoints.export import export, find_checkpoint
+from tailrace.trainer.model import lora
 from tailrace.trainer.trainer import Trainer
 from trainer.probes import reference_logprobs
 

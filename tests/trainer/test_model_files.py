@@ -21,8 +21,8 @@ from transformers import (
 
 from engines.rollouts import save_random_model, small_llama
 from tailrace.store.tensor_file import stored_types
-from tailrace.trainer import tree_attention
-from tailrace.trainer.model_files import load_model, open_model
+from tailrace.trainer.model import tree_attention
+from tailrace.trainer.model.model_files import load_model, open_model
 
 CPU = torch.device("cpu")
 
@@ -90,7 +90,7 @@ IN_A_PROCESS = """
 import sys
 from pathlib import Path
 import torch
-from tailrace.trainer.model_files import load_model, open_model
+from tailrace.trainer.model.model_files import load_model, open_model
 
 def own_mib():
     [line] = [line for line in open("/proc/self/status") if line.startswith("RssAnon")]

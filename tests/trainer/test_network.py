@@ -10,9 +10,9 @@ from transformers import GraniteConfig, GraniteForCausalLM
 
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.microbatch import collate
-from tailrace.trainer.model_files import load_model, resolve_device
-from tailrace.trainer.network import Network
+from tailrace.trainer.model.collate import collate
+from tailrace.trainer.model.model_files import load_model, resolve_device
+from tailrace.trainer.model.network import Network
 
 CPU = torch.device("cpu")
 MakeGroups = Callable[..., list[list[Sample]]]

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.algorithms.prefix_tree import plant
-from tailrace.trainer.packed_rows import PackedRows
+from tailrace.trainer.model.packed_rows import PackedRows
 
 CPU = torch.device("cpu")
 sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=6)

@@ -14,9 +14,9 @@ from transformers import GenerationConfig, LlamaForCausalLM, PhiForCausalLM
 
 from tailrace.config.settings import ModelSettings
 from tailrace.store.checksums import changed_files
-from tailrace.trainer import lora
-from tailrace.trainer.export import export
-from tailrace.trainer.ranks import Alone, divide
+from tailrace.trainer.checkpoints.export import export
+from tailrace.trainer.model import lora
+from tailrace.trainer.ranks.ranks import Alone, divide
 from tailrace.trainer.trainer import Trainer
 from trainer.mixtures import as_generated, with_routing, write_mixture
 from trainer.rank_process import Found

@@ -16,7 +16,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.routers import Routers
+from tailrace.trainer.model.routers import Routers
 from tailrace.trainer.trainer import Trainer
 from trainer.mixtures import as_generated, disturb_routers, routers, score, with_prompt, with_routing, write_mixture
 from trainer.probes import gradient

@@ -9,7 +9,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.stale import mask_stale
+from tailrace.trainer.step.stale import mask_stale
 
 
 def sample(member: int, *runs: tuple[int, int], mask: list[int] | None = None) -> Sample:

@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from tailrace.config.load import check
-from tailrace.runtime.sources import check_model
-from tailrace.trainer import tensor_rules
-from tailrace.trainer.export import export
+from tailrace.runtime.inputs.sources import check_model
+from tailrace.trainer.checkpoints.export import export
+from tailrace.trainer.ranks import tensor_rules
 from trainer.rank_process import Found
 from trainer.rank_scenarios import ACCUMULATED, STEP, TWO_STEPS, Actions, Scenarios, assert_same, given, with_trainer
 

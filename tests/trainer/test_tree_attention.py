@@ -29,11 +29,11 @@ from transformers import (
 from tailrace.algorithms.prefix_tree import plant
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import TrainerSettings
-from tailrace.trainer import tree_attention
 from tailrace.trainer.batch import Sample
-from tailrace.trainer.model_files import load_model
+from tailrace.trainer.model import tree_attention
+from tailrace.trainer.model.model_files import load_model
+from tailrace.trainer.model.tree_attention import TreeInput
 from tailrace.trainer.trainer import Trainer
-from tailrace.trainer.tree_attention import TreeInput
 from trainer.packed_attention import pack_rows
 from trainer.probes import gradient, near_the_policy
 

@@ -15,8 +15,8 @@ from tailrace.config import variants
 from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings, OverlongSettings
 from tailrace.config.settings import TrainerSettings
 from tailrace.config.variants import CorrectionName, EstimatorName, LossName
-from tailrace.trainer import dispatch
 from tailrace.trainer.batch import Sample
+from tailrace.trainer.step import dispatch
 from tailrace.trainer.trainer import Trainer
 from trainer.probes import gradient, moved, near_the_policy, reference_logprobs, weights
 

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import Fetched, WeightSink
-from tailrace.weights.collective_sink import CollectiveSink
-from tailrace.weights.collective_source import CollectiveSource
-from tailrace.weights.cuda_ipc import DeviceSlots
-from tailrace.weights.device_memory import CudaMemory, DeviceMemory
-from tailrace.weights.layout import WeightLayout
-from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.sharding import Holding
-from tailrace.weights.shards import whole_parts
-from tailrace.weights.transfer_plan import Slice, Transfer
-from tailrace.weights.two_slots import WeightReader, WeightWriter
+from tailrace.weights.collective.sink import CollectiveSink
+from tailrace.weights.collective.source import CollectiveSource
+from tailrace.weights.sharding.layout import WeightLayout
+from tailrace.weights.sharding.shards import whole_parts
+from tailrace.weights.sharding.table import Holding
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
+from tailrace.weights.slots.cuda_ipc import DeviceSlots
+from tailrace.weights.slots.device_memory import CudaMemory, DeviceMemory
+from tailrace.weights.slots.mapped_file import MappedFile
+from tailrace.weights.slots.two_slots import WeightReader, WeightWriter
 from weights.file_memory import FileMemory
 
 Meddle = Callable[[], None]

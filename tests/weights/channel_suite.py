@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import VersionNotPublished, WeightSink
-from tailrace.weights.transfer_plan import Slice, Transfer
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
+from tailrace.weights.slots.two_slots import layout_of
 from weights.channel_kinds import ChannelKind
 from weights.contents import SHAPES, weights
 

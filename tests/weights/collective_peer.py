@@ -12,11 +12,11 @@ import time
 import torch
 
 from tailrace.core.ids import Version
-from tailrace.weights.collective_sink import CollectiveSink
-from tailrace.weights.collective_source import CollectiveSource
-from tailrace.weights.shards import whole_parts
-from tailrace.weights.transfer_plan import Slice, Transfer
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.collective.sink import CollectiveSink
+from tailrace.weights.collective.source import CollectiveSource
+from tailrace.weights.sharding.shards import whole_parts
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
+from tailrace.weights.slots.two_slots import layout_of
 
 CPU = torch.device("cpu")
 SHAPE = (2048, 1024)

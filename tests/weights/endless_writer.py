@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tailrace.core.ids import Version
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.two_slots import layout_of
 from weights.channel_kinds import make_kind, make_writer
 from weights.contents import weights
 

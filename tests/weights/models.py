@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tailrace.weights.sharding import Heads, Parameter, Scheme, Split
+from tailrace.weights.sharding.table import Heads, Parameter, Scheme, Split
 
 DTYPES = {"float32": torch.int32, "bfloat16": torch.int16}
 """For each dtype an integer type of the same size, to compare all bits, also those of a NaN."""

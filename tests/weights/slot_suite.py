@@ -10,10 +10,10 @@ import pytest
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, WriterLost
-from tailrace.weights.control_file import RECORD_OFFSETS
-from tailrace.weights.slot_locks import ReaderWait
-from tailrace.weights.transfer_plan import Transfer
-from tailrace.weights.two_slots import WeightWriter, layout_of
+from tailrace.weights.sharding.transfer_plan import Transfer
+from tailrace.weights.slots.control_file import RECORD_OFFSETS
+from tailrace.weights.slots.slot_locks import ReaderWait
+from tailrace.weights.slots.two_slots import WeightWriter, layout_of
 from weights.channel_kinds import SlotKind
 from weights.channel_suite import PARTS, assert_holds, create
 from weights.contents import weights

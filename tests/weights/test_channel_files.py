@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.weights.address import COLLECTIVE, SHARED_MEMORY, ChannelAddress
-from tailrace.weights.channel_files import MEMORY_DIRECTORY, NoRoom, disk_line, prepare_path, unfinished
+from tailrace.weights.slots.channel_files import MEMORY_DIRECTORY, NoRoom, disk_line, prepare_path, unfinished
 
 CAPACITY = {"memory": 1000, "disk": 1500}
 

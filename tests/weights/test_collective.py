@@ -21,13 +21,13 @@ pytest.register_assert_rewrite("weights.channel_suite")
 from tailrace.core.ids import Version  # noqa: E402
 from tailrace.weights.address import COLLECTIVE, ChannelAddress  # noqa: E402
 from tailrace.weights.channel import VersionNotPublished, WriterLost  # noqa: E402
-from tailrace.weights.collective_sink import CollectiveSink  # noqa: E402
-from tailrace.weights.collective_source import CollectiveSource, backend_for  # noqa: E402
+from tailrace.weights.collective.sink import CollectiveSink  # noqa: E402
+from tailrace.weights.collective.source import CollectiveSource, backend_for  # noqa: E402
 from tailrace.weights.puller import Puller  # noqa: E402
-from tailrace.weights.sharding import Heads, Holding, Scheme, Split, holdings  # noqa: E402
-from tailrace.weights.shards import Part  # noqa: E402
+from tailrace.weights.sharding.shards import Part  # noqa: E402
+from tailrace.weights.sharding.table import Heads, Holding, Scheme, Split, holdings  # noqa: E402
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer  # noqa: E402
 from tailrace.weights.sources import open_source  # noqa: E402
-from tailrace.weights.transfer_plan import Slice, Transfer  # noqa: E402
 from weights.channel_kinds import ChannelKind, CollectiveChannel  # noqa: E402
 from weights.channel_suite import *  # noqa: E402, F403
 from weights.models import parameters  # noqa: E402

@@ -4,9 +4,9 @@ import weakref
 
 import torch
 
-from tailrace.weights.converter import gather, join, receive
-from tailrace.weights.sharding import Heads, Scheme, holdings
-from tailrace.weights.transfer_plan import Slice, Transfer
+from tailrace.weights.sharding.converter import gather, join, receive
+from tailrace.weights.sharding.table import Heads, Scheme, holdings
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
 from weights.models import parameters
 
 META = torch.device("meta")

@@ -12,11 +12,11 @@ import torch
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import WriterLost
-from tailrace.weights.cuda_ipc import DeviceSlots, open_reader
-from tailrace.weights.device_checksum import checksums
-from tailrace.weights.layout import ALIGNMENT, WeightLayout
-from tailrace.weights.shared_memory import create as create_in_memory
-from tailrace.weights.two_slots import WeightReader, WeightWriter, layout_of
+from tailrace.weights.sharding.layout import ALIGNMENT, WeightLayout
+from tailrace.weights.slots.cuda_ipc import DeviceSlots, open_reader
+from tailrace.weights.slots.device_checksum import checksums
+from tailrace.weights.slots.shared_memory import create as create_in_memory
+from tailrace.weights.slots.two_slots import WeightReader, WeightWriter, layout_of
 from weights.channel_kinds import make_kind
 from weights.contents import weights
 from weights.file_memory import FileMemory
@@ -167,7 +167,7 @@ def test_the_controller_removes_a_channel_without_loading_torch(tmp_path: Path) 
     writer, _ = make(tmp_path / "w")
     script = (
         "import sys; from tailrace.weights.address import ChannelAddress;"
-        " from tailrace.weights.channel_files import remove_channel;"
+        " from tailrace.weights.slots.channel_files import remove_channel;"
         f" remove_channel(ChannelAddress(kind={writer.address.kind!r}, location={writer.address.location!r}));"
         " sys.exit('torch' in sys.modules)"
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.weights.layout import ALIGNMENT, ITEM_BYTES, WeightLayout
+from tailrace.weights.sharding.layout import ALIGNMENT, ITEM_BYTES, WeightLayout
 
 SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 TENSORS = st.lists(

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from tailrace.core.ids import Version
-from tailrace.weights.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK, held_folder, remove_leftovers
-from tailrace.weights.shared_memory import create, open_reader
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK, held_folder, remove_leftovers
+from tailrace.weights.slots.shared_memory import create, open_reader
+from tailrace.weights.slots.two_slots import layout_of
 from weights.contents import weights
 
 CHANNEL = """
 from pathlib import Path
 import sys
 from tailrace.core.ids import Version
-from tailrace.weights.shared_memory import create
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.shared_memory import create
+from tailrace.weights.slots.two_slots import layout_of
 from weights.contents import weights
 path = Path(sys.argv[1]) / "tailrace-run.weights"
 writer = create(path, layout_of(weights(0)))
@@ -33,8 +33,8 @@ sys.stdin.read()
 HALF_MADE = """
 from pathlib import Path
 import sys
-from tailrace.weights.control_file import new_file
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.control_file import new_file
+from tailrace.weights.slots.two_slots import layout_of
 from weights.contents import weights
 path = Path(sys.argv[1]) / "tailrace-run.weights"
 with new_file(path, layout_of(weights(0))):

@@ -12,14 +12,14 @@ from torch import Tensor
 from tailrace.core.ids import Version
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import CorruptWeights, Fetched, WeightSource
-from tailrace.weights.converter import cut
-from tailrace.weights.mapped_file import MappedFile
 from tailrace.weights.puller import Puller
-from tailrace.weights.sharding import Box, Heads, Holding, Parameter, Scheme, Split, holdings, volume
-from tailrace.weights.shared_memory import create
+from tailrace.weights.sharding.converter import cut
+from tailrace.weights.sharding.table import Box, Heads, Holding, Parameter, Scheme, Split, holdings, volume
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
+from tailrace.weights.slots.mapped_file import MappedFile
+from tailrace.weights.slots.shared_memory import create
+from tailrace.weights.slots.two_slots import layout_of
 from tailrace.weights.sources import open_source
-from tailrace.weights.transfer_plan import Slice, Transfer
-from tailrace.weights.two_slots import layout_of
 from weights.models import are_equal, parameters, values
 
 HEADS = Heads(num_query=4, num_kv=2, size=2)

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from tailrace.weights.run_store import RunStore, join_store, open_store
+from tailrace.weights.collective.run_store import RunStore, join_store, open_store
 
 
 @pytest.fixture

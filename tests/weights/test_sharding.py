@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.weights.sharding import Heads, Parameter, Scheme, holdings, share, volume, whole
+from tailrace.weights.sharding.table import Heads, Parameter, Scheme, holdings, share, volume, whole
 from weights.models import HEADS, SCHEMES, parameters
 
 ATTENTION = "model.layers.0.self_attn."

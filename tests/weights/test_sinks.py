@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tailrace.devices.cuda_driver import CudaError
-from tailrace.weights import shared_memory
 from tailrace.weights.address import COLLECTIVE, SHARED_MEMORY
 from tailrace.weights.channel import WeightSink
-from tailrace.weights.channel_files import remove_channel
-from tailrace.weights.layout import WeightLayout
+from tailrace.weights.sharding.layout import WeightLayout
 from tailrace.weights.sinks import Choice, create_sink
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots import shared_memory
+from tailrace.weights.slots.channel_files import remove_channel
+from tailrace.weights.slots.two_slots import layout_of
 from weights.contents import weights
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.weights.slot_locks import RETRY_S, ReaderWait, SlotLocks
+from tailrace.weights.slots.slot_locks import RETRY_S, ReaderWait, SlotLocks
 from weights.virtual_time import VirtualTime
 
 LIMIT_S = 10.0

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.core.ids import Version
-from tailrace.weights.slot_locks import RETRY_S, ReaderWait
-from tailrace.weights.two_slots import WeightWriter, layout_of
+from tailrace.weights.slots.slot_locks import RETRY_S, ReaderWait
+from tailrace.weights.slots.two_slots import WeightWriter, layout_of
 from weights.channel_kinds import make_kind
 from weights.contents import weights
 from weights.virtual_time import VirtualTime

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.weights.layout import WeightLayout
-from tailrace.weights.sharding import Box
-from tailrace.weights.stored_bytes import copy_box
+from tailrace.weights.sharding.layout import WeightLayout
+from tailrace.weights.sharding.stored_bytes import copy_box
+from tailrace.weights.sharding.table import Box
 
 SHAPE = (512, 256)
 [ENTRY] = WeightLayout.build([("w", SHAPE, "bfloat16")]).entries

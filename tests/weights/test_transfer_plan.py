@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.weights.converter import cut, receive
-from tailrace.weights.sharding import Heads, Holding, Parameter, Scheme, holdings, overlap, volume, whole
-from tailrace.weights.transfer_plan import Link, Links, Transfer, plan_transfers
+from tailrace.weights.sharding.converter import cut, receive
+from tailrace.weights.sharding.table import Heads, Holding, Parameter, Scheme, holdings, overlap, volume, whole
+from tailrace.weights.sharding.transfer_plan import Link, Links, Transfer, plan_transfers
 from weights.models import HEADS, SCHEMES, are_equal, parameters, values
 
 EVEN = Links(default=Link(latency_s=0.0, bytes_per_s=1.0))

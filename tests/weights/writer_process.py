@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tailrace.core.ids import Version
 from tailrace.weights.channel import CorruptWeights, VersionNotPublished, WriterLost
-from tailrace.weights.two_slots import WeightReader
+from tailrace.weights.slots.two_slots import WeightReader
 
 TESTS = Path(__file__).parents[1]
 GIVE_UP_S = 30.0

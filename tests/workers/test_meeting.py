@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from contract.worker_story import Story
-from tailrace.runtime.process import WorkerProcess
-from tailrace.runtime.worker import WorkerSpec
+from tailrace.runtime.launchers.process import WorkerProcess
+from tailrace.runtime.launchers.worker import WorkerSpec
 from tailrace.workers.messages import Meeting, TrainingInit
 from workers.test_training_worker import model_init
 

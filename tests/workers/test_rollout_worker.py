@@ -11,8 +11,8 @@ from tailrace.core.ids import Version
 from tailrace.data.models import resolve_model
 from tailrace.engines.native.checkpoint import CheckpointTensors
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
-from tailrace.weights.shared_memory import create
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.shared_memory import create
+from tailrace.weights.slots.two_slots import layout_of
 from tailrace.workers.messages import (
     Abort,
     Aborted,

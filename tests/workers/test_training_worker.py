@@ -23,10 +23,10 @@ from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Response, Segment
 from tailrace.trainer.batch import Sample
-from tailrace.weights.channel_files import directories, remove_channel
-from tailrace.weights.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK
-from tailrace.weights.mapped_file import MappedFile
-from tailrace.weights.shared_memory import open_reader
+from tailrace.weights.slots.channel_files import directories, remove_channel
+from tailrace.weights.slots.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK
+from tailrace.weights.slots.mapped_file import MappedFile
+from tailrace.weights.slots.shared_memory import open_reader
 from tailrace.workers.messages import (
     Accumulate,
     Accumulated,

@@ -19,7 +19,7 @@ VERSIONS = 2
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("between") / "found.json"
-    small = ["--hidden", "128", "--layers", "2", "--versions", str(VERSIONS), "--threads", "--runs"]
+    small = ["--hidden", "128", "--layers", "2", "--versions", str(VERSIONS), "--runs"]
     result = subprocess.run(
         [sys.executable, str(BENCHMARK), "--json", str(out), *small],
         capture_output=True,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from tailrace.config.load import SettingsError, refuse_unknown
 
 if TYPE_CHECKING:
-    from tailrace.runtime.bench.bounds import Figure
-    from tailrace.runtime.bench.measure import Report
+    from tailrace.commands.bench.measure import Report
+    from tailrace.sizing.speed_bounds import Figure
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _measure(options: argparse.Namespace) -> Report:
-    from tailrace.runtime.worker import OPENMP_PASSIVE_WAIT
+    from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT
 
     os.environ.update(OPENMP_PASSIVE_WAIT)  # as in a worker; must be set before torch is loaded
-    from tailrace.runtime.bench.measure import bench
-    from tailrace.runtime.sources import check_device
+    from tailrace.commands.bench.measure import bench
+    from tailrace.runtime.inputs.sources import check_device
 
     check_device(options.device)
     return bench(

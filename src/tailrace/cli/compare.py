@@ -67,7 +67,7 @@ def _settings(options: argparse.Namespace, name: str, *, hint: Callable[[str], N
 
 
 def _check(runs: Runs, say: recipe.Say) -> Runs:
-    from tailrace.runtime.dry_run import dry_run
+    from tailrace.commands.preflight.dry_run import dry_run
 
     checked = {}
     for name, settings in runs.items():
@@ -78,8 +78,8 @@ def _check(runs: Runs, say: recipe.Say) -> Runs:
 
 def _compare(runs: Runs, options: argparse.Namespace) -> int:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.sources import Sources
-    from tailrace.runtime.train_command import train
+    from tailrace.commands.train import train
+    from tailrace.runtime.inputs.sources import Sources
 
     sources = Sources.load(next(iter(runs.values())))
     for settings in runs.values():

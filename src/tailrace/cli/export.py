@@ -39,8 +39,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
 def _export(source: Path, directory: Path) -> None:
     # Heavy imports wait until the arguments are known to be good.
     from tailrace.data.models import resolve_model
-    from tailrace.trainer import lora
-    from tailrace.trainer.export import export, find_checkpoint
+    from tailrace.trainer.checkpoints.export import export, find_checkpoint
+    from tailrace.trainer.model import lora
 
     checkpoint = find_checkpoint(source)
     name = lora.base_of(checkpoint)

@@ -19,7 +19,7 @@ from tailrace.config.settings import Settings
 from tailrace.data.models import built_in_models
 
 if TYPE_CHECKING:
-    from tailrace.runtime.profile import Profiled
+    from tailrace.commands.profile import Profiled
 
 _RECIPE_ENDINGS = (".toml", ".yaml", ".yml")
 
@@ -55,7 +55,7 @@ def _is_model(name: str) -> bool:
 
 def _profile(settings: Settings, options: argparse.Namespace) -> int:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.profile import profile
+    from tailrace.commands.profile import profile
 
     found = profile(settings, repeats=options.repeats, say=lambda line: print(line, file=sys.stderr, flush=True))
     print("\n".join(_lines(found)))

@@ -20,7 +20,7 @@ from tailrace.config.settings import Settings
 from tailrace.observe.guarded import Guarded, raise_in_tests
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train_command import Result
+    from tailrace.commands.train import Result
 
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])

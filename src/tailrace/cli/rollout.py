@@ -16,7 +16,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train_command import Result
+    from tailrace.commands.train import Result
 
 _WITHOUT_TRAINING = {"schedule.preset": ROLLOUT_ONLY, "eval": "[]", "eval_interval": "null"}
 
@@ -40,13 +40,13 @@ def _load(options: argparse.Namespace) -> Settings:
 
 
 def _check(settings: Settings, say: recipe.Say) -> Settings:
-    from tailrace.runtime.dry_run import dry_run
+    from tailrace.commands.preflight.dry_run import dry_run
 
     return dry_run(settings, say)
 
 
 def _rollout(settings: Settings) -> Result:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.rollout_command import rollout
+    from tailrace.commands.rollout import rollout
 
     return rollout(settings)

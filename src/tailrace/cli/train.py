@@ -18,7 +18,7 @@ from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.runtime.train_command import Result
+    from tailrace.commands.train import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +44,9 @@ def _load(options: argparse.Namespace) -> Settings:
 
 
 def _check(settings: Settings, options: argparse.Namespace, say: recipe.Say) -> Settings:
-    from tailrace.runtime.dry_run import dry_run, dry_run_on
-    from tailrace.runtime.memory.stated_card import parse_card
-    from tailrace.runtime.train_command import check_trains
+    from tailrace.commands.preflight.dry_run import dry_run, dry_run_on
+    from tailrace.commands.train import check_trains
+    from tailrace.sizing.card import parse_card
 
     check_trains(settings)
     if options.card is None:
@@ -60,6 +60,6 @@ def _check(settings: Settings, options: argparse.Namespace, say: recipe.Say) -> 
 
 def _train(settings: Settings) -> Result:
     # Heavy imports wait until the settings are known to be good.
-    from tailrace.runtime.train_command import train
+    from tailrace.commands.train import train
 
     return train(settings)

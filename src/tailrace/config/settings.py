@@ -25,6 +25,7 @@ from tailrace.config.ray_settings import RaySettings
 from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.config.section import Section
 
+ALL_LINEAR = "all-linear"
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -48,7 +49,7 @@ class ModelSettings(Section):
     """Rank of a LoRA adapter, which is then trained instead of the model's own weights; 0: train all weights."""
     lora_alpha: PositiveInt = 32
     """The output of the LoRA adapter is multiplied by `lora_alpha / lora_rank`."""
-    lora_target_modules: Names = Field(default=("all-linear",), min_length=1)
+    lora_target_modules: Names = Field(default=(ALL_LINEAR,), min_length=1)
     """Layers that get a LoRA adapter, by the end of their name (`q_proj`); `all-linear`: all except the output head."""
 
 

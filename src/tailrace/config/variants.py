@@ -1,6 +1,6 @@
 """The variants of the learning algorithm: one row each, with the facts that settings, rules and the trainer share.
 
-What a variant computes is in ``tailrace.algorithms``; the trainer joins the two in ``trainer/dispatch.py``.
+What a variant computes is in ``tailrace.algorithms``; the trainer joins the two in ``trainer/step/dispatch.py``.
 """
 
 from __future__ import annotations

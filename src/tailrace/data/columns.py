@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from tailrace.data.rows import Row
+from tailrace.data.row import Row
 
 _MISSING = object()
 _ASSISTANT = "assistant"

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from tailrace.data.rows import Row
+from tailrace.data.row import Row
 
 SCORER = "reasoning_gym"
 """The reward function that belongs to these rows."""

@@ -20,7 +20,8 @@ import numpy as np
 from tailrace.config.settings import DataSettings
 from tailrace.data.columns import Columns
 from tailrace.data.gym_tasks import SCORER as GYM_SCORER
-from tailrace.data.rows import GYM_PREFIX, Row, read_rows
+from tailrace.data.row import Row
+from tailrace.data.rows import GYM_PREFIX, read_rows
 from tailrace.store.segment import Tokens
 
 _CHUNK = 1024

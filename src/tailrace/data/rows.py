@@ -13,16 +13,16 @@ A mistake is a `ValueError` that names the file and the line or row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from tailrace.data.row import Row
+
 BUILT_IN_PREFIX = "builtin:"
 HUB_PREFIX = "hf:"
 GYM_PREFIX = "reasoning-gym:"
-
-Row = Mapping[str, object]
 
 
 def read_rows(path: str) -> Iterator[tuple[str, Row]]:

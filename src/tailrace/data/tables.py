@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace.data.rows import Row
+from tailrace.data.row import Row
 
 _EXTRA = "pip install 'tailrace[data]'"
 _USUAL_SPLIT = "train"

@@ -37,7 +37,7 @@ from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.store.segment import Segment, Tokens
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,7 @@ from typing import TypeVar
 from tailrace.core.commands import Command, FinishRun, SaveCheckpoint, SetTimer
 from tailrace.core.events import Event, TimerFired
 from tailrace.core.journal import Entry, Machine
-from tailrace.runtime.work_thread import WorkThread
+from tailrace.runtime.threads.work_thread import WorkThread
 
 T = TypeVar("T")
 

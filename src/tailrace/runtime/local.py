@@ -33,24 +33,25 @@ from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.display.safe_display import SafeDisplay
 from tailrace.observe.guarded import Complain, Complaints
-from tailrace.observe.sinks import Experiment, Sinks, open_sinks
-from tailrace.runtime.change_of_course import change_of_course
-from tailrace.runtime.channel_choice import chosen_channel
-from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
-from tailrace.runtime.checkpoint_folder import CheckpointFolder
+from tailrace.observe.sinks import Sinks, open_sinks
+from tailrace.observe.sinks.sink import Experiment
+from tailrace.runtime.adapters.rollout_adapter import RolloutAdapter
+from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.driver import Driver
-from tailrace.runtime.found_devices import seen_by_worker
-from tailrace.runtime.place import Place
-from tailrace.runtime.recorder import Recorder
-from tailrace.runtime.resume import recall
-from tailrace.runtime.reward_pool import RewardPool
-from tailrace.runtime.rollout_adapter import RolloutAdapter
-from tailrace.runtime.run_directory import RunDirectory
-from tailrace.runtime.score_batcher import ScoreBatcher
-from tailrace.runtime.scoring import Scoring
-from tailrace.runtime.sources import Sources
-from tailrace.runtime.training_adapter import TrainingAdapter
-from tailrace.runtime.work_thread import WorkThread
+from tailrace.runtime.gpus.found_devices import seen_by_worker
+from tailrace.runtime.inputs.sources import Sources
+from tailrace.runtime.launchers.place import Place
+from tailrace.runtime.record.change_of_course import change_of_course
+from tailrace.runtime.record.checkpoint_adapter import CheckpointAdapter
+from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
+from tailrace.runtime.record.recorder import Recorder
+from tailrace.runtime.record.resume import recall
+from tailrace.runtime.record.run_directory import RunDirectory
+from tailrace.runtime.rewards.reward_pool import RewardPool
+from tailrace.runtime.rewards.score_batcher import ScoreBatcher
+from tailrace.runtime.rewards.scoring import Scoring
+from tailrace.runtime.threads.work_thread import WorkThread
+from tailrace.sizing.channel_choice import chosen_channel
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit

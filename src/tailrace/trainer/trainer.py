@@ -25,21 +25,24 @@ from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
-from tailrace.trainer import blame, checkpoint, dispatch, lora, loss_rules, optimizer
 from tailrace.trainer.batch import Sample, in_groups
-from tailrace.trainer.critic import Critic
-from tailrace.trainer.device_memory import take_peak
-from tailrace.trainer.dispatch import Judged
-from tailrace.trainer.micro_batches import MicroBatches
-from tailrace.trainer.microbatch import MicroBatch
-from tailrace.trainer.model_files import load_model, open_model, resolve_device
-from tailrace.trainer.network import Network
-from tailrace.trainer.objective import objective
-from tailrace.trainer.overlong import Overlong
-from tailrace.trainer.ranks import ALONE, Ranks
-from tailrace.trainer.schedule import learning_rate
-from tailrace.trainer.stale import mask_stale
-from tailrace.trainer.totals import Totals
+from tailrace.trainer.checkpoints import checkpoint
+from tailrace.trainer.model import lora
+from tailrace.trainer.model.collate import MicroBatch
+from tailrace.trainer.model.model_files import load_model, open_model, resolve_device
+from tailrace.trainer.model.network import Network
+from tailrace.trainer.optimizer import optimizer
+from tailrace.trainer.optimizer.learning_rate import learning_rate
+from tailrace.trainer.ranks.ranks import ALONE, Ranks
+from tailrace.trainer.step import blame, dispatch, loss_rules
+from tailrace.trainer.step.critic import Critic
+from tailrace.trainer.step.device_memory import take_peak
+from tailrace.trainer.step.dispatch import Judged
+from tailrace.trainer.step.micro_batches import MicroBatches
+from tailrace.trainer.step.objective import objective
+from tailrace.trainer.step.overlong import Overlong
+from tailrace.trainer.step.stale import mask_stale
+from tailrace.trainer.step.totals import Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.core.ids import Version
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.sharding import Holding, Parameter
-from tailrace.weights.transfer_plan import Slice, Transfer
+from tailrace.weights.sharding.table import Holding, Parameter
+from tailrace.weights.sharding.transfer_plan import Slice, Transfer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.weights.channel import WeightSink, WeightSource
-    from tailrace.weights.layout import WeightLayout
+    from tailrace.weights.sharding.layout import WeightLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.core.ids import Version
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import WeightSource
-from tailrace.weights.converter import gather
-from tailrace.weights.sharding import Holding
-from tailrace.weights.transfer_plan import Links, Slice, Transfer, plan_transfers
+from tailrace.weights.sharding.converter import gather
+from tailrace.weights.sharding.table import Holding
+from tailrace.weights.sharding.transfer_plan import Links, Slice, Transfer, plan_transfers
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 
 from tailrace.devices.cuda_driver import CudaError
-from tailrace.weights import cuda_ipc, shared_memory
 from tailrace.weights.address import RAY_OBJECT_STORE
 from tailrace.weights.channel import WeightSink
-from tailrace.weights.collective_sink import CollectiveSink
-from tailrace.weights.layout import WeightLayout
+from tailrace.weights.collective.sink import CollectiveSink
 from tailrace.weights.more_kinds import MORE_KINDS
-from tailrace.weights.shards import whole_parts
+from tailrace.weights.sharding.layout import WeightLayout
+from tailrace.weights.sharding.shards import whole_parts
+from tailrace.weights.slots import cuda_ipc, shared_memory
 
 Choice = Literal["auto", "shared-memory", "cuda-ipc", "ray", "collective"]
 

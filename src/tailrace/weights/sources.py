@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from tailrace.weights import cuda_ipc, shared_memory
 from tailrace.weights.address import COLLECTIVE, CUDA_IPC, SHARED_MEMORY, ChannelAddress
 from tailrace.weights.channel import WeightSource
-from tailrace.weights.collective_source import CollectiveSource
+from tailrace.weights.collective.source import CollectiveSource
 from tailrace.weights.more_kinds import MORE_KINDS
+from tailrace.weights.slots import cuda_ipc, shared_memory
 
 _OPENERS: dict[str, Callable[[str, torch.device], WeightSource]] = {
     SHARED_MEMORY: lambda location, device: shared_memory.open_reader(Path(location)),

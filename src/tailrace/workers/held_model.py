@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from tailrace.core.ids import Version
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.batch import in_groups
-from tailrace.trainer.ranks import ALONE, Ranks
+from tailrace.trainer.ranks.ranks import ALONE, Ranks
 from tailrace.trainer.trainer import Trainer
 from tailrace.workers.link import Link
 from tailrace.workers.messages import (

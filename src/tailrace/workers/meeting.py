@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from tailrace.trainer.model_files import resolve_device
-from tailrace.trainer.ranks import ALONE, Ranks
-from tailrace.weights.run_store import RunStore, StorePlace, join_store, open_store
+from tailrace.trainer.model.model_files import resolve_device
+from tailrace.trainer.ranks.ranks import ALONE, Ranks
+from tailrace.weights.collective.run_store import RunStore, StorePlace, join_store, open_store
 from tailrace.workers.link import Link
 from tailrace.workers.messages import Meeting, TrainingInit
 
@@ -24,7 +24,7 @@ def meet(link: Link, init: TrainingInit) -> Ranks:
         return ALONE
     if len(init.models) > 1:
         raise ValueError(f"a group of {size} ranks trains one model, not {len(init.models)}")
-    from tailrace.trainer.process_ranks import ProcessRanks  # one rank alone needs none of it
+    from tailrace.trainer.ranks.process_ranks import ProcessRanks  # one rank alone needs none of it
 
     return ProcessRanks(
         _open_store(link, init.rank),

@@ -8,7 +8,7 @@ A step is some ``Accumulate`` and one ``FinishStep``. The worker holds models by
 
 from __future__ import annotations
 
-from tailrace.trainer.ranks import ALONE, Ranks
+from tailrace.trainer.ranks.ranks import ALONE, Ranks
 from tailrace.workers.held_model import HeldModel
 from tailrace.workers.link import Link
 from tailrace.workers.meeting import meet

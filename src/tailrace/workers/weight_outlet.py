@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tailrace.trainer.ranks import Ranks
+from tailrace.trainer.ranks.ranks import Ranks
 from tailrace.trainer.trainer import Trainer
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import WeightSink
-from tailrace.weights.channel_files import directories
-from tailrace.weights.collective_sink import CollectiveSink
-from tailrace.weights.leftovers import remove_leftovers
-from tailrace.weights.shards import NotInRows, Part, local_parts
+from tailrace.weights.collective.sink import CollectiveSink
+from tailrace.weights.sharding.shards import NotInRows, Part, local_parts
 from tailrace.weights.sinks import Choice, create_sink
-from tailrace.weights.two_slots import layout_of
+from tailrace.weights.slots.channel_files import directories
+from tailrace.weights.slots.leftovers import remove_leftovers
+from tailrace.weights.slots.two_slots import layout_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from tailrace.core import commands as do
 from tailrace.core.aborting import abort
 from tailrace.core.collection.group_changes import drop, leave_ledger
-from tailrace.core.collection.rounds import Round
+from tailrace.core.collection.round import Round
 from tailrace.core.ids import GroupId
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.trajectory import Trajectory

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tailrace.core.collection.filtering import FilteredShare
-from tailrace.core.collection.rounds import Round
+from tailrace.core.collection.round import Round
 from tailrace.core.collection.speculation import Search
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.ledger.admission import Overlay

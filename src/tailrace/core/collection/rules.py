@@ -16,9 +16,9 @@ from tailrace.core.collection.closing import close_round, is_held_open
 from tailrace.core.collection.facts import close_group
 from tailrace.core.collection.group_changes import admit, begin
 from tailrace.core.collection.relief import drop_expired
+from tailrace.core.collection.round import Round
 from tailrace.core.collection.rounds import (
     TAKES_DEFERRED,
-    Round,
     is_used_up,
     next_round,
     num_missing,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.core.collection.rounds import Round
+    from tailrace.core.collection.round import Round
     from tailrace.core.schedule import Schedule
 
 ROUNDS_PER_TRIAL = 2

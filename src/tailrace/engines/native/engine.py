@@ -31,7 +31,7 @@ from tailrace.engines.native.step_plan import Plan, Ticket
 from tailrace.engines.native.stops import StopTable
 from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 INITIAL_VERSION = Version(0)
 

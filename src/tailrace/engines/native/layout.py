@@ -1,4 +1,4 @@
-"""The weights that the native engine holds, described by the sharding table (``weights/sharding.py``).
+"""The weights that the native engine holds, described by the sharding table (``weights/sharding/table.py``).
 
 The engine holds all weights. Query, key and value are one tensor, and so are gate and up. Importing this file does not
 import torch.
@@ -7,7 +7,7 @@ import torch.
 from __future__ import annotations
 
 from tailrace.engines.native.architecture import Architecture, weight_shapes
-from tailrace.weights.sharding import Heads, Holding, Parameter, Scheme, holdings
+from tailrace.weights.sharding.table import Heads, Holding, Parameter, Scheme, holdings
 
 
 def engine_layout(shape: Architecture, dtype: str) -> Holding:

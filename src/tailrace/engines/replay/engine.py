@@ -20,7 +20,7 @@ from tailrace.engines.contract import Output, Request, Stats, Unservable, Unsupp
 from tailrace.engines.replay.capabilities import CAPABILITIES
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.store.segment import Response, Segment
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 if TYPE_CHECKING:
     import torch

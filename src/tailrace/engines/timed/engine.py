@@ -19,7 +19,7 @@ from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.engines.timed.capabilities import CAPABILITIES
 from tailrace.engines.timed.made_up import MadeUpModel
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 if TYPE_CHECKING:
     import torch

@@ -36,7 +36,7 @@ from tailrace.engines.vllm.rank_files import rank_files
 from tailrace.engines.vllm.routing import ReturnedRouting, routing_source
 from tailrace.engines.vllm.sampling import core_request
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 INITIAL_VERSION = Version(0)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tailrace.engines.contract import Unsupported
 from tailrace.store.tensor_file import tensor_names
-from tailrace.weights.sharding import Parameter
+from tailrace.weights.sharding.table import Parameter
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 

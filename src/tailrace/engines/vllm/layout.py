@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tailrace.weights.sharding import Box, Heads, Holding, Parameter, Piece, Scheme, holdings, whole
+from tailrace.weights.sharding.table import Box, Heads, Holding, Parameter, Piece, Scheme, holdings, whole
 
 Parts = dict[str, tuple[tuple[int, ...], Box]]
 """For each parameter: its whole shape, and the box of it that the rank holds."""

@@ -20,7 +20,7 @@ from tailrace.engines.contract import FetchedByRanks
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import VersionNotPublished, WriterLost
 from tailrace.weights.puller import Puller
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 from tailrace.weights.sources import open_source
 
 MAX_TRIES = 100

@@ -9,8 +9,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tailrace.weights import channel_files
-from tailrace.weights.leftovers import held_folder, remove_leftovers
+from tailrace.weights.slots import channel_files
+from tailrace.weights.slots.leftovers import held_folder, remove_leftovers
 
 _KIND = "ranks"
 _HEADER_BYTES = 1024

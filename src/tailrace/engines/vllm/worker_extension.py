@@ -22,7 +22,7 @@ from tailrace.engines.vllm.rank_fetch import RankAnswer, RankFetcher
 from tailrace.engines.vllm.router_capture import CannotCapture, RouterCapture, Rows, routed_layers
 from tailrace.engines.vllm.samplers import both_logprobs
 from tailrace.weights.address import ChannelAddress
-from tailrace.weights.sharding import Holding
+from tailrace.weights.sharding.table import Holding
 
 
 class WorkerExtension:

@@ -8,32 +8,11 @@ run goes on: the journal and ``metrics.jsonl`` hold every row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
 
 from tailrace.observe.guarded import Complain, Guarded
 from tailrace.observe.metrics.rows import Row
-
-
-class Sink(Protocol):
-    def write(self, row: Row) -> None:
-        """One row; its ``step`` never goes back."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """What a dashboard is told about a run."""
-
-    directory: Path
-    project: str
-    name: str
-    config: Mapping[str, Any]
-
+from tailrace.observe.sinks.sink import Experiment, Sink
 
 Opener = Callable[[Experiment], Sink]
 

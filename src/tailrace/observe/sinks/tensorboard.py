@@ -9,7 +9,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from tailrace.observe.metrics.rows import Row
-from tailrace.observe.sinks import Experiment
+from tailrace.observe.sinks.sink import Experiment
 
 
 class TensorBoard:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import trackio
 
 from tailrace.observe.metrics.rows import Row
-from tailrace.observe.sinks import Experiment
+from tailrace.observe.sinks.sink import Experiment
 
 
 class Trackio:

@@ -11,7 +11,7 @@ import hashlib
 import wandb
 
 from tailrace.observe.metrics.rows import Row
-from tailrace.observe.sinks import Experiment
+from tailrace.observe.sinks.sink import Experiment
 
 
 class WeightsAndBiases:

@@ -30,7 +30,7 @@ from tailrace.workers.stop_signals import outlive_stop_signals
 
 if TYPE_CHECKING:
     from tailrace.runtime.ray.weights import ObjectStoreSink, ObjectStoreSource, Publication
-    from tailrace.weights.layout import WeightLayout
+    from tailrace.weights.sharding.layout import WeightLayout
     from tailrace.workers.link import Link
 
 INBOX = "inbox"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace.config.ray_settings import RayResources
-from tailrace.runtime.device_plan import DevicePlan
+from tailrace.sizing.device_plan import DevicePlan
 
 _PARTS = 10_000
 """Parts of one GPU that Ray can count."""

@@ -1,4 +1,4 @@
-"""The controller's end of a worker that is a Ray actor. `runtime/worker.py` says what every worker does.
+"""The controller's end of a worker that is a Ray actor. `runtime/launchers/worker.py` says what every worker does.
 
 * One thread reads the actor's stream, another sends it messages: a full object store makes Ray's calls wait.
 * When `lose` is called, Ray has been told to end the actor. Its process may live a moment longer; its CPUs and GPUs go
@@ -17,10 +17,10 @@ from typing import Any
 
 import ray
 
-from tailrace.runtime.delivery import Delivery
+from tailrace.runtime.launchers.delivery import Delivery
+from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
 from tailrace.runtime.ray.endings import reason_of
 from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
-from tailrace.runtime.worker import Hear, Lose, WorkerSpec
 
 _KILL_LIMIT_S = 60.0
 """Seconds after which a stopped worker that Ray does not end is given up."""

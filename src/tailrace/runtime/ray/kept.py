@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import threading
 
-from tailrace.runtime.loop_calls import call_from_thread
-from tailrace.runtime.process import WorkerProcess
-from tailrace.runtime.worker import WorkerSpec
+from tailrace.runtime.launchers.process import WorkerProcess
+from tailrace.runtime.launchers.worker import WorkerSpec
+from tailrace.runtime.threads.loop_calls import call_from_thread
 from tailrace.workers.link import Link
 
 ENTRY = "tailrace.runtime.ray.kept:serve"

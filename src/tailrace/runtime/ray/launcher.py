@@ -14,13 +14,13 @@ from pathlib import Path
 
 import ray
 
+from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.runtime.ray import kept
 from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
 from tailrace.runtime.ray.bundles import kind_of
 from tailrace.runtime.ray.handle import RayWorker
 from tailrace.runtime.ray.resources import Placement
-from tailrace.runtime.worker import Hear, Lose, WorkerHandle, WorkerSpec
-from tailrace.weights.own_address import on_loopback
+from tailrace.weights.collective.own_address import on_loopback
 
 _USER_CODE = "reward"
 """Kind of workers that run functions of the user."""

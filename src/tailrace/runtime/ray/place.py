@@ -11,14 +11,14 @@ import ray
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
-from tailrace.runtime.channel_choice import refused_channel
-from tailrace.runtime.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
-from tailrace.runtime.mps import Sharing
-from tailrace.runtime.place import Place
+from tailrace.runtime.gpus.mps import Sharing
+from tailrace.runtime.launchers.place import Place
 from tailrace.runtime.ray.cluster import LOCAL, address_of, connected
 from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import Placement
 from tailrace.runtime.ray.samples import put_samples
+from tailrace.sizing.channel_choice import refused_channel
+from tailrace.sizing.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
 
 
 @contextmanager

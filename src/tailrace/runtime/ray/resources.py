@@ -9,8 +9,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tailrace.config.ray_settings import RayResources
-from tailrace.runtime.device_plan import DevicePlan
 from tailrace.runtime.ray.bundles import Reservations
+from tailrace.sizing.device_plan import DevicePlan
 
 _RESERVE_LIMIT_S = 10
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from tailrace.core.ids import Version
 from tailrace.weights.address import RAY_OBJECT_STORE, ChannelAddress
 from tailrace.weights.channel import Fetched, VersionNotPublished, WriterLost
-from tailrace.weights.layout import WeightLayout
-from tailrace.weights.sharding import Holding, Parameter, whole
-from tailrace.weights.stored_bytes import copy_box
-from tailrace.weights.transfer_plan import Transfer
+from tailrace.weights.sharding.layout import WeightLayout
+from tailrace.weights.sharding.stored_bytes import copy_box
+from tailrace.weights.sharding.table import Holding, Parameter, whole
+from tailrace.weights.sharding.transfer_plan import Transfer
 
 SENDER = "training actor"
 

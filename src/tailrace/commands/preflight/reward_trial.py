@@ -1,0 +1,121 @@
+"""Tries the reward functions before a run: a reward process loads them and scores a made-up response with each.
+
+The process is started, limited and killed as in a run. It leaves nothing behind: its log lies in a temporary folder,
+and Python compiles no file beside the functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tailrace.config.settings import RewardSettings
+from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.outcomes import Outcome
+from tailrace.data.prompts import Prompt
+from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
+from tailrace.runtime.inputs.sources import Sources
+from tailrace.runtime.launchers.process import ProcessLauncher
+from tailrace.runtime.launchers.worker import Hear, Launcher, Lose, WorkerHandle, WorkerSpec
+from tailrace.runtime.rewards.reward_pool import RewardPool
+
+_MOST_TOKENS = 64
+"""Length of the made-up response, which is the beginning of the prompt: a text that the tokenizer knows."""
+_NO_COMPILED_FILES = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A function that was loaded, and what it made of the made-up response."""
+
+    function: str
+    source: str
+    """The source of the prompt."""
+    result: ScoreResult
+
+
+def try_rewards(settings: RewardSettings, sources: Sources) -> list[Trial]:
+    """One trial for each function of the run; ``ValueError`` if a function cannot be loaded."""
+    tasks = {use.function: _task(number, use, sources) for number, use in enumerate(sources.rewards.uses)}
+    with tempfile.TemporaryDirectory(prefix="tailrace-dry-run-") as logs:
+        launch = _WithoutTraces(ProcessLauncher(Path(logs)))
+        results = asyncio.run(_score(settings, sources.rewards.uses, list(tasks.values()), launch))
+    return [
+        Trial(function=function, source=task.trajectory.group.source, result=results[task.trajectory])
+        for function, task in tasks.items()
+    ]
+
+
+def trial_line(trial: Trial, *, on_failure: str) -> str:
+    """``on_failure``: the setting of that name."""
+    result = trial.result
+    loaded = f"reward {trial.function}: loaded"
+    if result.outcome is Outcome.OK:
+        return (
+            f"{loaded}; a made-up response to a prompt of '{trial.source}' scores {result.score:g}"
+            f" ({result.seconds * 1000:.1f} ms)"
+        )
+    lost = "score 0" if on_failure == "zero" else "no score and leaves its group"
+    return f"{loaded}; note: a made-up response has no score: {result.detail}; in a run such a response gets {lost}"
+
+
+async def _score(
+    settings: RewardSettings, uses: Sequence[RewardUse], tasks: Sequence[ScoreTask], launch: Launcher
+) -> Mapping[TrajectoryId, ScoreResult]:
+    results: dict[TrajectoryId, ScoreResult] = {}
+    all_there = asyncio.Event()
+
+    def keep(result: ScoreResult) -> None:
+        results[result.trajectory] = result
+        if len(results) == len(tasks):
+            all_there.set()
+
+    pool = RewardPool(settings.model_copy(update={"workers": 1}), launch=launch, on_result=keep, uses=uses)
+    await pool.start()
+    try:
+        for task in tasks:
+            pool.submit(task)
+        await all_there.wait()
+    finally:
+        await pool.stop()
+    return results
+
+
+def _task(number: int, use: RewardUse, sources: Sources) -> ScoreTask:
+    source, prompt = _prompt_for(use.function, sources)
+    tokens = prompt.tokens[:_MOST_TOKENS]
+    return ScoreTask(
+        trajectory=TrajectoryId(GroupId(source, 0, prompt.index), number),
+        row=prompt.row,
+        response=sources.decode(tokens, skip_special_tokens=True),
+        prompt_text=prompt.text,
+        prompt_ids=tuple(prompt.tokens.tolist()),
+        response_ids=tuple(tokens.tolist()),
+        rewards=(use.function,),
+        source=prompt.source,
+    )
+
+
+def _prompt_for(function: str, sources: Sources) -> tuple[str, Prompt]:
+    """The first prompt that asks for this function, and the name of its source."""
+    return next(
+        (name, prompt)
+        for name, source in sources.contents.items()
+        for prompt in source.prompts.prompts.values()
+        if function in sources.rewards.asked(prompt, name)
+    )
+
+
+class _WithoutTraces:
+    """Starts workers that write no compiled files."""
+
+    shares_files = True
+
+    def __init__(self, launch: Launcher) -> None:
+        self._launch = launch
+
+    def __call__(self, spec: WorkerSpec, *, hear: Hear, lose: Lose) -> WorkerHandle:
+        return self._launch(replace(spec, env={**spec.env, **_NO_COMPILED_FILES}), hear=hear, lose=lose)

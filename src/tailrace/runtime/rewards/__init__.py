@@ -1,0 +1,1 @@
+"""Has reward processes score responses."""

@@ -1,0 +1,63 @@
+"""Rewards that were asked for, until the reward processes have them: tasks are made off the event loop.
+
+Every response of ``score`` has exactly one result. A response that is aborted before its task was made is reported as
+aborted at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from tailrace.core.ids import TrajectoryId
+from tailrace.core.outcomes import Outcome
+from tailrace.rewards.score_task import ScoreResult
+from tailrace.runtime.rewards.score_batcher import ScoreBatcher
+from tailrace.runtime.threads.work_thread import WorkThread
+from tailrace.workers.reward_tasks import RewardTask
+
+_AT_ONCE = 16
+"""Tasks made in one go: a few milliseconds, so that the first rewards need not wait for the last task."""
+
+
+class Pool(Protocol):
+    def submit(self, task: RewardTask) -> None: ...
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
+
+
+class Scoring:
+    """Owns the responses whose tasks are being made. Use it from one event loop."""
+
+    def __init__(
+        self, pool: Pool, scores: ScoreBatcher, *, task: Callable[[TrajectoryId], RewardTask], work: WorkThread
+    ) -> None:
+        """``task`` is called in the thread of ``work``."""
+        self._pool, self._scores, self._task, self._work = pool, scores, task, work
+        self._orders: dict[TrajectoryId, object] = {}
+        """The newest order for each of them: an older one for the same response was aborted."""
+
+    def score(self, trajectories: Sequence[TrajectoryId]) -> None:
+        self._scores.expect(len(trajectories))
+        for start in range(0, len(trajectories), _AT_ONCE):
+            self._prepare(trajectories[start : start + _AT_ONCE])
+
+    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+        given = []
+        for trajectory in trajectories:
+            if self._orders.pop(trajectory, None) is None:
+                given.append(trajectory)
+            else:
+                self._scores.add(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
+        self._pool.abort(given)
+
+    def _prepare(self, trajectories: Sequence[TrajectoryId]) -> None:
+        orders = {trajectory: object() for trajectory in trajectories}
+        self._orders |= orders
+
+        def submit(tasks: list[RewardTask]) -> None:
+            for task in tasks:
+                if self._orders.get(task.trajectory) is orders[task.trajectory]:
+                    del self._orders[task.trajectory]
+                    self._pool.submit(task)
+
+        self._work.do(lambda: [self._task(trajectory) for trajectory in trajectories], then=submit)

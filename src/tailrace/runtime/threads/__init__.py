@@ -1,0 +1,1 @@
+"""Threads of the controller: slow work done one job after the other, and calls that come back to the event loop."""

@@ -1,0 +1,129 @@
+"""The main memory of the hosts of a run with GPUs, part by part. Pure.
+
+Workers are where the device plan puts them. Locally there is one host. On Ray the plan assumes hosts with
+``GPUS_PER_HOST`` GPUs each; channels that work inside one machine mean that there is one.
+
+What is not counted: the controller, reward processes, and files that the system keeps in memory as long as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tailrace.sizing.channel_memory import CHANNEL_SLOTS, ChannelMemory
+from tailrace.sizing.device_plan import DevicePlan
+from tailrace.sizing.model_shape import ModelShape
+from tailrace.sizing.parts import CONTEXT_BYTES, Part, ProcessMemory
+
+GPUS_PER_HOST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """What the workers of a run keep in main memory."""
+
+    channel: ChannelMemory
+    itemsize: int
+    """Bytes of a published number."""
+    num_publishing: int
+    """Ranks that hold the model once: the first ones."""
+    moments_bytes: int = 0
+    """AdamW's state of one rank, if it lies on the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workers:
+    """The workers of one host."""
+
+    is_first: bool
+    """Whether it is the host that publishes: the first rank's, or the first of all if nobody trains."""
+    ranks: tuple[int, ...]
+    instances: tuple[int, ...]
+    devices_per_instance: int
+
+    @property
+    def num_processes(self) -> int:
+        # vLLM has a process for each GPU of an instance, if there are several, besides the worker itself.
+        size = self.devices_per_instance
+        return len(self.ranks) + len(self.instances) * (1 if size <= 1 else 1 + size)
+
+
+def host_memories(
+    shape: ModelShape, load: HostLoad, devices: DevicePlan, *, gpus_per_host: int | None
+) -> tuple[ProcessMemory, ...]:
+    """The hosts, in order; those in a row that hold the same are one entry. ``gpus_per_host``: None means one host."""
+    hosts = _hosts(devices, gpus_per_host)
+    found = [(number, tuple(_parts(shape, load, workers))) for number, workers in hosts.items()]
+    memories = []
+    for parts, group in groupby(found, key=lambda host: host[1]):
+        numbers = [number for number, _ in group]
+        memories.append(ProcessMemory(name=_name(numbers, len(hosts)), count=len(numbers), parts=parts))
+    return tuple(memories)
+
+
+def _hosts(devices: DevicePlan, gpus_per_host: int | None) -> Mapping[int, _Workers]:
+    """The workers of each host. An instance is on the host of its first device."""
+    place = {device: number for number, device in enumerate(devices.devices)}
+
+    def host(own: Sequence[str]) -> int:
+        return place[own[0]] // gpus_per_host if own and gpus_per_host else 0
+
+    ranks, instances = [host(own) for own in devices.training], [host(own) for own in devices.rollout]
+    return {
+        number: _Workers(
+            is_first=number == 0,
+            ranks=tuple(rank for rank, at in enumerate(ranks) if at == number),
+            instances=tuple(instance for instance, at in enumerate(instances) if at == number),
+            devices_per_instance=len(devices.rollout[0]) if devices.rollout else 0,
+        )
+        for number in sorted({0, *ranks, *instances})
+    }
+
+
+def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+    count = workers.num_processes
+    yield Part(name="processes", num_bytes=count * CONTEXT_BYTES, how=f"{count} x 0.5 GiB, Python and torch: assumed")
+    yield from _publishing(shape, load, workers)
+    if load.moments_bytes and workers.ranks:
+        how = f"{len(workers.ranks)} ranks x {load.moments_bytes / 2**30:.2f} GiB"
+        yield Part(name="AdamW", num_bytes=len(workers.ranks) * load.moments_bytes, how=how)
+    yield from _pulling(shape, load, workers)
+
+
+def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+    if load.channel.is_on_devices:
+        return
+    version = load.itemsize * shape.num_parameters
+    if workers.is_first:
+        where = "Ray's object store" if load.channel.is_in_object_store else "the channel file"
+        how = f"{CHANNEL_SLOTS} x {version / 2**30:.2f} GiB, in {where}"
+        yield Part(name="published versions", num_bytes=CHANNEL_SLOTS * version, how=how)
+    gathering = [rank for rank in workers.ranks if rank < load.num_publishing]
+    if load.num_publishing > 1 and gathering:
+        largest = load.itemsize * shape.embedding_parameters
+        how = f"{len(gathering)} ranks x the largest parameter, while it is published"
+        yield Part(name="gathered weights", num_bytes=len(gathering) * largest, how=how, is_temporary=True)
+
+
+def _pulling(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+    count, version = len(workers.instances), load.itemsize * shape.num_parameters
+    if not count:
+        return
+    each = f"{count} instances x {version / 2**30:.2f} GiB" if count > 1 else f"{version / 2**30:.2f} GiB"
+    if load.channel.is_in_object_store and not workers.is_first:
+        how = "a pulled version in Ray's object store, once for all instances"
+        yield Part(name="object store", num_bytes=version, how=how, is_temporary=True)
+    if not load.channel.is_on_devices:
+        how = f"{each}, a new version until it is copied"
+        yield Part(name="pulled copies", num_bytes=count * version, how=how, is_temporary=True)
+    if load.channel.uses_rank_files:
+        how = f"{each}, in files that hand each rank its part"
+        yield Part(name="rank files", num_bytes=count * version, how=how, is_temporary=True)
+
+
+def _name(numbers: Sequence[int], num_hosts: int) -> str:
+    if num_hosts == 1:
+        return "host"
+    return f"host {numbers[0]}" if len(numbers) == 1 else f"hosts {numbers[0]} to {numbers[-1]}"

@@ -1,0 +1,182 @@
+"""The memory of a run on one of its devices and on its hosts: what its settings and the model's shape say, before
+anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.settings import Settings
+from tailrace.config.variants import ESTIMATORS
+from tailrace.sizing.channel_memory import ChannelMemory, channel_memory
+from tailrace.sizing.device_plan import demand_of, plan_devices
+from tailrace.sizing.host_memory import GPUS_PER_HOST, HostLoad, host_memories
+from tailrace.sizing.model_shape import ModelShape
+from tailrace.sizing.parts import (
+    Part,
+    ProcessMemory,
+    RolloutLoad,
+    TrainingLoad,
+    moments,
+    published_versions,
+    rollout_parts,
+    training_parts,
+)
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    rollout: ProcessMemory
+    training: ProcessMemory
+    is_colocated: bool
+    """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
+    is_apart: bool = False
+    """Rollout and training have memories of their own: different GPUs."""
+    besides: tuple[Part, ...] = ()
+    """What lies in the same memory as the processes and belongs to none of them: on a CPU, the weight channel."""
+    hosts: tuple[ProcessMemory, ...] = ()
+    """The main memory of the hosts, if the processes compute on GPUs."""
+
+    @property
+    def tables(self) -> tuple[ProcessMemory, ...]:
+        """All that there is to show."""
+        besides = (ProcessMemory(name="weight channel", count=1, parts=self.besides),) if self.besides else ()
+        return (self.rollout, self.training, *besides, *self.hosts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Most bytes in use at the same time, in the memory that is used most; that of hosts of GPUs does not count."""
+        return self._in_processes + sum(part.num_bytes for part in self.besides)
+
+    @property
+    def _in_processes(self) -> int:
+        rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
+        if self.is_apart:
+            return max(rollout, training)
+        if not self.is_colocated:
+            return rollout + training
+        released = self.rollout.count * self.rollout.released_bytes
+        return max(rollout + self.training.count * self.training.resting_bytes, released + training)
+
+
+def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: int = 1) -> MemoryPlan:
+    """The plan of these settings. Numbers that they leave open count as the defaults of a CPU.
+
+    ``num_devices``: GPUs over which rollout and training are spread.
+    """
+    return MemoryPlan(
+        rollout=ProcessMemory(
+            name="rollout",
+            count=parts_per_device(settings, num_devices) if is_cuda else settings.rollout.num_instances,
+            parts=tuple(_rollout(shape, settings, is_cuda, num_devices)),
+        ),
+        training=ProcessMemory(
+            name="training",
+            count=1 if is_cuda else settings.trainer.num_ranks,  # each rank has a GPU of its own
+            parts=tuple(training_parts(shape, training_load(settings, is_cuda, num_devices))),
+        ),
+        is_colocated=settings.schedule.placement == "colocated",
+        is_apart=is_cuda and settings.schedule.placement == "disaggregated",
+        besides=() if is_cuda else tuple(_channel_on_cpu(shape, settings)),
+        hosts=_hosts(shape, settings, num_devices) if is_cuda else (),
+    )
+
+
+def gpus_per_host(settings: Settings) -> int | None:
+    """GPUs that a host is assumed to have; None: all of them, since workers and channel are on one machine."""
+    is_within_one = settings.trainer.weight_channel in ("shared-memory", "cuda-ipc")
+    return None if settings.runtime != "ray" or is_within_one else GPUS_PER_HOST
+
+
+def _hosts(shape: ModelShape, settings: Settings, num_devices: int) -> tuple[ProcessMemory, ...]:
+    demand = demand_of(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
+    devices = plan_devices(demand, [str(number) for number in range(max(num_devices, demand.least))])
+    training = training_load(settings, True, num_devices)
+    load = HostLoad(
+        channel=channel_memory(settings, is_cuda=True, num_devices=num_devices),
+        itemsize=item_bytes(settings),
+        num_publishing=training.num_shards,
+        moments_bytes=moments(shape, training).num_bytes if training.steps_on_host else 0,
+    )
+    return host_memories(shape, load, devices, gpus_per_host=gpus_per_host(settings))
+
+
+def _channel_on_cpu(shape: ModelShape, settings: Settings) -> list[Part]:
+    """The weight channel of a run whose processes all compute in the memory of one machine."""
+    found = [published_versions(shape, item_bytes(settings))]
+    if channel_memory(settings, is_cuda=False, num_devices=1).uses_rank_files:
+        count, version = settings.rollout.num_instances, item_bytes(settings) * shape.num_parameters
+        how = "files that hand each rank of an instance its part"
+        found.append(Part(name="rank files", num_bytes=count * version, how=how, is_temporary=True))
+    return found
+
+
+def parts_per_device(settings: Settings, num_devices: int) -> int:
+    """Parts of rollout instances on the fullest device, by the device plan. An instance has ``tensor_parallel_size``
+    parts, each on a device of its own."""
+    if settings.schedule.placement == "disaggregated":
+        return 1
+    num_places = max(1, num_devices // settings.rollout.tensor_parallel_size)
+    return -(-settings.rollout.num_instances // num_places)
+
+
+def item_bytes(settings: Settings) -> int:
+    """Bytes of a number in the rollout's precision."""
+    return _ITEM_BYTES[settings.model.dtype]
+
+
+def max_length(settings: Settings) -> int:
+    """Most tokens of a prompt with its response."""
+    return settings.data.max_prompt_length + settings.rollout.max_response_length
+
+
+def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> list[Part]:
+    if settings.rollout.from_run is not None or settings.rollout.engine == "timed":  # there is no model
+        return []
+    return rollout_parts(shape, rollout_load(settings, is_cuda, num_devices))
+
+
+def rollout_load(settings: Settings, is_cuda: bool, num_devices: int) -> RolloutLoad:
+    rollout, channel = settings.rollout, _channel(settings, is_cuda, num_devices)
+    samplings = (rollout, *settings.eval)
+    return RolloutLoad(
+        itemsize=item_bytes(settings),
+        max_running=rollout.running_limit,
+        kv_tokens=rollout.kv_tokens or max(max_length(settings), rollout.running_limit * max_length(settings) // 2),
+        prefill_chunk=rollout.prefill_limit,
+        is_truncated=any(s.top_k is not None or s.top_p < 1 or s.min_p > 0 for s in samplings),
+        is_cuda=is_cuda,
+        num_parts=rollout.tensor_parallel_size if is_cuda else 1,
+        num_receivers=channel.num_receivers if channel else int(not is_cuda),
+    )
+
+
+def _channel(settings: Settings, is_cuda: bool, num_devices: int) -> ChannelMemory | None:
+    """The weight channel, if its versions are in the memory of the processes: that of their GPUs."""
+    channel = channel_memory(settings, is_cuda=is_cuda, num_devices=num_devices)
+    return channel if is_cuda and channel.is_on_devices else None
+
+
+def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> TrainingLoad:
+    algorithm, is_autocast = settings.algorithm, is_cuda and settings.model.dtype == "bfloat16"
+    channel = _channel(settings, is_cuda, num_devices)
+    batch_tokens = settings.schedule.rollout_batch_size * settings.rollout.n_samples_per_prompt * max_length(settings)
+    return TrainingLoad(
+        # A longer response is a micro-batch of its own.
+        micro_tokens=min(max(settings.trainer.token_limit, max_length(settings)), batch_tokens),
+        published_itemsize=item_bytes(settings) if channel else 0,
+        num_senders=channel.num_senders if channel else 1,
+        is_autocast=is_autocast,
+        is_fused=is_cuda,
+        recomputes=settings.trainer.gradient_checkpointing,
+        is_compiled=settings.trainer.torch_compile,
+        has_reference=algorithm.kl_loss_coef > 0,
+        has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
+        lora_rank=settings.model.lora_rank,
+        num_shards=settings.trainer.num_ranks // settings.trainer.num_replicas,
+        num_parts=settings.trainer.tensor_parallel_size,
+        steps_on_host=is_cuda and settings.trainer.optimizer_device == "cpu",
+        is_trained=settings.schedule.preset != ROLLOUT_ONLY,
+    )

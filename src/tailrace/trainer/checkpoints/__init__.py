@@ -1,0 +1,1 @@
+"""Writes and reads checkpoints, whole or in shards, and exports models."""

@@ -1,0 +1,1 @@
+"""AdamW, on the device or on the host, and the learning rate."""

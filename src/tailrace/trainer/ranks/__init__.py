@@ -1,0 +1,1 @@
+"""Several processes that train one model: their groups, and how the model is divided among them."""

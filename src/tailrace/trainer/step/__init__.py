@@ -1,0 +1,1 @@
+"""One step: micro-batches, the objective and its totals, the critic, which samples count."""

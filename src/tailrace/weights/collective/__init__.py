@@ -1,0 +1,1 @@
+"""The channel over torch.distributed, and how its processes find one another."""

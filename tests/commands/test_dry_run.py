@@ -1,0 +1,266 @@
+"""A dry run as a preflight: it tries what a run would use, says what would happen, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.cli.main import main
+from tailrace.commands.preflight.dry_run import dry_run
+from tailrace.commands.preflight.prompt_view import prompt_lines
+from tailrace.commands.train import prepare
+from tailrace.config.load import SettingsError, load
+from tailrace.config.settings import Settings
+from tailrace.core import events as ev
+from tailrace.core.ids import Version
+from tailrace.core.journal import Entry
+from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.runtime.record.run_directory import RunDirectory
+
+REWARDS = """
+import json, time
+import beside
+
+def good(response, answer):
+    return 0.25
+
+def wrong(response, answer):
+    raise KeyError("no such thing")
+
+def odd(response, answer):
+    return None
+
+def stuck(response, answer):
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with reward functions in two files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    (tmp_path / "beside.py").write_text("")
+    return tmp_path
+
+
+def settings(**changes: Any) -> Settings:
+    given = {
+        "model.device": "cpu",
+        "output_dir": "runs/deep/run",
+        "schedule.max_steps": 4,
+        "schedule.rollout_batch_size": 4,
+        "eval": [],
+        "eval_interval": None,
+    } | {name.replace("__", "."): value for name, value in changes.items()}
+    return load("quickstart", {name: json.dumps(value) for name, value in given.items()})
+
+
+def said(given: Settings) -> str:
+    lines: list[str] = []
+    dry_run(given, lines.append)
+    return "\n".join(lines)
+
+
+def tree(folder: Path) -> Mapping[str, tuple[int, int]]:
+    """Every file and folder, with size and time of its last change."""
+    found = {str(path.relative_to(folder)): path.lstat() for path in sorted(folder.rglob("*"))}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()} | {
+        ".": (0, folder.stat().st_mtime_ns)
+    }
+
+
+def begin(given: Settings, *events: ev.Event) -> Path:
+    """A run directory whose journal holds these events."""
+    sources = prepare(given)
+    directory = RunDirectory.open(given)
+    directory.begin(given, sources.fingerprints)
+    with_start = (ev.RunStarted(schedule=sources.schedule), *events)
+    journal = JournalFile.open(directory.journal)
+    journal.append(*(Entry(now=float(now), event=event, commands=()) for now, event in enumerate(with_start)))
+    journal.close()
+    directory.close()
+    return directory.path
+
+
+def trained(version: int) -> ev.StepTrained:
+    return ev.StepTrained(version=Version(version), seconds=1.0, metrics=())
+
+
+# The reward functions
+
+
+def test_reward_functions_are_loaded_and_score_a_made_up_response(place: Path) -> None:
+    text = said(settings(reward__functions=["rewards.py:good", "exact_match"]))
+    assert "reward rewards.py:good: loaded; a made-up response to a prompt of 'train' scores 0.25 (" in text
+    assert "reward exact_match: loaded; a made-up response to a prompt of 'train' scores 0 (" in text
+
+
+def test_a_reward_function_that_cannot_be_loaded_refuses(place: Path) -> None:
+    (place / "beside.py").write_text("import a_package_that_is_not_there")
+    with pytest.raises(SettingsError, match=r"'rewards.py:good': importing it raised .*'a_package_that_is_not_there'"):
+        said(settings(reward__functions=["rewards.py:good"]))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("wrong", "note: a made-up response has no score: reward function 'rewards.py:wrong' raised KeyError"),
+        ("odd", "returned None (NoneType), expected a number or a dict with 'score'"),
+        ("stuck", "no score within 0.3 s, so reward-0 was killed; in a run such a response gets score 0"),
+    ],
+)
+def test_what_a_reward_function_makes_of_the_made_up_response_is_only_a_note(
+    function: str, words: str, place: Path
+) -> None:
+    text = said(settings(reward__functions=[f"rewards.py:{function}"], reward__timeout_s=0.3))
+    assert f"reward rewards.py:{function}: loaded; note: " in text
+    assert words in text
+
+
+def test_functions_of_sources_and_evaluation_sets_are_tried_too(place: Path) -> None:
+    heldout = {"name": "heldout", "path": "builtin:arith-heldout", "max_prompts": 2, "reward": "rewards.py:good"}
+    text = said(settings(eval=[heldout], eval_interval=2))
+    assert "reward rewards.py:good: loaded; a made-up response to a prompt of 'heldout' scores 0.25" in text
+
+
+# The prompt
+
+
+def test_a_prompt_is_shown_as_the_model_sees_it() -> None:
+    text = said(settings(data__shuffle=False))
+    assert "prompt: number 0 of 'train' as the model sees it, " in text
+    assert "\n  | <s>" in text
+
+
+def test_a_long_prompt_is_clipped_in_the_middle_and_cannot_command_the_terminal() -> None:
+    text = "begin\x1b[31m\n" + "x" * 5000 + "\nassistant:"
+    title, *lines = prompt_lines(text, num_tokens=1234, source="math", number=7)
+    assert title == "prompt: number 7 of 'math' as the model sees it, 1,234 tokens:"
+    assert (lines[0], lines[-1]) == ("  | begin\\x1b[31m", "  | assistant:")
+    assert "  | [... 3,822 characters ...]" in lines
+    many = prompt_lines("\n".join(map(str, range(100))), num_tokens=9, source="a", number=0)
+    assert (len(many), many[1], many[-1]) == (26, "  | 0", "  | 99")
+    assert "  | [... 76 lines ...]" in many
+
+
+# The run directory
+
+
+def test_a_run_that_has_begun_is_compared_and_the_dry_run_says_where_it_would_continue(place: Path) -> None:
+    given = settings()
+    path = begin(given, trained(1), trained(2), trained(3))
+    text = said(settings(trainer__threads=1))
+    assert f"run directory: {path} holds a run that has begun" in text
+    assert "would continue it after step 3: from its beginning, steps 1 to 3 repeated" in text
+    assert "trainer.threads is 1, before null" in text
+
+
+def test_settings_that_the_run_would_refuse_are_shown_with_both_values(place: Path) -> None:
+    begin(settings())
+    lines: list[str] = []
+    with pytest.raises(SettingsError, match=r"other settings \(rollout.temperature, seed\)"):
+        dry_run(settings(seed=7, rollout__temperature=0.5), lines.append)
+    assert lines == ["rollout.temperature is 0.5, before 1.0", "seed is 7, before 0"]
+
+
+def test_prompts_that_changed_since_the_run_began_are_refused(place: Path) -> None:
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(8)]
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = settings(data__train="rows.jsonl")
+    begin(given)
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows[1:])))
+    with pytest.raises(SettingsError, match="the prompts of 'train' changed since the run"):
+        said(given)
+
+
+def test_a_run_that_has_begun_with_too_long_responses_gets_a_warning(place: Path) -> None:
+    given = settings(rollout__max_response_length=1024)
+    fits = settings(rollout__max_response_length=512)
+    path = begin(fits)
+    (path / "config.json").write_text(given.model_dump_json())
+    assert "warning: the model has 1024 positions (max_position_embeddings), but the longest prompt" in said(given)
+
+
+def test_a_finished_run_would_only_show_its_result(place: Path) -> None:
+    path = begin(settings())
+    (path / "result.json").write_text(json.dumps({"reason": "all 4 steps are done"}))
+    assert "holds a finished run (all 4 steps are done); the command would show its result" in said(settings())
+
+
+# Where it says what
+
+
+def test_the_plan_comes_first_and_the_settings_only_on_request(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "quickstart", "--model.device", "cpu", "--dry-run"]
+    assert main(arguments) == 0
+    plan = capsys.readouterr()
+    assert plan.out.startswith("model: tiny-arith, float32, on the CPU\nschedule: sync, 40 steps of 32 prompts x 8")
+    assert plan.out.endswith("nothing was written; to start, give the same command without --dry-run\n")
+    assert "learning_rate" not in plan.out
+    assert plan.err == ""
+    assert main([*arguments, "--show-settings"]) == 0
+    both = capsys.readouterr()
+    assert json.loads(both.out)["trainer"]["learning_rate"] > 0
+    assert both.err.startswith("model: tiny-arith")
+    assert main(["train", "quickstart", "--show-settings"]) == 2
+    assert "--show-settings goes with --dry-run" in capsys.readouterr().err
+
+
+def test_a_rollout_without_training_has_a_dry_run_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "quickstart", "--num-prompts", "3", "--model.device", "cpu", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "schedule: rollout-only, 3 prompts x 8 responses, no training" in text
+    assert "reward exact_match: loaded" in text
+    assert "training: micro-batches" not in text
+
+
+# No trace
+
+
+def command(*arguments: str, given: Settings, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, with the settings as its recipe and a temporary folder of its own."""
+    (folder / "temporary").mkdir()
+    (folder / "recipe.yaml").write_text(given.model_dump_json())
+    before = tree(folder)
+    environment = os.environ | {"TMPDIR": str(folder / "temporary")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace", "train", "recipe.yaml", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    after = tree(folder)
+    assert after.keys() == before.keys()
+    assert {name for name in before if after[name] != before[name]} <= {"temporary"}
+    return ended
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_dry_run_writes_nothing_into_the_run_directory_its_parents_or_the_working_directory(
+    place: Path, has_begun: bool
+) -> None:
+    pytest.importorskip("tensorboard")
+    given = settings(reward__functions=["rewards.py:good", "rewards.py:wrong"], logger=["tensorboard"])
+    if has_begun:
+        begin(given, trained(1))
+    ended = command("--dry-run", given=given, folder=place)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "reward rewards.py:good: loaded" in ended.stdout
+
+
+def test_a_refused_dry_run_writes_nothing_either(place: Path) -> None:
+    (place / "beside.py").write_text("raise RuntimeError('no')")
+    ended = command("--dry-run", given=settings(reward__functions=["rewards.py:good"]), folder=place)
+    assert ended.returncode == 2
+    assert "importing it raised RuntimeError: no" in ended.stderr
