@@ -42,7 +42,7 @@ def look_at(comparison: Comparison) -> dict[str, Any]:
     """One repeat: the fitted costs, and a row per schedule."""
     fitted = [comparison.journal(name) for name in FITTED]
     num_prompts = calibrate.schedule_of(fitted[0]).epoch_size
-    machine_ = calibrate.Machine.of(comparison.config(FITTED[0]), num_prompts=num_prompts)
+    machine_ = calibrate.MachineFacts.of(comparison.config(FITTED[0]), num_prompts=num_prompts)
     calibration = calibrate.calibrate(fitted, machine_)
     rows = []
     for name in (*FITTED, *PREDICTED):

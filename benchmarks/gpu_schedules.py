@@ -117,7 +117,7 @@ def predictions(folder: Path, presets: list[str]) -> dict[str, Any]:
     journals = {name: read_kept(folder / f"{name}.jsonl.gz") for name in presets}
     fitted = [journals[name] for name in FITTED]
     config = json.loads((folder / f"{FITTED[0]}.config.json").read_text())
-    machine = calibrate.Machine.of(config, num_prompts=calibrate.schedule_of(fitted[0]).epoch_size)
+    machine = calibrate.MachineFacts.of(config, num_prompts=calibrate.schedule_of(fitted[0]).epoch_size)
     calibration = calibrate.calibrate(fitted, machine)
     found: dict[str, Any] = {"engine_error": round(calibration.engine_error, 3), "schedules": {}}
     for name, journal in journals.items():

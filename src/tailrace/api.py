@@ -34,7 +34,7 @@ from tailrace.config.load import SettingsError, assemble, read_recipe
 from tailrace.config.names import full_name
 
 if TYPE_CHECKING:
-    from tailrace.commands.train import Result
+    from tailrace.commands.train import RunResult
 
 Reward = str | Callable[..., Any]
 Prompts = str | Path | Sequence[Mapping[str, Any] | str]
@@ -49,7 +49,7 @@ def train(
     recipe: str | None = None,
     say: Callable[[str], None] | None = None,
     **settings: Any,
-) -> Result:
+) -> RunResult:
     """Train and return how it ended.
 
     ``settings``: any setting by its own name (``learning_rate=3e-4``), by its full name

@@ -23,7 +23,7 @@ from tailrace.engines.vllm.options import VllmOptions
 from tailrace.store.segment import Response
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.collective.sink import CollectiveSink
-from tailrace.weights.sharding.shards import Part, whole_parts
+from tailrace.weights.sharding.shards import ParameterPart, whole_parts
 from tailrace.weights.sharding.table import Heads, Scheme, Split, holdings, volume
 from tailrace.weights.sharding.transfer_plan import Slice
 from tailrace.weights.slots.shared_memory import create
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 class RecordingSink(CollectiveSink):
     """A sender that remembers which slices each receiver was sent. A receiver has a thread of its own."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[ParameterPart]) -> None:
         super().__init__(parts, CPU)
         self.sent: dict[int, list[Slice]] = {}
 
@@ -103,7 +103,7 @@ def two_senders(weights: Mapping[str, Tensor], version: int) -> tuple[list[Recor
     rows, heads = Scheme(num_workers=2, split=Split.ROWS), Heads(num_query=4, num_kv=2, size=32)
     sinks = []
     for holding in holdings(list(parameters.values()), heads, rows, side="training"):
-        parts = [Part(parameters[piece.parameter], piece.box) for piece in holding.pieces]
+        parts = [ParameterPart(parameters[piece.parameter], piece.box) for piece in holding.pieces]
         sinks.append(RecordingSink(parts))
         own = [(part.parameter.name, weights[part.parameter.name][slice(*part.box[0])]) for part in parts]
         sinks[-1].publish(Version(version), own)

@@ -10,12 +10,12 @@ from tailrace.workers.messages import (
     Accumulated,
     FinishStep,
     Forward,
+    LogprobsComputed,
     Meeting,
     Publish,
     Published,
     Refused,
     SaveFailed,
-    Scored,
     StepFinished,
 )
 
@@ -55,7 +55,7 @@ def answer(link: Link, rank: int) -> None:
             case Forward():
                 # Every rank scores the first response and one that the others do not score.
                 logprobs = tuple((name, [-1.0 - name] if name in (0, rank) else []) for name in range(3))
-                link.send(Scored(model="m", version=Version(0), logprobs=logprobs))  # type: ignore[arg-type]
+                link.send(LogprobsComputed(model="m", version=Version(0), logprobs=logprobs))  # type: ignore[arg-type]
 
 
 def _published(version: int) -> Published:

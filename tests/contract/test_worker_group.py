@@ -18,11 +18,11 @@ from tailrace.workers.messages import (
     Accumulated,
     FinishStep,
     Forward,
+    LogprobsComputed,
     Published,
     Refused,
     Saved,
     SaveFailed,
-    Scored,
     StepFinished,
 )
 from tailrace.workers.sample_transfer import SentSamples
@@ -65,7 +65,7 @@ def test_answers_of_all_ranks_become_one_with_each_response_once_that_took_as_lo
 
     assert play(scenario).messages == [
         StepFinished(model="m", version=Version(4), seconds=3.0, metrics=(("loss", 0.5),)),
-        Scored(model="m", version=Version(0), logprobs=((0, [-1.0]), (1, [-2.0]), (2, [-3.0]))),  # type: ignore[arg-type]
+        LogprobsComputed(model="m", version=Version(0), logprobs=((0, [-1.0]), (1, [-2.0]), (2, [-3.0]))),  # type: ignore[arg-type]
     ]
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 import numpy as np
 
 from core.token_world import BUDGET, TokenWorld, next_logprob, whole
-from core.world import Sender as Speaker
+from core.world import InstanceStart as Speaker
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -25,13 +25,13 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.engines.contract import Output
-from tailrace.runtime.adapters.rollout_intake import RolloutIntake, Sender
+from tailrace.runtime.adapters.rollout_intake import InstanceStart, RolloutIntake
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 from tailrace.workers.messages import Aborted, Pulled, Released, Report, RolloutReady
 
 GARBAGE = 77_777
-Message = tuple[Sender, object]
+Message = tuple[InstanceStart, object]
 
 
 class NetworkWorld(TokenWorld):
@@ -104,9 +104,9 @@ class NetworkWorld(TokenWorld):
         sender = self.sender(instance)
         match self.rng.randrange(4):
             case 0:
-                sender = Sender(InstanceId(77), self.rng.randrange(3))
+                sender = InstanceStart(InstanceId(77), self.rng.randrange(3))
             case 1:
-                sender = Sender(instance, sender.incarnation + self.rng.choice([-1, 1]))
+                sender = InstanceStart(instance, sender.incarnation + self.rng.choice([-1, 1]))
             case 2:
                 trajectory = trajectory._replace(attempt=trajectory.attempt + 9)
             case 3:
@@ -124,8 +124,8 @@ class NetworkWorld(TokenWorld):
 
     # What instances say
 
-    def sender(self, instance: InstanceId) -> Sender:
-        return Sender(instance, self.incarnations.get(instance, 0))
+    def sender(self, instance: InstanceId) -> InstanceStart:
+        return InstanceStart(instance, self.incarnations.get(instance, 0))
 
     def say(self, sender: Speaker, event: ev.Event) -> None:
         match event:

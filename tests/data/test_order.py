@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.data.order import PromptOrder
+from tailrace.data.order import SourceOrder
 
 
-def order(size: int, *, seed: int = 0, source: str = "train", shuffle: bool = True) -> PromptOrder:
-    return PromptOrder([index * 10 for index in range(size)], source=source, seed=seed, shuffle=shuffle)
+def order(size: int, *, seed: int = 0, source: str = "train", shuffle: bool = True) -> SourceOrder:
+    return SourceOrder([index * 10 for index in range(size)], source=source, seed=seed, shuffle=shuffle)
 
 
 @given(st.integers(1, 12), st.integers(0, 3), st.lists(st.integers(0, 30), max_size=8), st.booleans())

@@ -12,7 +12,7 @@ import pytest
 
 from end_to_end import launch
 from tailrace.cli.main import main
-from tailrace.commands.train import Result, train
+from tailrace.commands.train import RunResult, train
 from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 from tailrace.core.events import RunResumed
@@ -64,7 +64,7 @@ def _bytes(path: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A training run that keeps its rollouts."""
     output = tmp_path_factory.mktemp("trained") / "run"
     return train(settings(output, schedule__max_steps=NUM_STEPS, keep_rollouts=True), quiet)
@@ -104,7 +104,7 @@ def test_a_finished_rollout_run_says_what_it_found(rollouts: Path, capsys: pytes
     assert "tok/s" in said
 
 
-def test_a_replay_gives_the_same_weights(trained: Result, tmp_path: Path) -> None:
+def test_a_replay_gives_the_same_weights(trained: RunResult, tmp_path: Path) -> None:
     again = train(settings(tmp_path / "run", schedule__max_steps=NUM_STEPS, rollout__from_run=trained.directory), quiet)
     assert again.is_complete
     assert launch.final_weights(again.directory) == launch.final_weights(trained.directory)
@@ -112,7 +112,7 @@ def test_a_replay_gives_the_same_weights(trained: Result, tmp_path: Path) -> Non
 
 
 def test_a_replay_of_more_steps_than_were_saved_ends_with_the_response_it_lacks(
-    trained: Result, tmp_path: Path
+    trained: RunResult, tmp_path: Path
 ) -> None:
     more = settings(tmp_path / "run", schedule__max_steps=NUM_STEPS + 1, rollout__from_run=trained.directory)
     again = train(more, quiet)
@@ -121,7 +121,7 @@ def test_a_replay_of_more_steps_than_were_saved_ends_with_the_response_it_lacks(
     assert launch.untimed_metrics(again.directory) == launch.untimed_metrics(trained.directory)
 
 
-def test_rollouts_are_what_training_asks_for_in_its_first_step(rollouts: Path, trained: Result) -> None:
+def test_rollouts_are_what_training_asks_for_in_its_first_step(rollouts: Path, trained: RunResult) -> None:
     with PayloadReader.open(rollouts / "payload") as mine, PayloadReader.open(trained.directory / "payload") as theirs:
         first = [trajectory for trajectory in theirs.held() if theirs.response(trajectory).versions[0][0] == 0]
         assert len(first) == 8

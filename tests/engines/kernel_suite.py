@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, HeadShape, Places, Pool, QueryBlocks, RowBuffers
+from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, HeadShape, LayerPages, Places, QueryBlocks, RowBuffers
 from tailrace.engines.native.paged.layer_kernels import attend_decode
 from tailrace.engines.native.paged.reference_kernels import REFERENCE
 from tailrace.engines.native.paged.slot_state import SlotState
@@ -31,12 +31,12 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype
     torch.testing.assert_close(found.float(), expected.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-def make_pool(shape: HeadShape, dtype: torch.dtype, device: str, seed: int = 0) -> Pool:
+def make_pool(shape: HeadShape, dtype: torch.dtype, device: str, seed: int = 0) -> LayerPages:
     """Five slots of up to ten pages, the pages in random order."""
     sizes = (50, shape.num_kv_heads, PAGE, shape.head_dim)
     blocks = torch.from_numpy(np.random.default_rng(seed).permutation(50).reshape(5, 10).astype(np.int32))
     keys, values = (randn(*sizes, dtype=dtype, device=device, seed=seed + i) for i in range(2))
-    return Pool(keys=keys, values=values, blocks=blocks.to(device))
+    return LayerPages(keys=keys, values=values, blocks=blocks.to(device))
 
 
 def make_places(positions: list[int], device: str) -> Places:

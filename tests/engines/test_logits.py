@@ -15,7 +15,7 @@ from tailrace.devices.releasable_memory import StorageMemory
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.cache import KvCache, storage_index
 from tailrace.engines.native.checkpoint import CheckpointTensors
-from tailrace.engines.native.model import Model, Past, Span, SpanInputs, Write
+from tailrace.engines.native.model import Model, PastKeys, RowSpan, SpanInputs, Write
 from tailrace.engines.native.parameters import Filling, allocate
 
 LENGTH = 40
@@ -91,11 +91,11 @@ def native_logits(model: Model, tokens: torch.Tensor, *, num_prefilled: int, chu
         index = (base + positions[:, None]).flatten()
         write = Write(tokens=positions - start, index=index, storage=cache.storage(0))
         mask = (torch.arange(LENGTH) <= positions[:, None])[None, None]
-        past = Past(storage=cache[0], rows=torch.tensor([row]), num_keys=LENGTH, mask_M1CL=mask)
+        past = PastKeys(storage=cache[0], rows=torch.tensor([row]), num_keys=LENGTH, mask_M1CL=mask)
         model.prefill(tokens[None, positions], positions[None], [write], past if start else None)
     logits = []
     for position in range(num_prefilled, len(tokens)):
-        span = Span(
+        span = RowSpan(
             start=0,
             stop=1,
             keys=[layer[0, row : row + 1] for layer in cache[0]],

@@ -19,7 +19,7 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.observe.account import Account
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
-from tailrace.observe.shared_fold.records import Response, Task, Work
+from tailrace.observe.shared_fold.records import ResponseRecord, Task, Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 A, B = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
@@ -157,7 +157,7 @@ def test_repeated_reports_change_no_account_of_any_run(seed: int) -> None:
     assert repeated.timeline.lanes() == plain.timeline.lanes()
 
 
-def by_id(responses: list[Response]) -> dict[TrajectoryId, Response]:
+def by_id(responses: list[ResponseRecord]) -> dict[TrajectoryId, ResponseRecord]:
     return {response.id: response for response in responses}
 
 

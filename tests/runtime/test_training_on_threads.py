@@ -16,7 +16,7 @@ from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.data.models import resolve_model
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
-from tailrace.runtime.record.taken_steps import Step
+from tailrace.runtime.record.taken_steps import TakenStep
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample
 from tailrace.workers.messages import ModelInit, TrainingInit
@@ -100,7 +100,7 @@ async def take_steps(folder: Path, num_steps: int, *, kill_in: int | None) -> by
         if version == kill_in:
             launcher.worker.kill()
             await until(ev.TrainerLost)
-            to_redo = [Step(batches=(batch(number),)) for number in range(1, version)]
+            to_redo = [TakenStep(batches=(batch(number),)) for number in range(1, version)]
             training.start(init(folder / "step_1", folder.name), to_redo)
             for _ in range(version):
                 await until(ev.TrainerReached)

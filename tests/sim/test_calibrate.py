@@ -14,7 +14,7 @@ from tailrace.core.ids import InstanceId, Version
 from tailrace.core.journal import Entry
 from tailrace.observe.costs.fitting import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
 from tailrace.observe.schedules.comparison import figures_of
-from tailrace.sim.calibrate import Calibration, Machine, calibrate, predict, step_seconds
+from tailrace.sim.calibrate import Calibration, MachineFacts, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
 from tailrace.sim.named_schedule import schedule_of
@@ -22,7 +22,7 @@ from tailrace.sim.observations import Observations
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
 
-MACHINE = Machine(
+MACHINE = MachineFacts(
     prompt_length=20,
     max_response_length=500,
     kv_capacity=5000,
@@ -208,4 +208,4 @@ def test_an_engine_with_pages_has_no_length_classes(decoding: str, device: str, 
         "data": {"max_prompt_length": 16},
         "reward": {"workers": 1},
     }  # fmt: skip
-    assert bool(Machine.of(config, num_prompts=1).length_classes) == has_rows
+    assert bool(MachineFacts.of(config, num_prompts=1).length_classes) == has_rows

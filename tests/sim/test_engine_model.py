@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.naive_engine import NaiveEngine, Row
 from tailrace.sim.engine_costs import EngineCosts
-from tailrace.sim.engine_model import EngineModel, Request
+from tailrace.sim.engine_model import EngineModel, SimRequest
 
 COSTS = EngineCosts(k1=2**-10, k2=2**-4, k3=2**-6, k4=2**-5, prefill_s=2**-8, kv_capacity=10_000, max_running=8)
 """Powers of two, and times that are multiples of them: no sum is rounded, so equal means equal."""
@@ -57,7 +57,7 @@ def test_the_closed_form_equals_a_loop_over_steps(
         ended += [(end.at, end.id, end.length) for end in engine.ended(when)]
         match action:
             case ("submit", prompt, start, more):
-                engine.submit([Request(number, prompt, start, start + more, group=number // 3)], when)
+                engine.submit([SimRequest(number, prompt, start, start + more, group=number // 3)], when)
                 naive.submit(Row(number, prompt, start, start + more, group=number // 3), when)
                 number += 1
             case ("remove", ids):
@@ -79,7 +79,7 @@ def test_the_closed_form_equals_a_loop_over_steps(
 def test_lengths_are_those_of_the_steps_that_ended(targets: list[int], when: float) -> None:
     engine: EngineModel[int] = EngineModel(COSTS)
     naive = NaiveEngine(COSTS)
-    engine.submit([Request(i, 3, 0, target) for i, target in enumerate(targets)], 0.0)
+    engine.submit([SimRequest(i, 3, 0, target) for i, target in enumerate(targets)], 0.0)
     naive.waiting = [Row(i, 3, 0, target) for i, target in enumerate(targets)]
     naive.admit()
     expected = {row.id: row.length for row in naive.running}
@@ -92,7 +92,7 @@ def test_lengths_are_those_of_the_steps_that_ended(targets: list[int], when: flo
 
 def test_a_time_before_the_last_change_is_answered_to_within_two_tokens() -> None:
     engine: EngineModel[str] = EngineModel(COSTS)
-    engine.submit([Request("short", 0, 0, 20), Request("long", 0, 0, 200)], 0.0)
+    engine.submit([SimRequest("short", 0, 0, 20), SimRequest("long", 0, 0, 200)], 0.0)
     earlier = engine.lengths(2.0)["long"]
     while not (ended := engine.ended(engine.next_time() or 0.0)):
         pass
@@ -102,12 +102,12 @@ def test_a_time_before_the_last_change_is_answered_to_within_two_tokens() -> Non
 
 def test_the_youngest_is_preempted_and_computed_again() -> None:
     engine: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=30))
-    engine.submit([Request("old", 5, 0, 20), Request("young", 5, 0, 20)], 0.0)
+    engine.submit([SimRequest("old", 5, 0, 20), SimRequest("young", 5, 0, 20)], 0.0)
     ends = drain_by_id(engine)
     assert engine.num_preemptions == 1
     assert ends["old"] < ends["young"]
     alone: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=60))
-    alone.submit([Request("old", 5, 0, 20), Request("young", 5, 0, 20)], 0.0)
+    alone.submit([SimRequest("old", 5, 0, 20), SimRequest("young", 5, 0, 20)], 0.0)
     assert drain_by_id(alone)["young"] < ends["young"]
 
 
@@ -121,29 +121,29 @@ def drain_by_id(engine: EngineModel[str]) -> dict[str, float]:
 def test_members_that_join_while_one_runs_share_its_prompt() -> None:
     costs = replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prompt_s=8.0)
     engine: EngineModel[str] = EngineModel(costs)
-    engine.submit([Request("a1", 5, 0, 2, group="a"), Request("a2", 5, 0, 4, group="a")], 0.0)
-    engine.submit([Request("a3", 5, 0, 9, group="a"), Request("b", 5, 0, 9, group="b")], 9.0)
+    engine.submit([SimRequest("a1", 5, 0, 2, group="a"), SimRequest("a2", 5, 0, 4, group="a")], 0.0)
+    engine.submit([SimRequest("a3", 5, 0, 9, group="a"), SimRequest("b", 5, 0, 9, group="b")], 9.0)
     assert drain_by_id(engine) == {"a1": 18.0, "a2": 20.0, "a3": 26.0, "b": 26.0}
-    engine.submit([Request("a4", 5, 0, 1, group="a")], 100.0)
+    engine.submit([SimRequest("a4", 5, 0, 1, group="a")], 100.0)
     assert drain_by_id(engine) == {"a4": 109.0}, "nobody held the prompt any more"
 
 
 def test_a_response_that_can_never_fit_is_refused() -> None:
     engine: EngineModel[str] = EngineModel(replace(COSTS, kv_capacity=30))
     with pytest.raises(ValueError, match="never fit"):
-        engine.submit([Request("big", 10, 0, 25)], 0.0)
+        engine.submit([SimRequest("big", 10, 0, 25)], 0.0)
 
 
 def test_a_removed_response_ends_with_the_step_that_was_running() -> None:
     engine: EngineModel[str] = EngineModel(replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0))
-    engine.submit([Request("one", 5, 7, 100)], 0.0)
+    engine.submit([SimRequest("one", 5, 7, 100)], 0.0)
     assert engine.remove(["one"], 2.5) == (3.0, {"one": 10})
     assert engine.next_time() is None
 
 
 def test_more_requests_than_may_run_wait_in_order() -> None:
     engine: EngineModel[int] = EngineModel(replace(COSTS, max_running=2))
-    engine.submit([Request(i, 1, 0, 10) for i in range(5)], 0.0)
+    engine.submit([SimRequest(i, 1, 0, 10) for i in range(5)], 0.0)
     ends = [(at, each) for at, each, _ in drain(engine)]
     assert [each for _, each in ends] == [0, 1, 2, 3, 4]
     assert ends[1][0] < ends[2][0] < ends[4][0]
@@ -153,8 +153,8 @@ def test_what_does_not_fit_into_a_chunk_is_prefilled_a_step_later_and_padding_co
     costs = replace(COSTS, k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.5, prefill_batch_s=2.0)
     costs = replace(costs, prompt_s=0.0, prefill_chunk=20)
     engine: EngineModel[str] = EngineModel(costs)
-    engine.submit([Request(each, 5, length, length + 3, group=each) for each, length in (("a", 8), ("b", 4))], 0.0)
-    engine.submit([Request(each, 5, length, length + 3, group=each) for each, length in (("c", 4), ("d", 0))], 0.0)
+    engine.submit([SimRequest(each, 5, length, length + 3, group=each) for each, length in (("a", 8), ("b", 4))], 0.0)
+    engine.submit([SimRequest(each, 5, length, length + 3, group=each) for each, length in (("c", 4), ("d", 0))], 0.0)
     first, second = 2.0 + 2 * 8 * 0.5, 2.0 + 4 * 0.5
     assert drain_by_id(engine) == {"a": first + second + 3, "b": first + second + 3, "c": first + second + 4} | {
         "d": first + second + 4
@@ -166,7 +166,7 @@ def test_in_rows_who_waits_for_the_prefill_is_computed_for_nothing(classes: tupl
     costs = replace(COSTS, k1=0.0, k2=0.0, k3=1.0, k4=0.0, prefill_s=0.0, prompt_s=0.0, prefill_chunk=20)
     costs = replace(costs, length_classes=classes)
     engine: EngineModel[str] = EngineModel(costs)
-    engine.submit([Request(each, 5, 15, 18, group=each) for each in "ab"], 0.0)
+    engine.submit([SimRequest(each, 5, 15, 18, group=each) for each in "ab"], 0.0)
     assert drain_by_id(engine) == ends
     naive = NaiveEngine(costs, waiting=[Row(number, 5, 15, 18, group=number) for number in range(2)])
     naive.admit()
@@ -182,6 +182,6 @@ def test_costs_times_two_take_twice_as_long_for_everything(prompt_s: float | Non
     ends = []
     for chosen in (costs, costs.times(2.0)):
         engine = EngineModel[int](chosen)
-        engine.submit([Request(n, prompt=4, length=10 * n, target=10 * n + 30, group=n // 2) for n in range(6)], 0.0)
+        engine.submit([SimRequest(n, prompt=4, length=10 * n, target=10 * n + 30, group=n // 2) for n in range(6)], 0.0)
         ends.append(drain(engine))
     assert ends[1] == [(2 * at, name, length) for at, name, length in ends[0]]

@@ -16,7 +16,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.journal import Entry
-from tailrace.sim.result import Result, simulate
+from tailrace.sim.result import SimResult, simulate
 
 BATCH_SIZE, NUM_STEPS = 16, 20
 
@@ -32,7 +32,7 @@ class RoundStory:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    result: Result
+    result: SimResult
     entries: list[Entry]
 
     def rounds(self) -> list[RoundStory]:

@@ -16,7 +16,7 @@ from tailrace.core.responses.trajectory import Finish
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.named_schedule import schedule_of
-from tailrace.sim.result import Result, simulate
+from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario
 
 VARIANTS = {
@@ -58,7 +58,7 @@ def scenario(placement: str, **changes: object) -> Scenario:
     )
 
 
-def run(chosen: Scenario, name: str) -> tuple[Result, list[Entry], ScheduleAccount]:
+def run(chosen: Scenario, name: str) -> tuple[SimResult, list[Entry], ScheduleAccount]:
     entries: list[Entry] = []
     result = simulate(chosen, name, record=entries.append)
     account = ScheduleAccount()

@@ -15,21 +15,21 @@ from tailrace.observe.account import Account
 from tailrace.observe.schedules import schedule_table
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Deadlock, Driver
-from tailrace.sim.result import Result, simulate
+from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario
 
 
-def journal(scenario: Scenario, name: str = "sync") -> tuple[Result, list[Entry]]:
+def journal(scenario: Scenario, name: str = "sync") -> tuple[SimResult, list[Entry]]:
     entries: list[Entry] = []
     return simulate(scenario, name, record=entries.append), entries
 
 
 @pytest.fixture(scope="module")
-def synchronous() -> tuple[Result, list[Entry]]:
+def synchronous() -> tuple[SimResult, list[Entry]]:
     return journal(small_scenario(schedule__eval_prompts=5, schedule__eval_interval=2, schedule__save_interval=2))
 
 
-def test_a_simulated_run_comes_to_its_end(synchronous: tuple[Result, list[Entry]]) -> None:
+def test_a_simulated_run_comes_to_its_end(synchronous: tuple[SimResult, list[Entry]]) -> None:
     result, entries = synchronous
     assert result.is_complete
     assert result.figures.num_steps == 4
@@ -38,13 +38,15 @@ def test_a_simulated_run_comes_to_its_end(synchronous: tuple[Result, list[Entry]
     assert (saved, evaluated) == ([2, 4], [0, 2, 4])
 
 
-def test_a_simulated_journal_replays_on_the_coordinator_of_real_runs(synchronous: tuple[Result, list[Entry]]) -> None:
+def test_a_simulated_journal_replays_on_the_coordinator_of_real_runs(
+    synchronous: tuple[SimResult, list[Entry]],
+) -> None:
     _, entries = synchronous
     read_back = [decode(encode(entry)) for entry in entries]
     assert replay_all(read_back, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
 
 
-def test_metrics_and_timeline_read_a_simulated_journal(synchronous: tuple[Result, list[Entry]]) -> None:
+def test_metrics_and_timeline_read_a_simulated_journal(synchronous: tuple[SimResult, list[Entry]]) -> None:
     result, entries = synchronous
     account = Account.of(entries)
     assert [row["step"] for row in account.steps] == [1, 2, 3, 4]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tailrace.config.settings import ModelSettings, Settings
 from tailrace.runtime.gpus.found_devices import seen_by_worker, visible_devices
 from tailrace.sizing.channel_choice import chosen_channel, refused_channel
-from tailrace.sizing.device_plan import Demand, DevicePlan, TooFewDevices, demand_of, device_env, plan_devices
+from tailrace.sizing.device_plan import DeviceDemand, DevicePlan, TooFewDevices, demand_of, device_env, plan_devices
 
 DEMANDS = st.builds(
-    Demand,
+    DeviceDemand,
     num_instances=st.integers(1, 9),
     devices_per_instance=st.integers(0, 4),
     num_ranks=st.integers(0, 9),
@@ -33,7 +33,7 @@ def asked(**given: Any) -> Settings:
 
 
 @given(demand=DEMANDS, count=st.integers(1, 50))
-def test_every_worker_gets_its_devices_or_the_machine_is_refused(demand: Demand, count: int) -> None:
+def test_every_worker_gets_its_devices_or_the_machine_is_refused(demand: DeviceDemand, count: int) -> None:
     if count < demand.least:
         with pytest.raises(TooFewDevices, match=rf"(?s){count}$"):
             plan_devices(demand, machine(count))
@@ -51,7 +51,7 @@ def test_every_worker_gets_its_devices_or_the_machine_is_refused(demand: Demand,
 
 @given(demand=DEMANDS, count=st.integers(1, 50))
 def test_no_device_is_given_twice_where_there_are_enough_and_none_is_left_idle_for_nothing(
-    demand: Demand, count: int
+    demand: DeviceDemand, count: int
 ) -> None:
     if count < demand.least:
         return
@@ -71,7 +71,7 @@ def test_no_device_is_given_twice_where_there_are_enough_and_none_is_left_idle_f
 
 
 @given(demand=DEMANDS)
-def test_without_gpus_the_plan_is_trivial(demand: Demand) -> None:
+def test_without_gpus_the_plan_is_trivial(demand: DeviceDemand) -> None:
     plan = plan_devices(demand, ())
     assert (plan.devices, plan.shared) == ((), ())
     assert len(plan.rollout) == demand.num_instances
@@ -125,7 +125,7 @@ def test_a_run_that_does_not_train_needs_no_devices_for_it_and_saved_responses_n
 
 def test_a_worker_sees_only_its_devices_and_a_later_instance_those_of_an_earlier_one() -> None:
     plan = plan_devices(
-        Demand(num_instances=2, devices_per_instance=2, num_ranks=1, is_apart=True), ("7", "3", "5", "1", "2")
+        DeviceDemand(num_instances=2, devices_per_instance=2, num_ranks=1, is_apart=True), ("7", "3", "5", "1", "2")
     )
     assert device_env(plan.of_rank(0)) == {"CUDA_VISIBLE_DEVICES": "7"}
     assert device_env(plan.of_instance(0)) == {"CUDA_VISIBLE_DEVICES": "3,5"}
@@ -133,9 +133,9 @@ def test_a_worker_sees_only_its_devices_and_a_later_instance_those_of_an_earlier
 
 
 def test_many_instances_are_summed_up_in_the_line() -> None:
-    plan = plan_devices(Demand(num_instances=7, devices_per_instance=8, num_ranks=8, is_apart=True), machine(64))
+    plan = plan_devices(DeviceDemand(num_instances=7, devices_per_instance=8, num_ranks=8, is_apart=True), machine(64))
     assert plan.line() == "devices: training on GPUs 0 to 7; 7 rollout instances on GPUs 8 to 63, 8 for each"
-    assert plan_devices(Demand(num_instances=1, devices_per_instance=1, num_ranks=1), ()).line() == (
+    assert plan_devices(DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1), ()).line() == (
         "devices: everything runs on the CPU"
     )
 
@@ -166,7 +166,7 @@ def test_a_worker_that_sees_one_device_uses_it_under_the_number_0() -> None:
 
 
 def planned(num_ranks: int, num_devices: int, *, is_apart: bool = False, num_instances: int = 1) -> DevicePlan:
-    demand = Demand(num_instances=num_instances, devices_per_instance=1, num_ranks=num_ranks, is_apart=is_apart)
+    demand = DeviceDemand(num_instances=num_instances, devices_per_instance=1, num_ranks=num_ranks, is_apart=is_apart)
     return plan_devices(demand, machine(num_devices))
 
 

@@ -24,7 +24,7 @@ from tailrace.weights.channel import VersionNotPublished, WriterLost  # noqa: E4
 from tailrace.weights.collective.sink import CollectiveSink  # noqa: E402
 from tailrace.weights.collective.source import CollectiveSource, backend_for  # noqa: E402
 from tailrace.weights.puller import Puller  # noqa: E402
-from tailrace.weights.sharding.shards import Part  # noqa: E402
+from tailrace.weights.sharding.shards import ParameterPart  # noqa: E402
 from tailrace.weights.sharding.table import Heads, Holding, Scheme, Split, holdings  # noqa: E402
 from tailrace.weights.sharding.transfer_plan import Slice, Transfer  # noqa: E402
 from tailrace.weights.sources import open_source  # noqa: E402
@@ -62,7 +62,7 @@ class Trainer:
         by_name = {parameter.name: parameter for parameter in MODEL}
         scheme = Scheme(num_workers=num_ranks, split=Split.ROWS)
         self.parts = [
-            [Part(by_name[piece.parameter], piece.box) for piece in each.pieces]
+            [ParameterPart(by_name[piece.parameter], piece.box) for piece in each.pieces]
             for each in holdings(MODEL, HEADS, scheme, side="trainer")
         ]
         self.sinks = [CollectiveSink(parts, CPU, limit_s=limit_s) for parts in self.parts]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tailrace.weights.sharding.converter import cut, receive
 from tailrace.weights.sharding.table import Heads, Holding, Parameter, Scheme, holdings, overlap, volume, whole
-from tailrace.weights.sharding.transfer_plan import Link, Links, Transfer, plan_transfers
+from tailrace.weights.sharding.transfer_plan import Connection, Links, Transfer, plan_transfers
 from weights.models import HEADS, SCHEMES, are_equal, parameters, values
 
-EVEN = Links(default=Link(latency_s=0.0, bytes_per_s=1.0))
+EVEN = Links(default=Connection(latency_s=0.0, bytes_per_s=1.0))
 
 
 @settings(max_examples=120, deadline=None)
@@ -95,7 +95,7 @@ def test_each_slice_comes_from_the_able_sender_that_would_be_done_first(
     model = parameters(heads)
     senders: tuple[Holding, ...] = (whole(model, "a"), whole(model, "b"), *holdings(model, heads, scheme, side="c"))
     receivers = holdings(model, heads, Scheme(num_workers=2, is_fused=True), side="to")
-    speeds = st.builds(Link, latency_s=st.sampled_from([0.0, 1.0]), bytes_per_s=st.sampled_from([1.0, 10.0]))
+    speeds = st.builds(Connection, latency_s=st.sampled_from([0.0, 1.0]), bytes_per_s=st.sampled_from([1.0, 10.0]))
     pairs = [(s.worker, r.worker) for s in senders for r in receivers]
     links = Links(default=EVEN.default, between={pair: data.draw(speeds) for pair in pairs})
     loads = dict.fromkeys((s.worker for s in senders), 0.0)
@@ -117,8 +117,8 @@ def test_with_a_replica_on_every_node_nobody_pulls_from_another_node() -> None:
     replicas = [whole(model, f"node {node}") for node in range(2)]
     halves = Scheme(num_workers=2)
     engines = [h for node in range(2) for h in holdings(model, heads, halves, side=f"node {node} engine")]
-    far = Link(latency_s=1e-3, bytes_per_s=1e7)
-    near = Link(latency_s=1e-5, bytes_per_s=1e10)
+    far = Connection(latency_s=1e-3, bytes_per_s=1e7)
+    near = Connection(latency_s=1e-5, bytes_per_s=1e10)
     pairs = [(replica.worker, engine.worker) for replica in replicas for engine in engines]
     links = Links(default=far, between={pair: near for pair in pairs if pair[1].startswith(pair[0])})
     transfers = plan_transfers(model, replicas, engines, links)

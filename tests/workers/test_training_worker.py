@@ -34,13 +34,13 @@ from tailrace.workers.messages import (
     Forward,
     Load,
     Loaded,
+    LogprobsComputed,
     ModelInit,
     Publish,
     Published,
     Refused,
     Save,
     Saved,
-    Scored,
     StepFinished,
     TrainingInit,
 )
@@ -263,7 +263,7 @@ def test_forward_scores_responses_with_the_weights_of_now(worker: TrainingWorker
     for version in range(2):
         worker.handle(Forward(model="policy", batch=SentSamples(samples=samples)))
         take_step(worker, version)
-    first, second = (m for m in heard.messages if isinstance(m, Scored))
+    first, second = (m for m in heard.messages if isinstance(m, LogprobsComputed))
     assert (first.version, second.version) == (0, 1)
     assert [trajectory for trajectory, _ in first.logprobs] == [s.trajectory for s in samples]
     assert all(len(logprobs) == 4 and (logprobs < 0).all() for _, logprobs in first.logprobs)

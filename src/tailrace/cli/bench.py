@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tailrace.config.load import SettingsError, refuse_unknown
 
 if TYPE_CHECKING:
-    from tailrace.commands.bench.measure import Report
+    from tailrace.commands.bench.measure import BenchReport
     from tailrace.sizing.speed_bounds import Figure
 
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace) -> Report:
+def _measure(options: argparse.Namespace) -> BenchReport:
     from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT
 
     os.environ.update(OPENMP_PASSIVE_WAIT)  # as in a worker; must be set before torch is loaded
@@ -63,7 +63,7 @@ def _measure(options: argparse.Namespace) -> Report:
     )
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: BenchReport) -> list[str]:
     setting, speed = report.setting, report.speed
     driver = f", driver {setting['driver']}" if setting["driver"] else ""
     return [

@@ -20,7 +20,7 @@ from tailrace.config.settings import Settings
 from tailrace.observe.guarded import Guarded, raise_in_tests
 
 if TYPE_CHECKING:
-    from tailrace.commands.train import Result
+    from tailrace.commands.train import RunResult
 
 Say = Callable[[str], None]
 Loaded = TypeVar("Loaded", Settings, Mapping[str, Settings])
@@ -72,7 +72,7 @@ def carry_out(
     options: argparse.Namespace,
     rest: Sequence[str],
     load: Callable[[], Settings],
-    run: Callable[[Settings], Result],
+    run: Callable[[Settings], RunResult],
     check: Callable[[Settings, Say], Settings],
 ) -> int:
     def run_and_report(settings: Settings) -> int:

@@ -62,7 +62,7 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     schedule = calibrate.schedule_of(entries)
     if not schedule.trains:
         raise ValueError("the run did not train, so there is no step to simulate")
-    machine = calibrate.Machine.of(files.config(), num_prompts=schedule.epoch_size)
+    machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, _under(schedule, name))
     same, _ = calibrate.simulate([entries], calibration, schedule)

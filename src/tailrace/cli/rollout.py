@@ -16,7 +16,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.commands.train import Result
+    from tailrace.commands.train import RunResult
 
 _WITHOUT_TRAINING = {"schedule.preset": ROLLOUT_ONLY, "eval": "[]", "eval_interval": "null"}
 
@@ -45,7 +45,7 @@ def _check(settings: Settings, say: recipe.Say) -> Settings:
     return dry_run(settings, say)
 
 
-def _rollout(settings: Settings) -> Result:
+def _rollout(settings: Settings) -> RunResult:
     # Heavy imports wait until the settings are known to be good.
     from tailrace.commands.rollout import rollout
 

@@ -19,7 +19,7 @@ from tailrace.core.journal import encode
 from tailrace.observe.schedules import schedule_table
 from tailrace.sim.cluster.scenario_file import is_cluster_scenario
 from tailrace.sim.named_schedule import schedule_of
-from tailrace.sim.result import Result, simulate
+from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_scenario
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
             raise ValueError("--html: only scenarios with a [cluster] section are drawn; `tailrace report` draws a run")
         scenario = _scenario(options)
         names = _names(options, scenario)
-        results: list[Result] = []
+        results: list[SimResult] = []
         try:
             for name in names:
                 results.append(_simulate(scenario, name, options.journals))
@@ -76,7 +76,7 @@ def _names(options: argparse.Namespace, scenario: Scenario) -> Sequence[str]:
     return names
 
 
-def _stop(names: Sequence[str], results: Sequence[Result]) -> int:
+def _stop(names: Sequence[str], results: Sequence[SimResult]) -> int:
     """After an interrupt: print the results of the schedules that were complete, and return the exit status."""
     if results:
         _print(results)
@@ -93,7 +93,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     return scenario if options.seed is None else scenario.with_seed(options.seed)
 
 
-def _simulate(scenario: Scenario, name: str, journals: Path | None) -> Result:
+def _simulate(scenario: Scenario, name: str, journals: Path | None) -> SimResult:
     began = time.monotonic()
     print(f"simulating {name} ...", end=" ", file=sys.stderr, flush=True)
     if journals is None:
@@ -108,7 +108,7 @@ def _simulate(scenario: Scenario, name: str, journals: Path | None) -> Result:
     return result
 
 
-def _print(results: Sequence[Result]) -> None:
+def _print(results: Sequence[SimResult]) -> None:
     cells = schedule_table.cells({result.schedule: result.figures for result in results})
     print("\n".join(schedule_table.lines(cells)))
     for result in results:

@@ -18,7 +18,7 @@ from tailrace.config.load import SettingsError, load
 from tailrace.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tailrace.commands.train import Result
+    from tailrace.commands.train import RunResult
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def _check(settings: Settings, options: argparse.Namespace, say: recipe.Say) -> 
     return dry_run_on(card, settings, say)
 
 
-def _train(settings: Settings) -> Result:
+def _train(settings: Settings) -> RunResult:
     # Heavy imports wait until the settings are known to be good.
     from tailrace.commands.train import train
 

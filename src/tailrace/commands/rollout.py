@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tailrace.commands.train import Result, Say, carry_out, say_at_once
+from tailrace.commands.train import RunResult, Say, carry_out, say_at_once
 from tailrace.config.settings import SamplingSettings, Settings
 from tailrace.observe.display.rollout_tally import RolloutTally
 from tailrace.observe.journal import journal_file
@@ -16,7 +16,7 @@ from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.record.run_directory import RunDirectory
 
 
-def rollout(settings: Settings, say: Say = say_at_once) -> Result:
+def rollout(settings: Settings, say: Say = say_at_once) -> RunResult:
     """Run to the end, or continue the run in ``output_dir``; ``SettingsError`` if it cannot start."""
     cap = settings.rollout.max_response_length
     return carry_out(
@@ -40,7 +40,7 @@ def _write_lengths(settings: Settings, directory: RunDirectory, sources: Sources
     return tally.row()
 
 
-def _closing_lines(result: Result, *, cap: int) -> list[str]:
+def _closing_lines(result: RunResult, *, cap: int) -> list[str]:
     metrics = result.metrics
     names = ("p50", "p90", "p95", "p99", "max")
     lengths = "/".join(str(metrics[f"response_length/{name}"]) for name in names)

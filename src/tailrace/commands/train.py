@@ -25,7 +25,7 @@ from tailrace.observe.sinks import check_loggers
 from tailrace.runtime.gpus import card_defaults
 from tailrace.runtime.inputs.lengths import refused_lengths
 from tailrace.runtime.inputs.sources import Sources
-from tailrace.runtime.launchers.place import Place
+from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.open_place import check_runtime, open_place
 from tailrace.runtime.record.run_directory import RunDirectory, write_atomically
@@ -37,7 +37,7 @@ Conclude = Callable[[RunDirectory, Sources], Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class RunResult:
     """How a run ended."""
 
     is_complete: bool
@@ -65,7 +65,7 @@ def say_at_once(line: str) -> None:
         print(line, flush=True)
 
 
-def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> Result:
+def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> RunResult:
     """Run to the end, or continue the run in ``output_dir``; ``SettingsError`` if it cannot start.
 
     ``inputs``: contents of files that the settings name and that must be written to ``output_dir`` first.
@@ -83,10 +83,10 @@ def carry_out(
     settings: Settings,
     say: Say,
     *,
-    closing_lines: Callable[[Result], list[str]],
+    closing_lines: Callable[[RunResult], list[str]],
     conclude: Conclude | None = None,
     inputs: Mapping[Path, bytes] | None = None,
-) -> Result:
+) -> RunResult:
     """Run any schedule. ``conclude`` is called after a complete run; it may write files, and returns more metrics."""
     directory = RunDirectory.open(settings)
     try:
@@ -103,7 +103,7 @@ def carry_out(
             directory.begin(settings, sources.fingerprints)
             stored = _run(settings, directory, sources, say, conclude)
             _keep_outcome(stored, directory)
-        result = Result(directory=directory.path, metrics=stored.pop("metrics", {}), **stored)
+        result = RunResult(directory=directory.path, metrics=stored.pop("metrics", {}), **stored)
         for line in closing_lines(result) if result.is_complete else _early_lines(result):
             say(line)
         return result
@@ -174,7 +174,7 @@ async def _drive(
     store: PayloadStore,
     say: Say,
     stop: StopButton,
-    place: Place,
+    place: WorkerPlace,
 ) -> Row:
     run = LocalRun(settings, directory, sources, store, say, place)
     loop = asyncio.get_running_loop()
@@ -263,7 +263,7 @@ def _finish(coroutine: Coroutine[Any, Any, Row], stop: StopButton) -> Row:
     return outcome[0]
 
 
-def _early_lines(result: Result) -> list[str]:
+def _early_lines(result: RunResult) -> list[str]:
     is_full = says_disk_full(result.reason)
     return [
         f"the run ended early: {result.reason}",
@@ -274,7 +274,7 @@ def _early_lines(result: Result) -> list[str]:
     ]
 
 
-def _closing_lines(result: Result) -> list[str]:
+def _closing_lines(result: RunResult) -> list[str]:
     metrics = result.metrics
     scores = [f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith("eval/") and "@" in name]
     if "reward/mean" in metrics:  # not if the metrics were switched off

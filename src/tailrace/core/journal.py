@@ -32,7 +32,7 @@ class OtherFormat(ValueError):
     """The journal has a format that this version of tailrace does not read."""
 
 
-class Machine(Protocol):
+class Decider(Protocol):
     """Anything that answers events with commands, such as a coordinator."""
 
     def handle(self, event: Event, *, now: float) -> list[Command]: ...
@@ -92,7 +92,7 @@ def _tagged(message: Event | Command) -> dict[str, object]:
     return {"type": type(message).__name__, **fields}
 
 
-def replay(machine: Machine, entries: Iterable[Entry]) -> Iterator[Entry]:
+def replay(machine: Decider, entries: Iterable[Entry]) -> Iterator[Entry]:
     """Feed entries to a machine and yield each. Raise ``ReplayMismatch`` at the first answer that differs."""
     for number, entry in enumerate(entries):
         answer = tuple(machine.handle(entry.event, now=entry.now))
@@ -101,7 +101,7 @@ def replay(machine: Machine, entries: Iterable[Entry]) -> Iterator[Entry]:
         yield entry
 
 
-def replay_all(entries: Iterable[Entry], make: Callable[[Schedule], Machine]) -> int:
+def replay_all(entries: Iterable[Entry], make: Callable[[Schedule], Decider]) -> int:
     """Replay a whole journal on a fresh machine and return the number of entries."""
     iterator = iter(entries)
     first = next(iterator)

@@ -38,7 +38,7 @@ _UNKNOWN = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class PageSection:
     id: str
     heading: str
     tables: Sequence[Rows] = ()
@@ -56,12 +56,14 @@ def write_cluster_page(results: Sequence[Result], path: Path, *, title: str = "J
     waits = _waits(results)
     first = results[0]
     sections = [
-        Section(
+        PageSection(
             id="figures", heading="What each policy cost", tables=[figure_rows(results)], notes=_figure_notes(first)
         ),
-        Section(id="cost", heading="Device-hours of an optimizer step", charts=["hours"]),
-        Section(id="timelines", heading="Node groups over time", charts=[*timelines], notes=_timeline_notes(results)),
-        Section(id="waits", heading="How long jobs waited", charts=[*waits], in_pairs=True, notes=[_WAITS]),
+        PageSection(id="cost", heading="Device-hours of an optimizer step", charts=["hours"]),
+        PageSection(
+            id="timelines", heading="Node groups over time", charts=[*timelines], notes=_timeline_notes(results)
+        ),
+        PageSection(id="waits", heading="How long jobs waited", charts=[*waits], in_pairs=True, notes=[_WAITS]),
     ]
     lead = f"{_count(len(first['jobs']), 'job')} on {_count(len(first['groups']), 'node group')}, in virtual time."
     drawings = {"hours": _hours(results), **timelines, **waits}
@@ -73,7 +75,7 @@ def write(
     *,
     title: str,
     lead: str,
-    sections: Sequence[Section],
+    sections: Sequence[PageSection],
     drawings: Mapping[str, Chart],
     tiles: Sequence[tuple[str, str]] = (),
 ) -> Path:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from tailrace.dashboard import charts, tables
 from tailrace.dashboard.figures import Chart
-from tailrace.dashboard.samples import Sample
+from tailrace.dashboard.samples import ShownSample
 from tailrace.observe.account import Account
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.prompts.fairness import compare_lengths
@@ -46,7 +46,7 @@ def render(
     *,
     is_alive: bool,
     stop_note: str,
-    samples: list[Sample],
+    samples: list[ShownSample],
     config: dict[str, Any],
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> str:

@@ -9,7 +9,7 @@ from tailrace.cluster.planning.sharing_plan import SharedGroup, SharingPlan
 from tailrace.dashboard import cluster_charts as charts
 from tailrace.dashboard import plan_text
 from tailrace.dashboard.cluster_charts import Box
-from tailrace.dashboard.cluster_page import ZOOM, Section, write
+from tailrace.dashboard.cluster_page import ZOOM, PageSection, write
 from tailrace.dashboard.figures import Chart
 
 TRAIN, SWITCH = "training phase", "switch"
@@ -20,16 +20,16 @@ def write_plan_page(plans: Sequence[SharingPlan], chosen: SharingPlan, path: Pat
     rows = plan_text.policy_rows(plans, chosen)
     notes = [ZOOM, *charts.left_out(len(chosen.groups))]
     sections = [
-        Section(id="policies", heading="What each policy would need", tables=[rows], notes=[_POLICIES]),
-        Section(id="groups", heading="The first periods", charts=["groups"], notes=notes),
+        PageSection(id="policies", heading="What each policy would need", tables=[rows], notes=[_POLICIES]),
+        PageSection(id="groups", heading="The first periods", charts=["groups"], notes=notes),
         *(
-            Section(id=f"group-{number}", heading=plan_text.group_words(group), tables=[plan_text.job_rows(group)])
+            PageSection(id=f"group-{number}", heading=plan_text.group_words(group), tables=[plan_text.job_rows(group)])
             for number, group in enumerate(chosen.groups)
         ),
     ]
     if chosen.without_place:
         names = ", ".join(job.id for job in chosen.without_place)
-        sections.append(Section(id="without-place", heading="Without a place", notes=[names]))
+        sections.append(PageSection(id="without-place", heading="Without a place", notes=[names]))
     tiles = [
         (str(len(chosen.groups)), f"node groups for {len(chosen.jobs)} jobs"),
         (f"{chosen.devices} of {chosen.devices_alone}", "devices, of those without sharing"),

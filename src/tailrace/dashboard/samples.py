@@ -26,7 +26,7 @@ MAX_STEPS, MAX_CHARACTERS = 4, 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ShownSample:
     trajectory: TrajectoryId
     step: int | None
     prompt: str
@@ -63,7 +63,7 @@ def _by_score(fate: Fate) -> list[tuple[float, TrajectoryId]]:
     return sorted((note.score, trajectory) for trajectory, note in notes if note.is_trained or is_evaluated)
 
 
-def load(files: RunFiles, fates: Fates) -> list[Sample]:
+def load(files: RunFiles, fates: Fates) -> list[ShownSample]:
     """Samples of a few steps, spread over the steps whose payload still exists; empty if none does."""
     chosen = choose(fates)
     tokens = read_tokens(files.payload, set(chosen))
@@ -75,9 +75,9 @@ def load(files: RunFiles, fates: Fates) -> list[Sample]:
     return [_sample(t, fates.groups[t.group], to_text(tokens[t]), prompts.get(t.group.prompt, "")) for t in wanted]
 
 
-def _sample(trajectory: TrajectoryId, fate: Fate, text: str, prompt: str) -> Sample:
+def _sample(trajectory: TrajectoryId, fate: Fate, text: str, prompt: str) -> ShownSample:
     note = fate.responses[trajectory]
-    return Sample(
+    return ShownSample(
         trajectory=trajectory,
         step=fate.step,
         prompt=_cut(prompt),

@@ -13,7 +13,7 @@ from tailrace.observe.account import Account
 from tailrace.observe.display.progress import clock
 from tailrace.observe.metrics.response_metrics import percentile
 from tailrace.observe.prompts import fairness
-from tailrace.observe.prompts.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, Totals
+from tailrace.observe.prompts.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, FateTotals
 from tailrace.observe.time_use.timeline import REWARDS, TRAINER
 
 MAX_FATES = 20_000
@@ -150,7 +150,7 @@ def totals(account: Account) -> list[dict[str, Any]]:
     return rows
 
 
-def _cells(total: Totals, num_tokens: int) -> list[str]:
+def _cells(total: FateTotals, num_tokens: int) -> list[str]:
     share = f"{total.num_tokens / num_tokens:.1%}" if num_tokens else "-"
     counts = (total.num_groups, total.num_prompts, total.num_responses, total.num_tokens, total.num_wasted)
     return [*(f"{count:,}" for count in counts), share]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailrace.data.order import Offer, PromptOrder
+from tailrace.data.order import Offer, SourceOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class MixedOrder:
 
     def __init__(self, shares: Mapping[str, Share], *, seed: int, shuffle: bool) -> None:
         self._orders = [
-            PromptOrder(share.indices, source=name, seed=seed, shuffle=shuffle) for name, share in shares.items()
+            SourceOrder(share.indices, source=name, seed=seed, shuffle=shuffle) for name, share in shares.items()
         ]
         self._sizes = [len(share.indices) for share in shares.values()]
         weights = [len(share.indices) if share.weight is None else share.weight for share in shares.values()]

@@ -21,13 +21,13 @@ class Offer:
     next_offset: int
 
 
-class Order(Protocol):
+class PromptOrder(Protocol):
     """Gives the prompts after a cursor. Equal cursors give equal prompts; no (epoch, prompt index) comes twice."""
 
     def ids(self, epoch: int, offset: int, count: int) -> Offer: ...
 
 
-class PromptOrder:
+class SourceOrder:
     """The order of one source. Caches the permutation of the last epoch that was asked for."""
 
     def __init__(self, indices: Sequence[int], *, source: str, seed: int, shuffle: bool) -> None:

@@ -7,21 +7,21 @@ from typing import Self
 
 from tailrace.config.settings import DataSettings
 from tailrace.data.mixture import MixedOrder, Share
-from tailrace.data.order import Order, PromptOrder
+from tailrace.data.order import PromptOrder, SourceOrder
 from tailrace.data.prompts import PromptSet, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrompts:
     prompts: PromptSet
-    order: Order
+    order: PromptOrder
 
     @classmethod
     def load(cls, name: str, settings: DataSettings, tokenizer: Tokenizer, *, seed: int) -> Self:
         """Read `data.sources`, or `data.train` if there are none. `name`: name of the set in the run."""
         if not settings.sources:
             prompts = PromptSet.load(name, settings.train, tokenizer, settings)
-            plain_order = PromptOrder(prompts.indices, source=name, seed=seed, shuffle=settings.shuffle)
+            plain_order = SourceOrder(prompts.indices, source=name, seed=seed, shuffle=settings.shuffle)
             return cls(prompts=prompts, order=plain_order)
         parts = [
             PromptSet.load(

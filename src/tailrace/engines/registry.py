@@ -84,7 +84,7 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     engine: str
     reason: str | None
     """Why, if the settings leave the choice open; else None."""
@@ -100,21 +100,21 @@ def choose_engine(
     checkpoint: Path,
     *,
     find_vllm: Callable[[], str | None] = vllm_versions.installed_version,
-) -> Choice:
+) -> EngineChoice:
     """Choose between native and vLLM if the settings leave it open: native, unless only vLLM can do what they ask.
 
     ``find_vllm`` returns the installed version of vLLM.
     """
     named = engine_name(settings.rollout)
     if named != "auto":
-        return Choice(named, None)
+        return EngineChoice(named, None)
     lacking = _lacking("native", settings, checkpoint, _check_native)
     if lacking is None:
-        return Choice("native", "it can do what these settings ask, and needs no other package")
+        return EngineChoice("native", "it can do what these settings ask, and needs no other package")
     version = find_vllm()
     if also := _lacking("vllm", settings, checkpoint, lambda *_: vllm_versions.check_version(version)):
-        return Choice("native", f"vllm is no choice: {also}")
-    return Choice("vllm", f"{lacking}; vLLM {version} is installed")
+        return EngineChoice("native", f"vllm is no choice: {also}")
+    return EngineChoice("vllm", f"{lacking}; vLLM {version} is installed")
 
 
 def decoding_line(rollout: RolloutSettings, head_dim: int) -> str | None:

@@ -13,7 +13,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.prompts.fates import Fates
-from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.run_fold import RunFold
 from tailrace.observe.time_use.timeline import Timeline
 
@@ -26,7 +26,7 @@ class Unfollowable(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class LostInstance:
     """An instance that went away."""
 
     at: float
@@ -44,7 +44,7 @@ class Account:
         self.timeline, self.fates = Timeline(self._run), Fates(self._run)
         self.steps: list[Row] = []
         self.evaluations: list[Row] = []
-        self.losses: list[Loss] = []
+        self.losses: list[LostInstance] = []
         self.resumed_at: list[float] = []
         self.finish: do.FinishRun | None = None
         """How the run ended, as it said itself; None while it goes on, or if it was killed."""
@@ -94,7 +94,7 @@ class Account:
         self.timeline.hear(news)
         self.fates.hear(news)
         match news.message:
-            case TimePassed():
+            case TimeSinceLast():
                 if self.num_entries == 0:
                     self.began = news.now
                 self.num_entries += 1
@@ -102,7 +102,7 @@ class Account:
                 self.resumed_at.append(news.now)
                 self.finish = None
             case ev.InstanceLost(instance=instance, reason=reason):
-                self.losses.append(Loss(at=news.now, instance=instance, reason=reason))
+                self.losses.append(LostInstance(at=news.now, instance=instance, reason=reason))
             case do.FinishRun():
                 self.finish = news.message
 

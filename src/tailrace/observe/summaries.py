@@ -42,7 +42,7 @@ _FOLDS = {
     ("tailrace.observe.account", "Account"),
     ("tailrace.observe.metrics.rows", "Metrics"),
     ("tailrace.observe.prompts.fates", "Fates"),
-    ("tailrace.observe.shared_fold.responses", "Responses"),
+    ("tailrace.observe.shared_fold.responses", "ResponseRecords"),
     ("tailrace.observe.shared_fold.run_fold", "RunFold"),
     ("tailrace.observe.time_use.timeline", "Timeline"),
 }

@@ -52,7 +52,7 @@ class Shape(Protocol):
 def shape_of(names: Collection[str]) -> Shape:
     """The shape of a function with these parameters."""
     if "args" in names and {"sample", "samples"} & set(names):
-        return Sample()
+        return SlimeSample()
     if "queries" in names:
         return Queries()
     if "completions" in names:
@@ -138,7 +138,7 @@ class Queries:
         return {"score": _only(returned["rewards"])} | {name: _only(value) for name, value in logs.items()}
 
 
-class Sample:
+class SlimeSample:
     """`sample` is an object with the fields that slime's rewards read; `args` names the function and little else."""
 
     def available(self, columns: Collection[str]) -> list[str]:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from tailrace.core.commands import Command, FinishRun, SaveCheckpoint, SetTimer
 from tailrace.core.events import Event, TimerFired
-from tailrace.core.journal import Entry, Machine
+from tailrace.core.journal import Decider, Entry
 from tailrace.runtime.threads.work_thread import WorkThread
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _BEFORE_OTHERS = (SaveCheckpoint, FinishRun)
 class Driver:
     def __init__(
         self,
-        machine: Machine,
+        machine: Decider,
         *,
         perform: Callable[[Command], Awaitable[None] | None],
         record: Callable[[Sequence[Entry]], None],

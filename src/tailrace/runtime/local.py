@@ -40,7 +40,7 @@ from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.driver import Driver
 from tailrace.runtime.gpus.found_devices import seen_by_worker
 from tailrace.runtime.inputs.sources import Sources
-from tailrace.runtime.launchers.place import Place
+from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.record.change_of_course import change_of_course
 from tailrace.runtime.record.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
@@ -75,7 +75,7 @@ class LocalRun:
         sources: Sources,
         store: PayloadStore,
         say: Say,
-        place: Place,
+        place: WorkerPlace,
     ) -> None:
         self._settings, self._directory, self._sources, self._place = settings, directory, sources, place
         self._launch, self._sharing = place.launch, place.sharing

@@ -12,7 +12,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.runtime.gpus import found_devices
 from tailrace.runtime.gpus.mps import gpu_sharing
-from tailrace.runtime.launchers.place import Place
+from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.launchers.process import ProcessLauncher
 from tailrace.sizing.channel_choice import chosen_channel, refused_channel
 from tailrace.sizing.device_plan import DevicePlan, TooFewDevices, demand_of, plan_devices
@@ -41,7 +41,7 @@ def local_plan(settings: Settings, *, trains: bool) -> DevicePlan:
 
 
 @contextmanager
-def open_place(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[Place]:
+def open_place(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[WorkerPlace]:
     """Make ready what the workers need, while the context is open. ``trains``: whether the run trains."""
     if settings.runtime == "ray":
         from tailrace.runtime.ray.place import open_ray  # Ray is imported only by runs that use it
@@ -53,4 +53,4 @@ def open_place(settings: Settings, *, logs: Path, trains: bool, say: Callable[[s
     for line in (plan.line(), *chosen_channel(settings, plan).lines):
         say(line)
     with gpu_sharing(settings, plan, say=say) as sharing:
-        yield Place(launch=ProcessLauncher(logs), sharing=sharing, plan=plan)
+        yield WorkerPlace(launch=ProcessLauncher(logs), sharing=sharing, plan=plan)

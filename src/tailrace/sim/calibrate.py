@@ -49,7 +49,7 @@ _LITTLE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineFacts:
     """Facts about a machine that its journals do not contain."""
 
     prompt_length: int
@@ -68,7 +68,7 @@ class Machine:
     """Capacities of the rows that its engines keep the KV cache in; none: they attend to what is held."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> Machine:
+    def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> MachineFacts:
         """Return the machine that the settings of a run describe; ``ValueError`` if a setting is missing."""
         try:
             rollout, data, reward = config["rollout"], config["data"], config["reward"]
@@ -109,7 +109,7 @@ class Calibration:
     """Factor by which the steps of engine and trainer were multiplied at the end."""
 
 
-def calibrate(journals: Sequence[Sequence[Entry]], machine: Machine) -> Calibration:
+def calibrate(journals: Sequence[Sequence[Entry]], machine: MachineFacts) -> Calibration:
     """Fit to one or more journals written on the same machine."""
     fitted = _fit(journals, machine)
     measured = sum(sum(step_seconds(journal)[1:]) for journal in journals)
@@ -123,7 +123,7 @@ def _stretched(fitted: Calibration, factor: float) -> Calibration:
     return replace(fitted, costs=costs, stretch=factor)
 
 
-def _fit(journals: Iterable[Iterable[Entry]], machine: Machine) -> Calibration:
+def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibration:
     seen = Observations(
         prompt_length=machine.prompt_length,
         max_running=machine.max_running,
@@ -196,7 +196,7 @@ def schedule_of(entries: Sequence[Entry]) -> Schedule:
     return first.schedule
 
 
-def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork], machine: Machine) -> EngineCosts:
+def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork], machine: MachineFacts) -> EngineCosts:
     measured = fit_prefill(prefill) if machine.shares_prompts else None
     costs = fit_engine(samples, ErrorScale.SECONDS, shares_prompts=machine.shares_prompts, prefill=measured)
     return EngineCosts(
@@ -208,7 +208,7 @@ def _fit_engine(samples: Sequence[EngineSample], prefill: Sequence[PrefillWork],
     )
 
 
-def _fit_instance(seen: Observations, engine: EngineCosts, machine: Machine) -> InstanceTimes:
+def _fit_instance(seen: Observations, engine: EngineCosts, machine: MachineFacts) -> InstanceTimes:
     """An engine is given work as soon as it has started, so its warm-up counts as part of the start."""
     warm_up_s = _mean([x.seconds - sample_s(engine, x) for x in seen.engine if x.is_first])
     return InstanceTimes(
@@ -272,7 +272,7 @@ def _falling(value: Callable[[float], float], low: float, high: float) -> float:
     return low
 
 
-def _fit_rewards(seen: Observations, machine: Machine) -> RewardCosts:
+def _fit_rewards(seen: Observations, machine: MachineFacts) -> RewardCosts:
     seconds = [max(value, 1e-6) for value in seen.reward_s] or [1e-6]
     total = len(seen.reward_s) + seen.num_timeouts
     kind = RewardKind(

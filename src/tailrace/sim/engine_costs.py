@@ -47,14 +47,14 @@ class EngineCosts:
     def step(self, kv: float, n: int, num_classes: int = 0) -> float:
         return step_s(self, kv, n) + self.class_s * num_classes
 
-    def steps(self, load: Load, count: int) -> float:
+    def steps(self, load: StepLoad, count: int) -> float:
         """Return the seconds of ``count`` steps in a row."""
         one_s = self.step(load.kv, load.num_rows, load.num_classes)
         return count * one_s + self.k1 * load.num_rows * (count * (count - 1) // 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StepLoad:
     """What the next step computes."""
 
     kv: float = 0

@@ -35,13 +35,13 @@ from typing import Generic, TypeVar
 
 from tailrace.core.costs import PrefillChunk
 from tailrace.core.length_classes import attended
-from tailrace.sim.engine_costs import EngineCosts, Load
+from tailrace.sim.engine_costs import EngineCosts, StepLoad
 
 Id = TypeVar("Id")
 
 
 @dataclass(slots=True)
-class Request(Generic[Id]):
+class SimRequest(Generic[Id]):
     id: Id
     prompt: int
     """Tokens of the prompt."""
@@ -56,7 +56,7 @@ class Request(Generic[Id]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Generic[Id]):
+class EndedRequest(Generic[Id]):
     at: float
     id: Id
     length: int
@@ -67,12 +67,12 @@ class EngineModel(Generic[Id]):
 
     def __init__(self, costs: EngineCosts) -> None:
         self._costs = costs
-        self._running: dict[Id, Request[Id]] = {}
+        self._running: dict[Id, SimRequest[Id]] = {}
         """Running requests in the order of admission: the youngest is last."""
-        self._waiting: deque[Request[Id]] = deque()
-        self._ends: list[tuple[int, int, int, Request[Id]]] = []
+        self._waiting: deque[SimRequest[Id]] = deque()
+        self._ends: list[tuple[int, int, int, SimRequest[Id]]] = []
         """(step, tie break, step of joining, request); void when the request has left or joined again since."""
-        self._ended: deque[Ended[Id]] = deque()
+        self._ended: deque[EndedRequest[Id]] = deque()
         self._step = 0
         self._boundary = 0.0
         """When step ``_step`` begins or began."""
@@ -83,7 +83,7 @@ class EngineModel(Generic[Id]):
         """Sequences that are prefilled before the next step."""
         self._is_held_up = False
         """Whether the next queued request has room in the KV cache but not in the prefill chunk."""
-        self._load = Load()
+        self._load = StepLoad()
         self._slowdown = 1.0
         self._planned: tuple[int, float] | None = None
         """The next change, if it has been computed since the last one."""
@@ -100,7 +100,7 @@ class EngineModel(Generic[Id]):
             return self._ended[0].at
         return self._next_change()[1] if self._running else None
 
-    def ended(self, now: float) -> list[Ended[Id]]:
+    def ended(self, now: float) -> list[EndedRequest[Id]]:
         """Return the responses that ended up to ``now``. Each is returned once."""
         self._advance(now)
         found = []
@@ -108,7 +108,7 @@ class EngineModel(Generic[Id]):
             found.append(self._ended.popleft())
         return found
 
-    def submit(self, requests: Iterable[Request[Id]], now: float) -> None:
+    def submit(self, requests: Iterable[SimRequest[Id]], now: float) -> None:
         self._settle(now)
         for request in requests:
             if request.prompt + request.target > self._costs.kv_capacity:
@@ -153,7 +153,7 @@ class EngineModel(Generic[Id]):
         self._settle(now)
         self._slowdown, self._planned = factor, None
 
-    def _length(self, request: Request[Id]) -> int:
+    def _length(self, request: SimRequest[Id]) -> int:
         return request.length + self._step - request.joined
 
     def _seconds(self, count: int) -> float:
@@ -203,16 +203,16 @@ class EngineModel(Generic[Id]):
         until_end = self._ends[0][0] - self._step
         return 1 if self._is_held_up else int(min(until_end, until_full, self._load.num_steps))
 
-    def _weigh(self) -> Load:
+    def _weigh(self) -> StepLoad:
         """Return the load of the next step."""
         if not self._costs.length_classes:
-            return Load(self._kv, len(self._running))
+            return StepLoad(self._kv, len(self._running))
         lengths = [request.prompt + self._length(request) for request in self._running.values()]
         if self._is_held_up:
             seated = islice(self._waiting, self._costs.max_running - len(lengths))
             lengths += [request.prompt + request.length for request in seated]
         found = attended(lengths, self._costs.length_classes)
-        return Load(found.num_tokens, len(lengths), found.num_classes, found.num_steps)
+        return StepLoad(found.num_tokens, len(lengths), found.num_classes, found.num_steps)
 
     def _take(self, count: int) -> None:
         """Take steps, none of which but the last leads to a change; then do what is due at the boundary."""
@@ -224,13 +224,13 @@ class EngineModel(Generic[Id]):
             _, _, joined, request = heapq.heappop(self._ends)
             if request.joined == joined:
                 self._leave(request.id)
-                self._ended.append(Ended(self._boundary, request.id, request.length))
+                self._ended.append(EndedRequest(self._boundary, request.id, request.length))
         while self._running and self._kv + len(self._running) > self._costs.kv_capacity:
             self._waiting.appendleft(self._leave(next(reversed(self._running))))
             self.num_preemptions += 1
         self._admit()
 
-    def _leave(self, each: Id) -> Request[Id]:
+    def _leave(self, each: Id) -> SimRequest[Id]:
         request = self._running.pop(each)
         request.length = self._length(request)
         request.joined = -1
@@ -264,7 +264,7 @@ class EngineModel(Generic[Id]):
         self._boundary += self._slowdown * seconds
         self._load = self._weigh()
 
-    def _join(self, request: Request[Id]) -> bool:
+    def _join(self, request: SimRequest[Id]) -> bool:
         """Add a request to the running set. Return whether its prompt must be computed, if groups share prompts."""
         request.joined = self._step
         self._running[request.id] = request

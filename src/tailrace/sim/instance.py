@@ -16,7 +16,7 @@ from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish
 from tailrace.sim.driver import Action, Agenda
 from tailrace.sim.engine_costs import EngineCosts
-from tailrace.sim.engine_model import EngineModel, Request
+from tailrace.sim.engine_model import EngineModel, SimRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class InstanceTimes:
     """Seconds between two reports of progress, if the schedule plans by the load of instances."""
 
 
-class Instance:
+class SimInstance:
     """One process of an instance. After a loss the world makes a new one, and nothing more of this one is delivered."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Instance:
     def start(self, at: float) -> None:
         self._at(at, lambda: self._say(ev.InstanceStarted(instance=self.id, version=self.version)))
 
-    def submit(self, requests: Sequence[tuple[Request[TrajectoryId], bool]]) -> None:
+    def submit(self, requests: Sequence[tuple[SimRequest[TrajectoryId], bool]]) -> None:
         assert self._has_weights, f"instance {self.id} is given work while it holds no weights"
         if not self._engine.num_requests:
             self._spoke_at = self._told_at = self._agenda.now

@@ -21,7 +21,7 @@ from tailrace.sim.world import World, WorldCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SimResult:
     scenario: str
     schedule: str
     seed: int
@@ -55,7 +55,7 @@ def run_schedule(
     return driver.run(RunStarted(schedule=schedule)), driver.num_events
 
 
-def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> Result:
+def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> SimResult:
     """Run the schedule called ``name``. ``record`` is called with every entry of the journal, which is not kept."""
     lengths = scenario.make_lengths()
     account = ScheduleAccount(
@@ -70,7 +70,7 @@ def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] |
     faults = [section.fault() for section in scenario.faults]
     schedule = schedule_of(scenario, name)
     finish, num_events = run_schedule(schedule, scenario.world_costs(), lengths, faults=faults, record=note)
-    return Result(
+    return SimResult(
         scenario=scenario.name,
         schedule=name,
         seed=scenario.seed,

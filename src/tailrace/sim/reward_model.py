@@ -73,7 +73,7 @@ class RewardCosts:
         return (position - self.never_solved) / (1.0 - self.never_solved - self.always_solved)
 
 
-class RewardPool:
+class SimRewardPool:
     def __init__(self, costs: RewardCosts, agenda: Agenda) -> None:
         self._costs, self._agenda = costs, agenda
         self._queue: deque[TrajectoryId] = deque()

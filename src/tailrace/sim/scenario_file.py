@@ -16,9 +16,9 @@ from tailrace.config import presets
 from tailrace.config.complaints import read_table, sentences
 from tailrace.config.load import leaves
 from tailrace.sim.scenario import Scenario, ScenarioError
-from tailrace.sim.scenario_sections import LengthGrid, ScheduleSection, Section
+from tailrace.sim.scenario_sections import LengthGrid, ScenarioSection, ScheduleSection
 
-Checked = TypeVar("Checked", bound=Section)
+Checked = TypeVar("Checked", bound=ScenarioSection)
 
 
 def load_scenario(path: Path) -> Scenario:

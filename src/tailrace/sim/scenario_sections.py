@@ -20,20 +20,20 @@ from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 Share = Field(default=0.0, ge=0, le=1)
 
 
-class Section(BaseModel):
+class ScenarioSection(BaseModel):
     """Base class of all sections. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class Sourced(Section):
+class Sourced(ScenarioSection):
     """Base class of sections that name the source of their numbers."""
 
     source: str = Field(min_length=1)
     """Where the numbers of this section come from."""
 
 
-class VariantSection(Section):
+class VariantSection(ScenarioSection):
     """A schedule: a preset with some settings changed. A setting without a value is that of the preset."""
 
     preset: str
@@ -164,7 +164,7 @@ class TrainerSection(Sourced):
     """Seconds to write a checkpoint."""
 
 
-class RewardKindSection(Section):
+class RewardKindSection(ScenarioSection):
     """How long the rewards of one kind of prompt take."""
 
     share: PositiveFloat = 1.0
@@ -231,7 +231,7 @@ class GridEntry(DistributionSection):
     name: str
 
 
-class LengthGrid(Section):
+class LengthGrid(ScenarioSection):
     """Length distributions to compare schedules on, each combined with every token budget in ``caps``."""
 
     caps: tuple[PositiveInt, ...]
@@ -242,7 +242,7 @@ class LengthGrid(Section):
     """Distributions without a long tail."""
 
 
-class FaultSection(Section):
+class FaultSection(ScenarioSection):
     """A fault of one instance."""
 
     source: str = ""

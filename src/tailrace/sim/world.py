@@ -17,11 +17,11 @@ from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.sim.driver import Agenda
 from tailrace.sim.engine_costs import EngineCosts
-from tailrace.sim.engine_model import Request
+from tailrace.sim.engine_model import SimRequest
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
-from tailrace.sim.instance import Instance, InstanceTimes
+from tailrace.sim.instance import InstanceTimes, SimInstance
 from tailrace.sim.lengths import Lengths
-from tailrace.sim.reward_model import RewardCosts, RewardPool
+from tailrace.sim.reward_model import RewardCosts, SimRewardPool
 from tailrace.sim.trainer_model import TrainerCosts, TrainerModel
 
 _PRUNE_AT = 20_000
@@ -70,11 +70,11 @@ class World:
         """
         self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
         self._live, self._order = live, order
-        self._instances: dict[InstanceId, Instance] = {}
+        self._instances: dict[InstanceId, SimInstance] = {}
         self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
         """Length of each response, and whether its budget ends it."""
         self._prune_at = _PRUNE_AT
-        self._rewards = RewardPool(costs.reward, agenda)
+        self._rewards = SimRewardPool(costs.reward, agenda)
         self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
         self._is_training = False
         self._sharing = 1.0
@@ -153,7 +153,7 @@ class World:
         epoch, prompt = divmod(position - len(self._order), self._costs.num_prompts)
         return (epoch + 1 + max((epoch for epoch, _ in self._order), default=-1), prompt)
 
-    def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[Request[TrajectoryId], bool]:
+    def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[SimRequest[TrajectoryId], bool]:
         trajectory, budget = dispatch.trajectory, self._costs.max_response_length
         if trajectory not in self._targets:
             natural = self._lengths.draw(trajectory, version)
@@ -162,7 +162,7 @@ class World:
                 self._agenda.at(self._agenda.now, self._prune)
         target, is_cut = self._targets[trajectory]
         prompt, group = self._costs.prompt_length, trajectory.group
-        return Request(trajectory, prompt=prompt, length=dispatch.start, target=target, group=group), is_cut
+        return SimRequest(trajectory, prompt=prompt, length=dispatch.start, target=target, group=group), is_cut
 
     def _prune(self) -> None:
         live = self._live().union(*(instance.held() for instance in self._instances.values()))
@@ -173,7 +173,7 @@ class World:
         times = self._costs.instance
         # At least two reports within the time limit after which the coordinator kills an instance.
         keepalive_s = self._schedule.limits.progress_s / 2
-        instance = Instance(
+        instance = SimInstance(
             number,
             costs=self._costs.engine,
             times=times,

@@ -27,7 +27,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class DeviceDemand:
     """What a run asks of the devices."""
 
     num_instances: int
@@ -98,10 +98,10 @@ class TooFewDevices(ValueError):
     """The machine has fewer devices than the run needs. The message is for the user."""
 
 
-def demand_of(settings: Settings, *, trains: bool) -> Demand:
+def demand_of(settings: Settings, *, trains: bool) -> DeviceDemand:
     rollout = settings.rollout
     has_engine = rollout.from_run is None  # saved responses need no device
-    return Demand(
+    return DeviceDemand(
         num_instances=rollout.num_instances,
         devices_per_instance=rollout.tensor_parallel_size if has_engine else 0,
         num_ranks=settings.trainer.num_ranks if trains else 0,
@@ -109,7 +109,7 @@ def demand_of(settings: Settings, *, trains: bool) -> Demand:
     )
 
 
-def plan_devices(demand: Demand, devices: Sequence[str]) -> DevicePlan:
+def plan_devices(demand: DeviceDemand, devices: Sequence[str]) -> DevicePlan:
     """``devices``: those of the machine, by name; none: the CPU. Raises ``TooFewDevices``."""
     if not devices:
         return DevicePlan(rollout=((),) * demand.num_instances, training=((),) * demand.num_ranks)
@@ -127,7 +127,7 @@ def plan_devices(demand: Demand, devices: Sequence[str]) -> DevicePlan:
     )
 
 
-def refused_on_ray(demand: Demand, plan: DevicePlan) -> str | None:
+def refused_on_ray(demand: DeviceDemand, plan: DevicePlan) -> str | None:
     """Why Ray cannot give the workers these devices; None if it can."""
     if plan.shared and demand.devices_per_instance > 1:
         return (
@@ -142,7 +142,7 @@ def device_env(devices: Sequence[str]) -> Mapping[str, str]:
     return {VISIBLE_DEVICES: ",".join(devices)} if devices else {}
 
 
-def _refusal(demand: Demand, found: int) -> str:
+def _refusal(demand: DeviceDemand, found: int) -> str:
     has = f"and there {'is' if found == 1 else 'are'} {found}"
     instances = f"{demand.num_instances} instances x {demand.devices_per_instance} for rollout"
     if demand.is_apart:

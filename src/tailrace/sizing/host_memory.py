@@ -15,7 +15,7 @@ from itertools import groupby
 from tailrace.sizing.channel_memory import CHANNEL_SLOTS, ChannelMemory
 from tailrace.sizing.device_plan import DevicePlan
 from tailrace.sizing.model_shape import ModelShape
-from tailrace.sizing.parts import CONTEXT_BYTES, Part, ProcessMemory
+from tailrace.sizing.parts import CONTEXT_BYTES, MemoryPart, ProcessMemory
 
 GPUS_PER_HOST = 8
 
@@ -82,45 +82,47 @@ def _hosts(devices: DevicePlan, gpus_per_host: int | None) -> Mapping[int, _Work
     }
 
 
-def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
     count = workers.num_processes
-    yield Part(name="processes", num_bytes=count * CONTEXT_BYTES, how=f"{count} x 0.5 GiB, Python and torch: assumed")
+    yield MemoryPart(
+        name="processes", num_bytes=count * CONTEXT_BYTES, how=f"{count} x 0.5 GiB, Python and torch: assumed"
+    )
     yield from _publishing(shape, load, workers)
     if load.moments_bytes and workers.ranks:
         how = f"{len(workers.ranks)} ranks x {load.moments_bytes / 2**30:.2f} GiB"
-        yield Part(name="AdamW", num_bytes=len(workers.ranks) * load.moments_bytes, how=how)
+        yield MemoryPart(name="AdamW", num_bytes=len(workers.ranks) * load.moments_bytes, how=how)
     yield from _pulling(shape, load, workers)
 
 
-def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
     if load.channel.is_on_devices:
         return
     version = load.itemsize * shape.num_parameters
     if workers.is_first:
         where = "Ray's object store" if load.channel.is_in_object_store else "the channel file"
         how = f"{CHANNEL_SLOTS} x {version / 2**30:.2f} GiB, in {where}"
-        yield Part(name="published versions", num_bytes=CHANNEL_SLOTS * version, how=how)
+        yield MemoryPart(name="published versions", num_bytes=CHANNEL_SLOTS * version, how=how)
     gathering = [rank for rank in workers.ranks if rank < load.num_publishing]
     if load.num_publishing > 1 and gathering:
         largest = load.itemsize * shape.embedding_parameters
         how = f"{len(gathering)} ranks x the largest parameter, while it is published"
-        yield Part(name="gathered weights", num_bytes=len(gathering) * largest, how=how, is_temporary=True)
+        yield MemoryPart(name="gathered weights", num_bytes=len(gathering) * largest, how=how, is_temporary=True)
 
 
-def _pulling(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Part]:
+def _pulling(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
     count, version = len(workers.instances), load.itemsize * shape.num_parameters
     if not count:
         return
     each = f"{count} instances x {version / 2**30:.2f} GiB" if count > 1 else f"{version / 2**30:.2f} GiB"
     if load.channel.is_in_object_store and not workers.is_first:
         how = "a pulled version in Ray's object store, once for all instances"
-        yield Part(name="object store", num_bytes=version, how=how, is_temporary=True)
+        yield MemoryPart(name="object store", num_bytes=version, how=how, is_temporary=True)
     if not load.channel.is_on_devices:
         how = f"{each}, a new version until it is copied"
-        yield Part(name="pulled copies", num_bytes=count * version, how=how, is_temporary=True)
+        yield MemoryPart(name="pulled copies", num_bytes=count * version, how=how, is_temporary=True)
     if load.channel.uses_rank_files:
         how = f"{each}, in files that hand each rank its part"
-        yield Part(name="rank files", num_bytes=count * version, how=how, is_temporary=True)
+        yield MemoryPart(name="rank files", num_bytes=count * version, how=how, is_temporary=True)
 
 
 def _name(numbers: Sequence[int], num_hosts: int) -> str:

@@ -13,7 +13,7 @@ from tailrace.sizing.device_plan import demand_of, plan_devices
 from tailrace.sizing.host_memory import GPUS_PER_HOST, HostLoad, host_memories
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import (
-    Part,
+    MemoryPart,
     ProcessMemory,
     RolloutLoad,
     TrainingLoad,
@@ -34,7 +34,7 @@ class MemoryPlan:
     """Rollout frees its memory while training works, and training frees its temporary memory while rollout works."""
     is_apart: bool = False
     """Rollout and training have memories of their own: different GPUs."""
-    besides: tuple[Part, ...] = ()
+    besides: tuple[MemoryPart, ...] = ()
     """What lies in the same memory as the processes and belongs to none of them: on a CPU, the weight channel."""
     hosts: tuple[ProcessMemory, ...] = ()
     """The main memory of the hosts, if the processes compute on GPUs."""
@@ -103,13 +103,13 @@ def _hosts(shape: ModelShape, settings: Settings, num_devices: int) -> tuple[Pro
     return host_memories(shape, load, devices, gpus_per_host=gpus_per_host(settings))
 
 
-def _channel_on_cpu(shape: ModelShape, settings: Settings) -> list[Part]:
+def _channel_on_cpu(shape: ModelShape, settings: Settings) -> list[MemoryPart]:
     """The weight channel of a run whose processes all compute in the memory of one machine."""
     found = [published_versions(shape, item_bytes(settings))]
     if channel_memory(settings, is_cuda=False, num_devices=1).uses_rank_files:
         count, version = settings.rollout.num_instances, item_bytes(settings) * shape.num_parameters
         how = "files that hand each rank of an instance its part"
-        found.append(Part(name="rank files", num_bytes=count * version, how=how, is_temporary=True))
+        found.append(MemoryPart(name="rank files", num_bytes=count * version, how=how, is_temporary=True))
     return found
 
 
@@ -132,7 +132,7 @@ def max_length(settings: Settings) -> int:
     return settings.data.max_prompt_length + settings.rollout.max_response_length
 
 
-def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> list[Part]:
+def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> list[MemoryPart]:
     if settings.rollout.from_run is not None or settings.rollout.engine == "timed":  # there is no model
         return []
     return rollout_parts(shape, rollout_load(settings, is_cuda, num_devices))

@@ -17,7 +17,7 @@ _FP32 = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class MemoryPart:
     name: str
     num_bytes: int
     how: str
@@ -33,7 +33,7 @@ class ProcessMemory:
     name: str
     count: int
     """Processes of this kind on the device, or hosts of this kind."""
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
 
     @property
     def num_bytes(self) -> int:
@@ -93,7 +93,7 @@ class TrainingLoad:
     """False: the process only publishes the weights, for a run that does not train."""
 
 
-def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
+def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[MemoryPart]:
     """The memory of one part of an instance: usually all of it."""
     item, share = load.itemsize, "" if load.num_parts == 1 else f" / {load.num_parts} devices"
     # On a CPU the head of tied embeddings is a copy.
@@ -104,7 +104,7 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     rows = item * shape.vocab_size + per_token
     if load.is_truncated:
         rows += BYTES_PER_TRUNCATED_LOGIT * shape.vocab_size
-    decode = Part(
+    decode = MemoryPart(
         name="decode",
         num_bytes=rows * load.max_running,
         how=f"{load.max_running:,} rows x {rows:,} bytes",
@@ -113,14 +113,16 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[Part]:
     graphs = replace(decode, name="graphs", how="the same tensors, in captured graphs", is_never_released=True)
     return [
         _context(),
-        Part(name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"),
+        MemoryPart(
+            name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"
+        ),
         *([_pulled_copy(shape, load)] if load.num_receivers else []),
-        Part(
+        MemoryPart(
             name="KV cache",
             num_bytes=kv_bytes(shape, load) * load.kv_tokens,
             how=f"{load.kv_tokens:,} tokens x {kv_bytes(shape, load):,} bytes",
         ),
-        Part(
+        MemoryPart(
             name="prefill",
             num_bytes=per_token * load.prefill_chunk,
             how=f"{load.prefill_chunk:,} tokens x {per_token:,} bytes",
@@ -136,14 +138,14 @@ def kv_bytes(shape: ModelShape, load: RolloutLoad) -> int:
     return shape.kv_bytes(load.itemsize) * heads // shape.num_kv_heads
 
 
-def _pulled_copy(shape: ModelShape, load: RolloutLoad) -> Part:
+def _pulled_copy(shape: ModelShape, load: RolloutLoad) -> MemoryPart:
     how = "weights of a new version, until they are copied"
     if load.num_receivers < load.num_parts:
         how += "; of all ranks, on the first GPU of the instance"
-    return Part(name="pulled copy", num_bytes=load.itemsize * shape.num_parameters // load.num_receivers, how=how)
+    return MemoryPart(name="pulled copy", num_bytes=load.itemsize * shape.num_parameters // load.num_receivers, how=how)
 
 
-def training_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
+def training_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     count = shape.num_parameters
     parts = [_context(), _divided("weights", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)]
     if load.published_itemsize:
@@ -151,14 +153,14 @@ def training_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     return parts + (_learning_parts(shape, load) if load.is_trained else [])
 
 
-def published_versions(shape: ModelShape, itemsize: int, *, num_senders: int = 1) -> Part:
+def published_versions(shape: ModelShape, itemsize: int, *, num_senders: int = 1) -> MemoryPart:
     """Both versions of the weight channel; of several senders, the part that each of them holds."""
     num_bytes = CHANNEL_SLOTS * itemsize * shape.num_parameters
     how = f"{CHANNEL_SLOTS} x {_count(shape.num_parameters)} parameters x {itemsize} bytes"
     return _part_of("published versions", num_bytes, how, num_senders)
 
 
-def moments(shape: ModelShape, load: TrainingLoad) -> Part:
+def moments(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     """AdamW's state of one rank, wherever it lies."""
     trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else shape.num_parameters
     num_learners, learners = (2, " x 2 models") if load.has_critic else (1, "")
@@ -166,7 +168,7 @@ def moments(shape: ModelShape, load: TrainingLoad) -> Part:
     return _divided("AdamW", num_learners * 2 * _FP32 * trained, how, load)
 
 
-def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
+def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     count = shape.num_parameters
     trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else count
     num_learners = 2 if load.has_critic else 1
@@ -199,7 +201,7 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     elif load.is_autocast:
         # Only matrices are cast. Autocast keeps the copies until the pass ends, autograd until the backward pass.
         parts.append(
-            Part(
+            MemoryPart(
                 name="bfloat16 weights",
                 num_bytes=2 * shape.matrix_parameters,
                 how=f"{_count(shape.matrix_parameters)} parameters x 2 bytes, cast once per micro-batch",
@@ -209,25 +211,25 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[Part]:
     return [*parts, _activations(shape, load)]
 
 
-def _divided(name: str, num_bytes: int, how: str, load: TrainingLoad) -> Part:
+def _divided(name: str, num_bytes: int, how: str, load: TrainingLoad) -> MemoryPart:
     """A part that all ranks divide among themselves."""
     return _part_of(name, num_bytes, how, load.num_shards)
 
 
-def _part_of(name: str, num_bytes: int, how: str, num_ranks: int) -> Part:
+def _part_of(name: str, num_bytes: int, how: str, num_ranks: int) -> MemoryPart:
     if num_ranks == 1:
-        return Part(name=name, num_bytes=num_bytes, how=how)
-    return Part(name=name, num_bytes=-(-num_bytes // num_ranks), how=f"{how} / {num_ranks} ranks")
+        return MemoryPart(name=name, num_bytes=num_bytes, how=how)
+    return MemoryPart(name=name, num_bytes=-(-num_bytes // num_ranks), how=f"{how} / {num_ranks} ranks")
 
 
-def _gathered(shape: ModelShape, load: TrainingLoad) -> Part:
+def _gathered(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     """Weights that a rank gathers: the embeddings, its part of the layer that computes and of the next one; and their
     gradients."""
     item = 2 if load.is_autocast else _FP32
     embeddings = shape.num_parameters - shape.num_layers * shape.layer_parameters
     gathered = embeddings + 2 * shape.layer_parameters // load.num_parts
     layers = "two layers" if load.num_parts == 1 else f"two layers / {load.num_parts}"
-    return Part(
+    return MemoryPart(
         name="gathered weights",
         num_bytes=2 * item * gathered,
         how=f"embeddings and {layers}, {_count(gathered)} parameters x {item} bytes, with gradients",
@@ -240,7 +242,7 @@ def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:
     return 0 if load.lora_rank else 2 * _FP32 * shape.embedding_parameters
 
 
-def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
+def _activations(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     mine = shape.part_of_layers(load.num_parts)
     kept = Activations.of(
         mine,
@@ -251,7 +253,7 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
     per_layer = kept.layer_input if load.recomputes else kept.layer
     num_scored = -(-load.micro_tokens // load.num_parts)
     logits = logits_bytes(shape, num_scored, is_autocast=load.is_autocast, is_fused=load.is_fused)
-    return Part(
+    return MemoryPart(
         name="micro-batch",
         num_bytes=micro_batch_bytes(kept, shape, load.micro_tokens, recomputes=load.recomputes, for_logits=logits),
         how=f"{load.micro_tokens:,} tokens x {shape.num_layers} layers x {per_layer:,} bytes;"
@@ -260,9 +262,9 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> Part:
     )
 
 
-def _context() -> Part:
+def _context() -> MemoryPart:
     how = "Python and torch; on a GPU, the CUDA context"
-    return Part(name="process", num_bytes=CONTEXT_BYTES, how=how, is_never_released=True)
+    return MemoryPart(name="process", num_bytes=CONTEXT_BYTES, how=how, is_never_released=True)
 
 
 def _count(number: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.store.payload_reader import PayloadReader
-from tailrace.store.place import Place, ResponseAddress
+from tailrace.store.place import ResponseAddress, StoredPlace
 from tailrace.store.segment import Response, Segment, join
 
 
@@ -22,7 +22,7 @@ class AddressReader(PayloadReader):
     def read(self, address: ResponseAddress) -> Response:
         return join(address.trajectory, [self._read(address.trajectory, place) for place in address.places])
 
-    def _segment(self, trajectory: TrajectoryId, place: Place) -> Segment:
+    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
         if place.file not in self._descriptors:
             self._open_file(place.file)
         return super()._segment(trajectory, place)

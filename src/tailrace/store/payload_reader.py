@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.store.place import Place, payload_file
+from tailrace.store.place import StoredPlace, payload_file
 from tailrace.store.record import RecordHeader, decode, read
 from tailrace.store.record_frame import DamagedRecord, DamagedStore
 from tailrace.store.segment import Response, Segment, join
@@ -25,7 +25,7 @@ class PayloadReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._places: dict[TrajectoryId, list[Place]] = {}
+        self._places: dict[TrajectoryId, list[StoredPlace]] = {}
         self._descriptors: dict[int, int] = {}
 
     @classmethod
@@ -51,7 +51,7 @@ class PayloadReader:
     def response(self, trajectory: TrajectoryId) -> Response:
         return join(trajectory, [self._read(trajectory, place) for place in self.places(trajectory)])
 
-    def places(self, trajectory: TrajectoryId) -> tuple[Place, ...]:
+    def places(self, trajectory: TrajectoryId) -> tuple[StoredPlace, ...]:
         """Where its segments lie, in order."""
         if (places := self._places.get(trajectory)) is None:
             raise LookupError(f"the payload store {self.directory} holds nothing of {trajectory}")
@@ -96,10 +96,12 @@ class PayloadReader:
             # The records between were deleted by compaction: either the response was released, or a later record,
             # which starts further left and follows in the scan, replaced this one.
             return
-        place = Place(file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens)
+        place = StoredPlace(
+            file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens
+        )
         self._place(header.trajectory, place)
 
-    def _place(self, trajectory: TrajectoryId, place: Place) -> None:
+    def _place(self, trajectory: TrajectoryId, place: StoredPlace) -> None:
         places = self._places.setdefault(trajectory, [])
         while places and places[-1].start >= place.start:
             places.pop()
@@ -109,11 +111,11 @@ class PayloadReader:
                 places[-1] = last._replace(num_tokens=place.start - last.start)
         places.append(place)
 
-    def _read(self, trajectory: TrajectoryId, place: Place) -> Segment:
+    def _read(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
         """Return the tokens of a segment that no later segment replaced."""
         return _shorten(self._segment(trajectory, place), place.num_tokens)
 
-    def _segment(self, trajectory: TrajectoryId, place: Place) -> Segment:
+    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
         data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
         try:
             return read(data, trajectory)

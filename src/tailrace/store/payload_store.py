@@ -27,7 +27,7 @@ from typing import Self
 
 from tailrace.core.ids import TrajectoryId
 from tailrace.store.payload_reader import PayloadReader
-from tailrace.store.place import Place
+from tailrace.store.place import StoredPlace
 from tailrace.store.recent import RecentSegments
 from tailrace.store.record import encode
 from tailrace.store.segment import Response, Segment
@@ -90,7 +90,7 @@ class PayloadStore(PayloadReader):
         self._write(b"".join(records))
         file, offset = self._current, self._size
         for segment, record in zip(segments, records, strict=True):
-            place = Place(file, offset, len(record), segment.start, len(segment.tokens))
+            place = StoredPlace(file, offset, len(record), segment.start, len(segment.tokens))
             self._place(segment.trajectory, place)
             self._recent.add((file, offset), segment, len(record))
             offset += len(record)
@@ -164,7 +164,7 @@ class PayloadStore(PayloadReader):
                 raise ValueError(f"{trajectory}: a segment starts at {start}, {length} tokens are held")
             lengths[trajectory] = start + len(segment.tokens)
 
-    def _segment(self, trajectory: TrajectoryId, place: Place) -> Segment:
+    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
         return self._recent.get((place.file, place.offset)) or super()._segment(trajectory, place)
 
     def _write(self, data: bytes) -> None:

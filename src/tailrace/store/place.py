@@ -17,7 +17,7 @@ from tailrace.core.ids import TrajectoryId
 _PLACE = struct.Struct("<5q")
 
 
-class Place(NamedTuple):
+class StoredPlace(NamedTuple):
     """Where a segment lies, and how many of its tokens still count."""
 
     file: int
@@ -32,7 +32,7 @@ class ResponseAddress:
     """Where a response lies in the files of a store."""
 
     trajectory: TrajectoryId
-    places: tuple[Place, ...]
+    places: tuple[StoredPlace, ...]
 
     def __reduce__(self) -> tuple[Callable[..., ResponseAddress], tuple[object, ...]]:
         numbers = struct.pack(f"<{5 * len(self.places)}q", *chain.from_iterable(self.places))
@@ -40,7 +40,7 @@ class ResponseAddress:
 
 
 def _unpacked(trajectory: TrajectoryId, numbers: bytes) -> ResponseAddress:
-    return ResponseAddress(trajectory=trajectory, places=tuple(map(Place._make, _PLACE.iter_unpack(numbers))))
+    return ResponseAddress(trajectory=trajectory, places=tuple(map(StoredPlace._make, _PLACE.iter_unpack(numbers))))
 
 
 def payload_file(directory: Path, number: int) -> Path:

@@ -7,7 +7,7 @@ import struct
 from itertools import groupby
 from pathlib import Path
 
-from tailrace.store.place import Place, ResponseAddress, payload_file
+from tailrace.store.place import ResponseAddress, StoredPlace, payload_file
 from tailrace.store.record_frame import DamagedRecord, DamagedStore, unframed
 
 
@@ -29,7 +29,7 @@ def unpack_tokens(data: bytes | memoryview, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}i", data)
 
 
-def _tokens_at(descriptor: int, path: Path, place: Place) -> tuple[int, ...]:
+def _tokens_at(descriptor: int, path: Path, place: StoredPlace) -> tuple[int, ...]:
     data = os.pread(descriptor, place.num_bytes, place.offset)
     try:
         return unpack_tokens(unframed(memoryview(data)).body, place.num_tokens)

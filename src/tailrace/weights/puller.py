@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Pulled(NamedTuple):
+class PulledWeights(NamedTuple):
     version: Version
     weights: tuple[dict[str, Tensor], ...]
     """For each holding, in the receiver's order: its part of each of its parameters, by Hugging Face name."""
@@ -40,12 +40,12 @@ class Puller:
         self.num_bytes = 0
         """Bytes that the last pull fetched. What several holdings have in common is fetched once."""
 
-    def pull(self, address: ChannelAddress, minimum_version: Version) -> Pulled:
+    def pull(self, address: ChannelAddress, minimum_version: Version) -> PulledWeights:
         """Pull the newest version, which must be at least ``minimum_version``."""
         opened = self._open(address)
         version, slices = opened.source.fetch(minimum_version, opened.transfers)
         self.num_bytes = sum(tensor.nbytes for tensor in slices.values())
-        return Pulled(version, tuple(_parts(self._receiver, slices)))
+        return PulledWeights(version, tuple(_parts(self._receiver, slices)))
 
     def _open(self, address: ChannelAddress) -> _OpenedSource:
         """Return the open source of this address. A different one that was open before is closed."""

@@ -25,13 +25,13 @@ from tailrace.workers.messages import (
     FinishStep,
     Forward,
     Loaded,
+    LogprobsComputed,
     ModelInit,
     ModelReady,
     Refused,
     Save,
     Saved,
     SaveFailed,
-    Scored,
     StepFinished,
 )
 from tailrace.workers.publishing import Publishing
@@ -117,7 +117,7 @@ class HeldModel:
             return
         names = (sample.trajectory for sample in samples)
         logprobs = tuple(zip(names, found, strict=True))
-        self._link.send(Scored(model=self.name, version=self._trainer.version, logprobs=logprobs))
+        self._link.send(LogprobsComputed(model=self.name, version=self._trainer.version, logprobs=logprobs))
 
     def save(self, message: Save) -> None:
         start = time.monotonic()

@@ -245,14 +245,14 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Compute the log-probs of these responses under the model. Answered by ``Scored`` or ``Refused``."""
+    """Compute the log-probs of these responses under the model. Answered by ``LogprobsComputed`` or ``Refused``."""
 
     model: str
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class LogprobsComputed:
     model: str
     version: Version
     logprobs: tuple[tuple[TrajectoryId, Logprobs], ...]

@@ -17,7 +17,7 @@ from tailrace.trainer.trainer import Trainer
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.channel import WeightSink
 from tailrace.weights.collective.sink import CollectiveSink
-from tailrace.weights.sharding.shards import NotInRows, Part, local_parts
+from tailrace.weights.sharding.shards import NotInRows, ParameterPart, local_parts
 from tailrace.weights.sinks import Choice, create_sink
 from tailrace.weights.slots.channel_files import directories
 from tailrace.weights.slots.leftovers import remove_leftovers
@@ -66,7 +66,7 @@ def _divided(trainer: Trainer, ranks: Ranks) -> Outlet | None:
     return Outlet(sink=sink, weights=lambda: _local_weights(trainer))
 
 
-def _parts(trainer: Trainer) -> list[Part] | None:
+def _parts(trainer: Trainer) -> list[ParameterPart] | None:
     if trainer.adapter is not None:  # merging an adapter needs whole parameters
         return None
     try:

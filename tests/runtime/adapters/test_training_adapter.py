@@ -14,7 +14,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
-from tailrace.runtime.record.taken_steps import Step
+from tailrace.runtime.record.taken_steps import TakenStep
 from tailrace.weights.address import SHARED_MEMORY, ChannelAddress
 from tailrace.weights.slots.channel_files import MEMORY_DIRECTORY
 from tailrace.workers.messages import (
@@ -91,7 +91,7 @@ class Stage:
 
     def start(self, version: int, *to_redo: int) -> Worker:
         self.num_starts += 1
-        steps = [Step(batches=(batch(number),), rates=RATES) for number in to_redo]
+        steps = [TakenStep(batches=(batch(number),), rates=RATES) for number in to_redo]
         self.training.start(TrainingInit(models=()), steps, incarnation=self.num_starts)
         ready = ModelReady(name="policy", version=Version(version), channel=self.channel)
         self.workers[-1].hear(TrainingReady(models=(ready,)))

@@ -23,7 +23,7 @@ from tailrace.core import events as ev
 from tailrace.observe.journal.journal_file import read
 from tailrace.runtime.gpus import found_devices, mps, mps_daemon
 from tailrace.runtime.gpus.found_devices import visible_devices
-from tailrace.runtime.gpus.mps import Choice, Found, decide, gpu_sharing
+from tailrace.runtime.gpus.mps import Found, SharingChoice, decide, gpu_sharing
 from tailrace.runtime.gpus.mps_daemon import MpsDaemon, MpsFailed
 from tailrace.sizing.device_plan import demand_of, plan_devices
 
@@ -50,33 +50,33 @@ def found(**changes: Any) -> Found:
 @pytest.mark.parametrize(
     ("there", "may_start", "expected"),
     [
-        ({"control": "/bin/c"}, True, Choice(is_mps=True, starts=True)),
-        ({"control": "/bin/c"}, False, Choice(is_mps=False, reason="schedule.mps is 'never'")),
-        ({}, True, Choice(is_mps=False, reason="nvidia-cuda-mps-control is not on PATH")),
+        ({"control": "/bin/c"}, True, SharingChoice(is_mps=True, starts=True)),
+        ({"control": "/bin/c"}, False, SharingChoice(is_mps=False, reason="schedule.mps is 'never'")),
+        ({}, True, SharingChoice(is_mps=False, reason="nvidia-cuda-mps-control is not on PATH")),
         (
             {"control": "/bin/c", "has_daemon": True, "is_answering": True},
             True,
-            Choice(is_mps=True, reason="the daemon of /tmp/nvidia-mps"),
+            SharingChoice(is_mps=True, reason="the daemon of /tmp/nvidia-mps"),
         ),
         (
             {"pipes": "/mine", "is_set": True, "has_daemon": True},
             False,
-            Choice(is_mps=True, reason="the daemon of /mine"),
+            SharingChoice(is_mps=True, reason="the daemon of /mine"),
         ),
         (
             {"control": "/bin/c", "has_daemon": True},
             True,
-            Choice(is_mps=False, reason="the MPS daemon of /tmp/nvidia-mps does not answer"),
+            SharingChoice(is_mps=False, reason="the MPS daemon of /tmp/nvidia-mps does not answer"),
         ),
         (
             {"control": "/bin/c", "pipes": "/mine", "is_set": True},
             True,
-            Choice(is_mps=False, reason="CUDA_MPS_PIPE_DIRECTORY is /mine, and no MPS daemon is there"),
+            SharingChoice(is_mps=False, reason="CUDA_MPS_PIPE_DIRECTORY is /mine, and no MPS daemon is there"),
         ),
     ],
 )
 def test_a_daemon_that_is_there_is_used_and_one_is_started_only_where_none_is(
-    there: dict[str, Any], may_start: bool, expected: Choice
+    there: dict[str, Any], may_start: bool, expected: SharingChoice
 ) -> None:
     assert decide(found(**there), may_start=may_start) == expected
 
@@ -118,7 +118,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def share(
     given: dict[str, Any],
-    do: Callable[[mps.Sharing], None] = lambda sharing: None,
+    do: Callable[[mps.GpuSharing], None] = lambda sharing: None,
     *,
     trains: bool = True,
     num_devices: int = 1,
@@ -138,7 +138,7 @@ def is_cuda(given: dict[str, Any]) -> bool:
 
 
 def test_a_run_starts_a_daemon_of_its_own_and_ends_it(machine: Machine) -> None:
-    seen: list[mps.Sharing] = []
+    seen: list[mps.GpuSharing] = []
     assert share(ON_CUDA, seen.append) == ["rollout and training share the GPU with MPS"]
     [[start, pipes, logs, _], [quit_, same]] = machine.told()
     assert (start, quit_, same) == ("start", "quit", pipes)
@@ -150,7 +150,7 @@ def test_a_run_starts_a_daemon_of_its_own_and_ends_it(machine: Machine) -> None:
 
 
 def test_the_daemon_runs_while_the_context_is_open(machine: Machine) -> None:
-    def check(sharing: mps.Sharing) -> None:
+    def check(sharing: mps.GpuSharing) -> None:
         assert len(machine.told()) == 1
         assert Path(sharing.rollout["CUDA_MPS_PIPE_DIRECTORY"], "control").exists()
 
@@ -158,7 +158,7 @@ def test_the_daemon_runs_while_the_context_is_open(machine: Machine) -> None:
 
 
 def test_the_daemon_ends_after_a_failure_too(machine: Machine) -> None:
-    def fail(sharing: mps.Sharing) -> None:
+    def fail(sharing: mps.GpuSharing) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -176,7 +176,7 @@ def test_the_daemon_ends_after_a_failure_too(machine: Machine) -> None:
     ],
 )
 def test_where_nothing_is_shared_nothing_is_started_or_said(machine: Machine, given: dict[str, Any]) -> None:
-    check = lambda sharing: None if sharing == mps.Sharing() else pytest.fail(str(sharing))  # noqa: E731
+    check = lambda sharing: None if sharing == mps.GpuSharing() else pytest.fail(str(sharing))  # noqa: E731
     assert share(given, check, num_devices=2) == []
     assert machine.told() == []
 
@@ -195,7 +195,7 @@ def test_auto_is_no_cuda_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_daemon_that_does_not_start_leaves_time_slicing_and_nothing_else(machine: Machine) -> None:
     machine.install(on_start="echo first; echo no permission; exit 1")
-    assert share(ON_CUDA, lambda sharing: None if sharing == mps.Sharing() else pytest.fail(str(sharing))) == [
+    assert share(ON_CUDA, lambda sharing: None if sharing == mps.GpuSharing() else pytest.fail(str(sharing))) == [
         "rollout and training share the GPU by time-slicing: MPS does not work here (no permission)"
     ]
     [[_, pipes, _, _]] = machine.told()
@@ -244,7 +244,7 @@ def test_a_daemon_of_the_user_is_used_and_left_alone(
     pipes.mkdir()
     (pipes / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(pipes))
-    seen: list[mps.Sharing] = []
+    seen: list[mps.GpuSharing] = []
     assert share(ON_CUDA, seen.append) == [f"rollout and training share the GPU with MPS: the daemon of {pipes}"]
     assert machine.told() == [["get_server_list", str(pipes)]]
     assert seen[0].training == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
@@ -256,7 +256,7 @@ def test_a_daemon_of_the_user_is_used_and_left_alone(
 
 def test_priorities_of_the_user_are_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_CLIENT_PRIORITY", "1")
-    seen: list[mps.Sharing] = []
+    seen: list[mps.GpuSharing] = []
     share(ON_CUDA, seen.append)
     assert seen[0].rollout == seen[0].training
     assert "CUDA_MPS_CLIENT_PRIORITY" not in seen[0].rollout
@@ -291,7 +291,7 @@ def test_the_daemon_ends_when_its_controller_is_killed(machine: Machine) -> None
 
 
 def test_a_failed_server_is_noticed(machine: Machine) -> None:
-    def check(sharing: mps.Sharing) -> None:
+    def check(sharing: mps.GpuSharing) -> None:
         assert sharing.is_faulty is not None
         assert not sharing.is_faulty()
         machine.status.write_text("FAULT\n")

@@ -11,7 +11,7 @@ import numpy as np
 from store.test_payload_store import segment, trajectory
 from tailrace.core.commands import Accumulate
 from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.data.order import PromptOrder
+from tailrace.data.order import SourceOrder
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.engines.contract import Sampling
 from tailrace.observe.prompts.length_trace import LengthTrace, PromptLengths
@@ -34,7 +34,7 @@ def catalogue(store: PayloadStore, forced_lengths: LengthTrace | None = None) ->
         for number in range(5)
     }
     prompt_set = PromptSet(name="train", path="", prompts=prompts, columns=(), num_rows=5, num_filtered=0)
-    order = PromptOrder(range(5), source="train", seed=0, shuffle=False)
+    order = SourceOrder(range(5), source="train", seed=0, shuffle=False)
     source = Source(prompts=prompt_set, order=order, sampling=Sampling(), budget=8, forced_lengths=forced_lengths)
     return Catalogue({"train": source}, store, decode=spelled, rewards=RewardAssignment(uses=(), given=(), specs={}))
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tailrace.config.ray_settings import RayResources
 from tailrace.runtime.ray.bundles import TOGETHER, Reservations
-from tailrace.sizing.device_plan import Demand, plan_devices
+from tailrace.sizing.device_plan import DeviceDemand, plan_devices
 
 KINDS = {"rollout": RayResources(cpus=2.0), "training": RayResources(cpus=4.0), "reward": RayResources(cpus=0.5)}
 
 
-def reservations(demand: Demand, num_gpus: int, *one_node: str, **resources: RayResources) -> Reservations:
+def reservations(demand: DeviceDemand, num_gpus: int, *one_node: str, **resources: RayResources) -> Reservations:
     counts = {"rollout": demand.num_instances, "training": demand.num_ranks, "reward": 2}
     return Reservations(
         resources=KINDS | resources,
@@ -25,7 +25,9 @@ def reservations(demand: Demand, num_gpus: int, *one_node: str, **resources: Ray
 
 
 def test_workers_on_devices_of_their_own_reserve_whole_gpus_and_ranks_stay_on_one_node() -> None:
-    found = reservations(Demand(num_instances=2, devices_per_instance=2, num_ranks=2, is_apart=True), 6, "training")
+    found = reservations(
+        DeviceDemand(num_instances=2, devices_per_instance=2, num_ranks=2, is_apart=True), 6, "training"
+    )
     assert [found.of(name).gpus for name in ("training", "training-1", "rollout-0", "rollout-1", "reward-0")] == [
         1.0, 1.0, 2.0, 2.0, 0.0
     ]  # fmt: skip
@@ -39,13 +41,15 @@ def test_workers_on_devices_of_their_own_reserve_whole_gpus_and_ranks_stay_on_on
 
 def test_other_resources_are_counted_too() -> None:
     found = reservations(
-        Demand(num_instances=1, devices_per_instance=1, num_ranks=2), 0, training=RayResources(custom={"big_disk": 0.5})
+        DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=2),
+        0,
+        training=RayResources(custom={"big_disk": 0.5}),
     )
     assert found.total({"training": 2})["big_disk"] == 1.0
 
 
 def test_workers_that_share_a_device_are_in_one_bundle_with_one_gpu() -> None:
-    found = reservations(Demand(num_instances=3, devices_per_instance=1, num_ranks=2), 2, "training")
+    found = reservations(DeviceDemand(num_instances=3, devices_per_instance=1, num_ranks=2), 2, "training")
     group = found.groups()[TOGETHER]
     assert group.is_on_one_node
     assert group.bundles == ({"CPU": 8.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0})
@@ -60,7 +64,7 @@ def test_workers_that_share_a_device_are_in_one_bundle_with_one_gpu() -> None:
 
 
 def test_instances_on_other_devices_are_in_the_group_only_if_they_must_be_on_its_node() -> None:
-    demand = Demand(num_instances=3, devices_per_instance=1, num_ranks=1)
+    demand = DeviceDemand(num_instances=3, devices_per_instance=1, num_ranks=1)
     apart, near = reservations(demand, 3, "training"), reservations(demand, 3, "training", "rollout")
     assert (apart.of("rollout-2").group, apart.of("rollout-2").gpus) == (None, 1.0)
     assert len(apart.groups()[TOGETHER].bundles) == 1
@@ -70,7 +74,7 @@ def test_instances_on_other_devices_are_in_the_group_only_if_they_must_be_on_its
 
 
 def test_numbers_that_the_user_gives_are_kept() -> None:
-    demand = Demand(num_instances=1, devices_per_instance=1, num_ranks=1)
+    demand = DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1)
     found = reservations(demand, 1, "training", rollout=RayResources(gpus=0.25))
     assert (found.of("rollout-0").gpus, found.of("rollout-0").group) == (0.25, None)
     assert set(found.groups()) == {"training"}
@@ -78,14 +82,14 @@ def test_numbers_that_the_user_gives_are_kept() -> None:
 
 @pytest.mark.parametrize("num_gpus", [0, 3])
 def test_names_of_other_workers_and_clusters_without_gpus_reserve_no_gpu(num_gpus: int) -> None:
-    found = reservations(Demand(num_instances=1, devices_per_instance=1, num_ranks=1), num_gpus, "training")
+    found = reservations(DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1), num_gpus, "training")
     assert found.of("anything-else").gpus == 0.0
     assert found.of("training").gpus == (0.5 if num_gpus else 0.0)
 
 
 @given(
     demand=st.builds(
-        Demand,
+        DeviceDemand,
         num_instances=st.integers(1, 7),
         devices_per_instance=st.just(1),
         num_ranks=st.integers(1, 5),
@@ -95,7 +99,7 @@ def test_names_of_other_workers_and_clusters_without_gpus_reserve_no_gpu(num_gpu
     one_node=st.sets(st.sampled_from(["training", "rollout"])),
 )
 def test_a_bundle_has_room_for_its_workers_and_nobody_reserves_twice(
-    demand: Demand, more: int, one_node: set[str]
+    demand: DeviceDemand, more: int, one_node: set[str]
 ) -> None:
     found = reservations(demand, demand.least + more, *sorted(one_node))
     names = [f"rollout-{n}" for n in range(demand.num_instances)] + [f"training-{n}" for n in range(demand.num_ranks)]

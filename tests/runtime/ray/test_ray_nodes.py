@@ -20,8 +20,8 @@ from tailrace.config.ray_settings import RayResources
 from tailrace.runtime.launchers.worker import WorkerSpec
 from tailrace.runtime.ray.checkpoints import Courier
 from tailrace.runtime.ray.launcher import RayLauncher
-from tailrace.runtime.ray.resources import Placement
-from tailrace.sizing.device_plan import Demand, plan_devices
+from tailrace.runtime.ray.resources import PlacementGroups
+from tailrace.sizing.device_plan import DeviceDemand, plan_devices
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SMALL = {"object_store_memory": 100_000_000}
@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
         found.shutdown()
 
 
-def start(logs: Path, placement: Placement, name: str, story: Story) -> Any:
+def start(logs: Path, placement: PlacementGroups, name: str, story: Story) -> Any:
     spec = WorkerSpec(name=name, entry="runtime.ray.ray_workers:tell_node", init=None)
     return RayLauncher(logs, placement)(spec, hear=story.hear, lose=story.lose)
 
@@ -53,7 +53,7 @@ async def node_of(story: Story) -> str:
 def test_workers_that_must_be_on_one_node_are_and_a_lost_node_is_said_so(cluster: Cluster, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=3, resources={"second": 1.0}, **SMALL)
     kinds = {"rollout": RayResources(), "training": RayResources(), "reward": RayResources(custom={"second": 0.1})}
-    placement = Placement(kinds, one_node={"training": 2})
+    placement = PlacementGroups(kinds, one_node={"training": 2})
 
     async def scenario() -> None:
         stories = {name: Story() for name in ("reward-0", "training-0", "training-1", "rollout-0")}
@@ -75,7 +75,7 @@ def test_workers_that_must_be_on_one_node_are_and_a_lost_node_is_said_so(cluster
 
 
 def test_a_worker_without_a_place_starts_when_a_node_joins(cluster: Cluster, tmp_path: Path) -> None:
-    placement = Placement({"rollout": RayResources(custom={"second": 1.0})})
+    placement = PlacementGroups({"rollout": RayResources(custom={"second": 1.0})})
 
     async def scenario() -> None:
         story = Story()
@@ -93,9 +93,9 @@ def test_a_worker_without_a_place_starts_when_a_node_joins(cluster: Cluster, tmp
 def test_actors_get_the_devices_of_the_plan(cluster: Cluster, tmp_path: Path, is_apart: bool) -> None:
     """Ray believes the number of GPUs that a node is said to have, and gives them out as if they were real."""
     gpu_node = cluster.add_node(num_cpus=8, num_gpus=6, **SMALL)
-    demand = Demand(num_instances=2, devices_per_instance=2 if is_apart else 1, num_ranks=2, is_apart=is_apart)
+    demand = DeviceDemand(num_instances=2, devices_per_instance=2 if is_apart else 1, num_ranks=2, is_apart=is_apart)
     plan = plan_devices(demand, [str(number) for number in range(6)])
-    placement = Placement({}, one_node={"training": 2}, plan=plan)
+    placement = PlacementGroups({}, one_node={"training": 2}, plan=plan)
     names = ("training", "training-1", "rollout-0", "rollout-1")
 
     async def scenario() -> dict[str, set[str]]:

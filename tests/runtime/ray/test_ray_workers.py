@@ -20,7 +20,7 @@ from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.runtime.launchers.worker import WorkerHandle, WorkerSpec
 from tailrace.runtime.ray.launcher import RayLauncher
-from tailrace.runtime.ray.resources import Placement
+from tailrace.runtime.ray.resources import PlacementGroups
 from tailrace.runtime.ray.samples import put_samples
 from tailrace.runtime.rewards.reward_pool import RewardPool
 from tailrace.workers.sample_transfer import SentSamples
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_on
 def start(
     logs: Path, entry: str, story: Story, init: object = None, *, name: str = "worker-0", **options: Any
 ) -> WorkerHandle:
-    launch = RayLauncher(logs, options.pop("placement", Placement({})))
+    launch = RayLauncher(logs, options.pop("placement", PlacementGroups({})))
     spec = WorkerSpec(name=name, entry=f"runtime.ray.ray_workers:{entry}", init=init, **options)
     return launch(spec, hear=story.hear, lose=story.lose)
 
@@ -54,7 +54,7 @@ def test_actors_of_a_ray_on_this_machine_listen_on_loopback(tmp_path: Path) -> N
     async def scenario() -> None:
         story = Story()
         spec = WorkerSpec(name="training-0", entry="runtime.ray.ray_workers:tell_address", init=None)
-        worker = RayLauncher(tmp_path, Placement({}), is_local=True)(spec, hear=story.hear, lose=story.lose)
+        worker = RayLauncher(tmp_path, PlacementGroups({}), is_local=True)(spec, hear=story.hear, lose=story.lose)
         assert await story.message(0) == ("127.0.0.1", "lo")
         await worker.stop(grace_s=20.0)
 
@@ -87,7 +87,7 @@ def test_an_actor_that_leaves_its_process_is_lost(tmp_path: Path) -> None:
 
 
 def test_an_actor_that_waits_for_a_place_can_be_killed_and_stopped(tmp_path: Path) -> None:
-    nowhere = Placement({"worker": RayResources(cpus=1000.0)})
+    nowhere = PlacementGroups({"worker": RayResources(cpus=1000.0)})
 
     async def scenario() -> None:
         story = Story()
@@ -191,7 +191,7 @@ def test_a_reward_actor_that_takes_too_long_is_killed_and_replaced(tmp_path: Pat
 
     async def scenario() -> None:
         results: asyncio.Queue[Any] = asyncio.Queue()
-        pool = RewardPool(settings, launch=RayLauncher(tmp_path, Placement({})), on_result=results.put_nowait)
+        pool = RewardPool(settings, launch=RayLauncher(tmp_path, PlacementGroups({})), on_result=results.put_nowait)
         await pool.start()
         for number, response in enumerate(("hang", "7")):
             pool.submit(task(number, response))
@@ -211,7 +211,7 @@ def test_a_daemon_that_a_reward_started_dies_with_its_actor(tmp_path: Path, then
 
     async def scenario() -> None:
         results: asyncio.Queue[Any] = asyncio.Queue()
-        pool = RewardPool(settings, launch=RayLauncher(tmp_path, Placement({})), on_result=results.put_nowait)
+        pool = RewardPool(settings, launch=RayLauncher(tmp_path, PlacementGroups({})), on_result=results.put_nowait)
         await pool.start()
         pool.submit(task(0, f"start {tmp_path}/pid {then}"))
         async with asyncio.timeout(60.0):

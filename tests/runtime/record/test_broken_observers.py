@@ -20,7 +20,7 @@ from tailrace.observe.journal.journal_file import read
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.sinks import Sinks
 from tailrace.runtime.record.recorder import Recorder
-from tailrace.runtime.record.resume import Past
+from tailrace.runtime.record.resume import RecalledRun
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.store.payload_store import PayloadStore
 
@@ -34,7 +34,9 @@ def lines(said: list[str]) -> PlainDisplay:
     return PlainDisplay(SCHEDULE.max_steps, said.append)
 
 
-def open_recorder(directory: RunDirectory, past: Past, complain: Complain, display: Display | None = None) -> Recorder:
+def open_recorder(
+    directory: RunDirectory, past: RecalledRun, complain: Complain, display: Display | None = None
+) -> Recorder:
     return Recorder(
         directory,
         past,

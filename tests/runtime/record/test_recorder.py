@@ -21,7 +21,7 @@ from tailrace.observe.journal.journal_segments import closed_segments
 from tailrace.observe.sinks import Sinks
 from tailrace.policies.strategies import policies_of
 from tailrace.runtime.record.recorder import Recorder
-from tailrace.runtime.record.resume import Past, recall
+from tailrace.runtime.record.resume import RecalledRun, recall
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
@@ -48,14 +48,14 @@ def fail(part: str, error: Exception) -> None:
     raise error
 
 
-def open_recorder(directory: RunDirectory, past: Past) -> Recorder:
+def open_recorder(directory: RunDirectory, past: RecalledRun) -> Recorder:
     display = PlainDisplay(SCHEDULE.max_steps, lambda line: None)
     return Recorder(
         directory, past, display=display, sinks=Sinks({}, fail), prediction=None, complain=fail, segment_bytes=1
     )
 
 
-def recalled(directory: RunDirectory, store: PayloadStore, checkpoint: Path | None = None) -> Past:
+def recalled(directory: RunDirectory, store: PayloadStore, checkpoint: Path | None = None) -> RecalledRun:
     return recall(journal=directory.journal, checkpoint=checkpoint, store=store, schedule=SCHEDULE)
 
 

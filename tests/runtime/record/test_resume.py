@@ -19,7 +19,7 @@ from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.observe.journal.journal_file import JournalFile
 from tailrace.observe.metrics.rows import Metrics
 from tailrace.policies.strategies import policies_of
-from tailrace.runtime.record.resume import Past, recall
+from tailrace.runtime.record.resume import RecalledRun, recall
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.segment import Segment
 
@@ -50,7 +50,7 @@ def write(tmp_path: Path, world: World) -> PayloadStore:
     return store
 
 
-def recalled(tmp_path: Path, store: PayloadStore, checkpoint: Path | None = None) -> Past:
+def recalled(tmp_path: Path, store: PayloadStore, checkpoint: Path | None = None) -> RecalledRun:
     return recall(journal=tmp_path / "journal.jsonl", checkpoint=checkpoint, store=store, schedule=SCHEDULE)
 
 

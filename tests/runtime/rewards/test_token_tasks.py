@@ -16,7 +16,7 @@ from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.data.models import resolve_model
-from tailrace.data.order import PromptOrder
+from tailrace.data.order import SourceOrder
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.engines.contract import Sampling
@@ -51,7 +51,7 @@ def catalogue(store: PayloadStore) -> Catalogue:
         for number in range(len(TEXTS))
     }
     prompt_set = PromptSet(name="train", path="", prompts=prompts, columns=(), num_rows=3, num_filtered=0)
-    order = PromptOrder(range(3), source="train", seed=0, shuffle=False)
+    order = SourceOrder(range(3), source="train", seed=0, shuffle=False)
     source = Source(prompts=prompt_set, order=order, sampling=Sampling(), budget=8)
     rewards = RewardAssignment(uses=(), given=("check",), specs={})
     return Catalogue({"train": source}, store, decode=TOKENIZER.decode, rewards=rewards)

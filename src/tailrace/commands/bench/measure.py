@@ -14,7 +14,7 @@ import torch
 from tailrace.commands.bench import engine_speed
 from tailrace.commands.bench.machine_speed import measure_machine
 from tailrace.commands.bench.versions import versions
-from tailrace.commands.bench.worker_speed import Batch, measure_workers
+from tailrace.commands.bench.worker_speed import MeasuredBatch, measure_workers
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSettings
 from tailrace.data.models import resolve_model
@@ -31,13 +31,13 @@ _LARGE = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BenchLoad:
     """What is measured on a kind of device."""
 
     batches: tuple[int, ...]
     length: int
     num_prompts: int
-    batch: Batch
+    batch: MeasuredBatch
     repeats: int
     micro_tokens: int = 16384
 
@@ -47,18 +47,18 @@ class Load:
 
 
 _LOADS = {
-    "cpu": Load(
+    "cpu": BenchLoad(
         batches=(1, 8, 32),
         length=64,
         num_prompts=16,
-        batch=Batch(num_groups=4, group_size=4, prompt_length=16, response_length=112),
+        batch=MeasuredBatch(num_groups=4, group_size=4, prompt_length=16, response_length=112),
         repeats=3,
     ),
-    "cuda": Load(
+    "cuda": BenchLoad(
         batches=(1, 8, 32, 128, 256, 512),
         length=256,
         num_prompts=32,
-        batch=Batch(num_groups=16, group_size=8, prompt_length=64, response_length=448),
+        batch=MeasuredBatch(num_groups=16, group_size=8, prompt_length=64, response_length=448),
         repeats=3,
     ),
 }
@@ -66,7 +66,7 @@ _QUICK_BATCHES = {"cpu": (1, 8), "cuda": (1, 32, 256)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BenchReport:
     setting: dict[str, Any]
     """Versions and machine."""
     speed: MachineSpeed
@@ -83,7 +83,7 @@ class Report:
         }
 
 
-def bench(name: str | None, *, device: str, is_quick: bool, say: Say) -> Report:
+def bench(name: str | None, *, device: str, is_quick: bool, say: Say) -> BenchReport:
     """Measure; ``ValueError`` or ``OSError`` if the model cannot be used. ``name``: None for a model that is there."""
     kind = device_of(ModelSettings(device=device))
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ class _Bench:
     """One measurement of one model."""
 
     def __init__(
-        self, shown: str, path: Path, model: ModelSettings, load: Load, device: torch.device, logs: Path, say: Say
+        self, shown: str, path: Path, model: ModelSettings, load: BenchLoad, device: torch.device, logs: Path, say: Say
     ) -> None:
         self._path, self._settings, self._load = path, model, load
         self._device, self._logs, self._say = device, logs, say
@@ -128,12 +128,12 @@ class _Bench:
         self._figures: list[Figure] = []
         self._notes: list[str] = []
 
-    def run(self) -> Report:
+    def run(self) -> BenchReport:
         self._say("measuring memory bandwidth and matrix products")
         speed = measure_machine(self._device, self._dtype)
         self._engine(speed)
         self._workers(speed)
-        return Report(setting=self._setting, speed=speed, figures=tuple(self._figures), notes=tuple(self._notes))
+        return BenchReport(setting=self._setting, speed=speed, figures=tuple(self._figures), notes=tuple(self._notes))
 
     def _engine(self, speed: MachineSpeed) -> None:
         load, shape, item = self._load, self._shape, self._dtype.itemsize

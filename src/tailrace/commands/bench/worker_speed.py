@@ -40,7 +40,7 @@ _ANSWER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class MeasuredBatch:
     """Sizes of a synthetic batch: groups of responses that share a prompt."""
 
     num_groups: int
@@ -66,7 +66,7 @@ class WorkerTimes:
 
 
 def measure_workers(
-    training: TrainingInit, rollout: RolloutInit, batch: Batch, *, vocab_size: int, rounds: int, logs: Path
+    training: TrainingInit, rollout: RolloutInit, batch: MeasuredBatch, *, vocab_size: int, rounds: int, logs: Path
 ) -> WorkerTimes:
     """Train, publish and pull ``rounds`` times, after one round that does not count.
 
@@ -76,7 +76,7 @@ def measure_workers(
 
 
 async def _measure(
-    training: TrainingInit, rollout: RolloutInit, batch: Batch, *, vocab_size: int, rounds: int, logs: Path
+    training: TrainingInit, rollout: RolloutInit, batch: MeasuredBatch, *, vocab_size: int, rounds: int, logs: Path
 ) -> WorkerTimes:
     launcher = ProcessLauncher(logs)
     trainer = _Worker(launcher, "training", "tailrace.workers.training_worker:serve", training)
@@ -114,7 +114,7 @@ def _times(rounds: Sequence[tuple[StepFinished, Published, Pulled]]) -> WorkerTi
     )
 
 
-def synthetic_samples(batch: Batch, version: Version, *, vocab_size: int) -> list[Sample]:
+def synthetic_samples(batch: MeasuredBatch, version: Version, *, vocab_size: int) -> list[Sample]:
     """Random tokens. Half of each group scores 1, so every response has a gradient."""
     random, samples = np.random.default_rng(version), []
     for group in range(batch.num_groups):

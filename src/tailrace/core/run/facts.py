@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.core import events as ev
 from tailrace.core.errors import CoreError
 from tailrace.core.rooms import Rooms
-from tailrace.core.run.room import Stop
+from tailrace.core.run.room import RequestedStop
 
 
 def run_started(rooms: Rooms, event: ev.RunStarted, now: float) -> None:
@@ -24,7 +24,7 @@ def stop_requested(rooms: Rooms, event: ev.StopRequested, now: float) -> None:
     if not event.saves:
         rooms.run.end(event.reason)
     elif not rooms.run.is_stopping:
-        rooms.run.stop = Stop(reason=event.reason, since=now)
+        rooms.run.stop = RequestedStop(reason=event.reason, since=now)
 
 
 def timer_fired(rooms: Rooms, event: ev.TimerFired, now: float) -> None:

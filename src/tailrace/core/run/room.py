@@ -8,7 +8,7 @@ from tailrace.core.schedule import Limits
 
 
 @dataclass(slots=True, kw_only=True)
-class Stop:
+class RequestedStop:
     """A request to stop that is being followed."""
 
     reason: str
@@ -23,7 +23,7 @@ class Run:
     has_begun: bool = False
     verdict: str | None = None
     """Why the run is over; None while it continues."""
-    stop: Stop | None = None
+    stop: RequestedStop | None = None
     """The request to save and end; None: there was none."""
     timer_at: float | None = None
     """Time of the timer; None: no timer is set."""

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.engines.native.rows import KvTable, Move, Transfer
+from tailrace.engines.native.rows import KvTable, RowMove, RowTransfer
 from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, UNCHANGED, Chunk, Plan, Preemption, Ticket
 
 Table = TypeVar("Table", bound=KvTable)
@@ -109,10 +109,10 @@ class Batcher(Generic[Table]):
 
     # Growth and preemption
 
-    def _grow(self) -> tuple[list[Preemption], list[Transfer]]:
+    def _grow(self) -> tuple[list[Preemption], list[RowTransfer]]:
         """Give every sequence room to advance until the next plan. Preempt some if the KV budget does not suffice."""
         preempted: list[Preemption] = []
-        moves: list[Move] = []
+        moves: list[RowMove] = []
         is_short = self.is_decoding & (self._room(self.computed, self._end) > self.capacity)
         if not is_short.any():
             return [], []
@@ -133,10 +133,10 @@ class Batcher(Generic[Table]):
         """Positions that need room in the KV cache until the next plan. ``computed``: positions stored so far."""
         return np.minimum(computed + self._lookahead, end)
 
-    def _transfers(self, moves: list[Move]) -> list[Transfer]:
+    def _transfers(self, moves: list[RowMove]) -> list[RowTransfer]:
         """The copies that carry out these moves of rows."""
         return [
-            Transfer(source=move.source, target=move.target, count=count)
+            RowTransfer(source=move.source, target=move.target, count=count)
             for move in moves
             if (count := int(self.computed[move.slot]))
         ]
@@ -211,7 +211,7 @@ class Batcher(Generic[Table]):
 
     # Prefill
 
-    def _prefill(self) -> tuple[list[Chunk], list[Transfer], list[Chunk]]:
+    def _prefill(self) -> tuple[list[Chunk], list[RowTransfer], list[Chunk]]:
         """Plan the prefill of sequences that cannot decode yet."""
         allowance = _Allowance(self.limits.prefill_chunk)
         leaders = [slot for slot in self._prefilling if not self._is_follower(slot)]
@@ -241,7 +241,7 @@ class Batcher(Generic[Table]):
         shared = self.running[slot].prompt_length - 1
         return self._is_follower(slot) and bool(self.computed[self._leader(slot)] >= shared)
 
-    def _take_copy(self, slot: int) -> Transfer | None:
+    def _take_copy(self, slot: int) -> RowTransfer | None:
         shared = self.running[slot].prompt_length - 1
         self._advance(slot, shared)
         return self.rows.copy_prompt(self._leader(slot), slot, shared)

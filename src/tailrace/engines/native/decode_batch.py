@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
-from tailrace.engines.native.model import Span, SpanInputs
+from tailrace.engines.native.model import RowSpan, SpanInputs
 from tailrace.engines.native.rows import RowTable
 
 KEY_GRANULE = 16
@@ -72,9 +72,9 @@ class _Block:
         capacity = int(self._tensor.shape[4])
         return capacity if self._is_whole else min(capacity, -(-longest // KEY_GRANULE) * KEY_GRANULE)
 
-    def _view(self, num_keys: int) -> Span:
+    def _view(self, num_keys: int) -> RowSpan:
         rows = self._tensor[:, :, : self._stop - self._start, :, :num_keys]
         keys, values = rows.unbind(1)
-        return Span(
+        return RowSpan(
             start=self._start, stop=self._stop, keys=keys.unbind(), values=values.unbind(), storage=self._storage
         )

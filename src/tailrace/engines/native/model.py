@@ -2,9 +2,9 @@
 
 Letters: N rows of a decode batch, M sequences of a prefill batch, C tokens of each, L key positions, V vocabulary.
 
-A decode batch is the concatenation of the length classes' rows (``Span``), optionally followed by padding rows. Queries
-that share a key/value head are treated as a short query sequence, so that grouped-query attention never repeats keys or
-values. Prefill computes no logits and stops at the keys and values of the last layer.
+A decode batch is the concatenation of the length classes' rows (``RowSpan``), optionally followed by padding rows.
+Queries that share a key/value head are treated as a short query sequence, so that grouped-query attention never repeats
+keys or values. Prefill computes no logits and stops at the keys and values of the last layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.engines.native.rope import rotation_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RowSpan:
     """The rows ``start:stop`` of a decode batch and the class tensor that holds their keys and values."""
 
     start: int
@@ -37,7 +37,7 @@ class Span:
 class SpanInputs:
     """The inputs of a span that change in each step."""
 
-    span: Span
+    span: RowSpan
     write_index: torch.Tensor
     """Where to write the heads of each row's new key and value."""
     mask: torch.Tensor
@@ -56,7 +56,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class PastKeys:
     """Keys and values of earlier positions that a prefill batch attends to."""
 
     storage: torch.Tensor
@@ -97,7 +97,7 @@ class Model:
         return self._norm(x, self.parameters.norm) @ self.parameters.head
 
     def prefill(
-        self, tokens_MC: torch.Tensor, positions_MC: torch.Tensor, writes: Sequence[Write], past: Past | None
+        self, tokens_MC: torch.Tensor, positions_MC: torch.Tensor, writes: Sequence[Write], past: PastKeys | None
     ) -> None:
         """Store keys and values of the tokens; without ``past`` every sequence starts at position 0."""
         x = F.embedding(tokens_MC.flatten(), self.parameters.embedding)
@@ -127,7 +127,7 @@ class Model:
             pairs = torch.view_as_complex(heads.float().unflatten(2, (-1, 2)))
             heads.copy_(torch.view_as_real(pairs * rotations).flatten(2))
 
-    def _attend_prefill(self, index: int, qkv_MC: torch.Tensor, past: Past | None) -> torch.Tensor:
+    def _attend_prefill(self, index: int, qkv_MC: torch.Tensor, past: PastKeys | None) -> torch.Tensor:
         shape = self.shape
         sizes = [shape.query_size, shape.kv_size, shape.kv_size]
         queries, keys, values = (

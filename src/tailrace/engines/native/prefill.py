@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tailrace.core.costs import PrefillWork
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.cache import KvCache, storage_index
-from tailrace.engines.native.model import Model, Past, Write
+from tailrace.engines.native.model import Model, PastKeys, Write
 from tailrace.engines.native.rows import RowTable
 from tailrace.engines.native.step_plan import DETERMINISTIC_CHUNK, Chunk
 from tailrace.store.segment import Tokens
@@ -84,14 +84,14 @@ class Prefiller:
         past = self._past(chunks, positions) if has_past else None
         self._model.prefill(self._upload(token_ids), self._upload(positions), self._writes(chunks, width), past)
 
-    def _past(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> Past:
+    def _past(self, chunks: Sequence[Chunk], positions: NDArray[np.int64]) -> PastKeys:
         rows = [self._batcher.rows.row(chunk.slot) for chunk in chunks]
         storage = self._cache[rows[0].length_class]
         num_keys = max(chunk.start + chunk.count for chunk in chunks)
         if self._batcher.deterministic:
             num_keys = storage.shape[4]
         is_visible = np.arange(num_keys) <= positions[:, None, :, None]
-        return Past(
+        return PastKeys(
             storage=storage,
             rows=self._upload(np.array([row.row for row in rows], np.int64)),
             num_keys=num_keys,

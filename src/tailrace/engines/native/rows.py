@@ -5,7 +5,7 @@ A class is a block of rows of the same capacity. Promises:
 * a slot owns exactly one row, in the smallest class that holds its length;
 * ``used_tokens`` is the sum of the capacities of the owned rows;
 * after ``compact`` the owned rows of a class are 0 .. n-1, so that attention runs over a plain slice;
-* every ``Move`` names rows as they are when it is carried out, in the order in which moves are returned.
+* every ``RowMove`` names rows as they are when it is carried out, in the order in which moves are returned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class RowMove:
     """A sequence moves from row ``source`` to row ``target``; its KV must be copied."""
 
     slot: int
@@ -32,7 +32,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class RowTransfer:
     """Copy the first ``count`` positions of one row's KV to another row. In a pool of pages a row is a page."""
 
     source: Row
@@ -51,9 +51,9 @@ class KvTable(Protocol):
     def capacity(self, slot: int) -> int: ...
     def place(self, slot: int, length: int, *, leader: int | None = None, num_shared: int = 0) -> object: ...
     def remove(self, slot: int) -> None: ...
-    def grow(self, slot: int, length: int) -> list[Move]: ...
-    def compact(self) -> list[Move]: ...
-    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> Transfer | None: ...
+    def grow(self, slot: int, length: int) -> list[RowMove]: ...
+    def compact(self) -> list[RowMove]: ...
+    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> RowTransfer | None: ...
 
 
 class RowTable:
@@ -121,27 +121,27 @@ class RowTable:
         heappush(self._holes[length_class], index)
         self._used_tokens -= self.capacities[length_class]
 
-    def grow(self, slot: int, length: int) -> list[Move]:
+    def grow(self, slot: int, length: int) -> list[RowMove]:
         """Move a sequence that has outgrown its class."""
         source = self._rows[slot]
         self.remove(slot)
-        return [Move(slot=slot, source=source, target=self.place(slot, length))]
+        return [RowMove(slot=slot, source=source, target=self.place(slot, length))]
 
-    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> Transfer | None:
+    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> RowTransfer | None:
         """The copy of a prompt that two sequences share."""
-        return Transfer(source=self.row(leader), target=self.row(slot), count=num_shared)
+        return RowTransfer(source=self.row(leader), target=self.row(slot), count=num_shared)
 
-    def compact(self) -> list[Move]:
+    def compact(self) -> list[RowMove]:
         """Fill every hole with the last row of its class."""
-        moves: list[Move] = []
+        moves: list[RowMove] = []
         for length_class, holes in enumerate(self._holes):
             if holes:
                 moves += self._compact_class(length_class)
         return moves
 
-    def _compact_class(self, length_class: int) -> list[Move]:
+    def _compact_class(self, length_class: int) -> list[RowMove]:
         owners, holes = self._owners[length_class], self._holes[length_class]
-        moves: list[Move] = []
+        moves: list[RowMove] = []
         for hole in sorted(holes):
             while owners and owners[-1] is None:
                 owners.pop()
@@ -152,7 +152,7 @@ class RowTable:
             owners[hole] = slot
             source, target = Row(length_class, len(owners)), Row(length_class, hole)
             self._rows[slot] = target
-            moves.append(Move(slot=slot, source=source, target=target))
+            moves.append(RowMove(slot=slot, source=source, target=target))
         holes.clear()
         return moves
 

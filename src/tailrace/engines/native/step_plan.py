@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from tailrace.core.ids import TrajectoryId
-from tailrace.engines.native.rows import Transfer
+from tailrace.engines.native.rows import RowTransfer
 
 DETERMINISTIC_CHUNK = 64
 """Tokens of every chunk in deterministic mode. The last chunk of a prompt is padded to this size."""
@@ -50,10 +50,10 @@ class Plan:
     preempted: tuple[Preemption, ...] = ()
     num_rows: tuple[int, ...] = ()
     """Rows that each length class must have room for."""
-    moves: tuple[Transfer, ...] = ()
+    moves: tuple[RowTransfer, ...] = ()
     admitted: tuple[Ticket, ...] = ()
     chunks: tuple[Chunk, ...] = ()
-    copies: tuple[Transfer, ...] = ()
+    copies: tuple[RowTransfer, ...] = ()
     """Copies of prompts that several sequences share."""
     late_chunks: tuple[Chunk, ...] = ()
     """Chunks that need a copy to be done first."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Costs(StepCoefficients, Protocol):
+class TimedCosts(StepCoefficients, Protocol):
     @property
     def prefill_s(self) -> float: ...
 
@@ -34,7 +34,7 @@ class TimedEngine:
     capabilities = CAPABILITIES
 
     def __init__(
-        self, model: MadeUpModel, costs: Costs, *, max_running: int, sleep: Callable[[float], None] = time.sleep
+        self, model: MadeUpModel, costs: TimedCosts, *, max_running: int, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._model, self._costs, self._sleep = model, costs, sleep
         self._made_up: dict[TrajectoryId, SavedResponse] = {}

@@ -29,7 +29,7 @@ from tailrace.engines.vllm.adapters import Adapters
 from tailrace.engines.vllm.capabilities import capabilities
 from tailrace.engines.vllm.experts import check_experts
 from tailrace.engines.vllm.layout import engine_layout, model_parameters, rank_parts
-from tailrace.engines.vllm.live_request import LiveRequest
+from tailrace.engines.vllm.live_request import VllmRequest
 from tailrace.engines.vllm.options import VllmOptions, vllm_config
 from tailrace.engines.vllm.rank_fetch import fetch_by_ranks
 from tailrace.engines.vllm.rank_files import rank_files
@@ -81,10 +81,10 @@ class VllmEngine:
         parts = [rank_parts(holding, parameters) for holding in self._layout]
         self._call_ranks("tailrace_prepare", (parts, self._layout))
         self._routing = routing_source(self._client, options.routing, is_gpu=device.type == "cuda")
-        self._live: dict[TrajectoryId, LiveRequest] = {}
-        self._named: dict[str, LiveRequest] = {}
+        self._live: dict[TrajectoryId, VllmRequest] = {}
+        self._named: dict[str, VllmRequest] = {}
         """Requests that are in vLLM, by their name there."""
-        self._exhausted: dict[TrajectoryId, LiveRequest] = {}
+        self._exhausted: dict[TrajectoryId, VllmRequest] = {}
         """Requests whose prefix already uses up their budget. They finish in the next step."""
         self._numbers = count()
         self._num_preemptions = 0
@@ -184,7 +184,7 @@ class VllmEngine:
             raise Unsupported("the vllm engine cannot release its memory: it was not started for colocated placement")
 
     def _accept(self, request: Request) -> None:
-        live = LiveRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))
+        live = VllmRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))
         if request.sampling.stop_strings:
             live.response = request.prefix.tolist()
         if self._routing is not None:
@@ -217,21 +217,21 @@ class VllmEngine:
             return self._finish(live, Finish.STOP)
         return None
 
-    def _has_stop_string(self, live: LiveRequest) -> bool:
+    def _has_stop_string(self, live: VllmRequest) -> bool:
         strings = live.request.sampling.stop_strings
         if not strings or not live.response or live.request.forced_length is not None:
             return False
         assert self._decode_text is not None, "a request with stop strings is refused without decode_text"
         return ends_with_stop(live.response, strings, self._decode_text)
 
-    def _leave_vllm(self, live: Iterable[LiveRequest]) -> None:
+    def _leave_vllm(self, live: Iterable[VllmRequest]) -> None:
         self._client.abort_requests([request.name for request in live if request.name in self._named])
 
-    def _finish(self, live: LiveRequest, finish: Finish) -> Output:
+    def _finish(self, live: VllmRequest, finish: Finish) -> Output:
         self._forget(live)
         return live.take_output(self._version, finish)
 
-    def _forget(self, live: LiveRequest) -> None:
+    def _forget(self, live: VllmRequest) -> None:
         del self._live[live.request.trajectory]
         self._named.pop(live.name, None)
         self._exhausted.pop(live.request.trajectory, None)

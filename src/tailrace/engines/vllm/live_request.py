@@ -14,7 +14,7 @@ from tailrace.store.segment import Routing, Segment
 
 
 @dataclass(slots=True, kw_only=True)
-class LiveRequest:
+class VllmRequest:
     name: str
     """The request's name in vLLM. A trajectory that is submitted again gets a new one."""
     request: Request

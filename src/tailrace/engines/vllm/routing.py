@@ -15,7 +15,7 @@ from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.core_client import InprocClient
 
 from tailrace.engines.contract import Unsupported
-from tailrace.engines.vllm.live_request import LiveRequest
+from tailrace.engines.vllm.live_request import VllmRequest
 from tailrace.store.segment import Routing
 
 
@@ -23,11 +23,11 @@ class RoutingSource(Protocol):
     nothing: Routing
     """Routing of no token: its shape says layers and experts per token."""
 
-    def collect(self, live: Mapping[str, LiveRequest]) -> None:
+    def collect(self, live: Mapping[str, VllmRequest]) -> None:
         """Called after each step of vLLM. ``live``: requests in vLLM by name."""
         ...
 
-    def rows(self, live: LiveRequest, output: EngineCoreOutput) -> Routing:
+    def rows(self, live: VllmRequest, output: EngineCoreOutput) -> Routing:
         """Experts of the tokens of an output, before they are added to the request."""
         ...
 
@@ -42,12 +42,12 @@ class CapturedRouting:
             raise Unsupported(f"the vllm engine cannot return the experts of tokens: {problem}")
         self.nothing: Routing = np.empty((0, *shape), np.int16)
 
-    def collect(self, live: Mapping[str, LiveRequest]) -> None:
+    def collect(self, live: Mapping[str, VllmRequest]) -> None:
         for name, rows in self._client.collective_rpc("tailrace_take_routing")[0].items():
             if (request := live.get(name)) is not None:
                 request.experts_at.update(rows)
 
-    def rows(self, live: LiveRequest, output: EngineCoreOutput) -> Routing:
+    def rows(self, live: VllmRequest, output: EngineCoreOutput) -> Routing:
         first = live.num_tokens - 1
         positions = range(first, first + len(output.new_token_ids))
         try:
@@ -66,10 +66,10 @@ class ReturnedRouting:
         self._layers, top_k = client.collective_rpc("tailrace_routed_layers")[0]
         self.nothing: Routing = np.empty((0, len(self._layers), top_k), np.int16)
 
-    def collect(self, live: Mapping[str, LiveRequest]) -> None:
+    def collect(self, live: Mapping[str, VllmRequest]) -> None:
         pass
 
-    def rows(self, live: LiveRequest, output: EngineCoreOutput) -> Routing:
+    def rows(self, live: VllmRequest, output: EngineCoreOutput) -> Routing:
         found = output.routed_experts
         num_rows = 0 if found is None else len(found)
         if found is None or num_rows != len(output.new_token_ids):

@@ -64,7 +64,7 @@ class ErrorScale(Enum):
     """
 
 
-class Costs(StepCoefficients, Protocol):
+class FittedCosts(StepCoefficients, Protocol):
     @property
     def class_s(self) -> float: ...
     @property
@@ -192,7 +192,7 @@ def _columns(sample: EngineSample, turn: int, shares_prompts: bool) -> list[floa
     return [held, running, always, sample.prefilled]
 
 
-def sample_s(costs: Costs, sample: EngineSample) -> float:
+def sample_s(costs: FittedCosts, sample: EngineSample) -> float:
     """Seconds that the costs predict for the sample's steps."""
     decode_s = sum(steps * step_s(costs, held, n) for steps, held, n in sample.parts)
     decode_s += costs.class_s * sample.class_steps

@@ -11,7 +11,7 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.observe.metrics.response_metrics import percentile
 from tailrace.observe.metrics.rows import Row
-from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -36,7 +36,7 @@ class RolloutTally:
 
     def _hear(self, news: News) -> None:
         match news.message:
-            case TimePassed(since=since, is_outage=False) if self._run.generating:
+            case TimeSinceLast(since=since, is_outage=False) if self._run.generating:
                 self.busy_s += news.now - since
             case ev.RolloutReported():
                 self._lengths += [response.length for response in news.ended]

@@ -94,7 +94,7 @@ def _read_all(path: Path, start: int) -> Generator[tuple[int, Entry], None, None
                 yield from _read_file(path, segment, file, max(start, segment.start))
 
 
-def _read_file(path: Path, segment: segments.Segment, file: BinaryIO, start: int) -> Iterator[tuple[int, Entry]]:
+def _read_file(path: Path, segment: segments.JournalSegment, file: BinaryIO, start: int) -> Iterator[tuple[int, Entry]]:
     position = start
     file.seek(start - segment.start)
     for line in file:

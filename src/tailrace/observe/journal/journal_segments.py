@@ -24,7 +24,7 @@ _SIZE_BYTES = 4
 """At the end of a gzip file: its size before compression."""
 
 
-class Segment(NamedTuple):
+class JournalSegment(NamedTuple):
     start: int
     size: int
     """In bytes before compression."""
@@ -44,20 +44,20 @@ class Segment(NamedTuple):
         return self.path.open("rb")
 
 
-def closed_segments(journal: Path) -> list[Segment]:
+def closed_segments(journal: Path) -> list[JournalSegment]:
     """In order. Where one is there twice, because a process died while it compressed it, the compressed one counts."""
     while True:
         with contextlib.suppress(FileNotFoundError):  # it was compressed a moment ago: look again
             return _closed_segments(journal)
 
 
-def _closed_segments(journal: Path) -> list[Segment]:
+def _closed_segments(journal: Path) -> list[JournalSegment]:
     name = re.compile(re.escape(journal.stem) + r"-(\d{15})\.jsonl(\.gz)?")
-    found: dict[int, Segment] = {}
+    found: dict[int, JournalSegment] = {}
     for path in sorted(journal.parent.glob(f"{journal.stem}-*.jsonl*")):
         if match := name.fullmatch(path.name):
             start = int(match[1])
-            found[start] = Segment(start, _packed_size(path) if match[2] else path.stat().st_size, path)
+            found[start] = JournalSegment(start, _packed_size(path) if match[2] else path.stat().st_size, path)
     return [found[start] for start in sorted(found)]
 
 
@@ -71,7 +71,7 @@ def end_of(journal: Path) -> int:
     return start_of(journal) + (journal.stat().st_size if journal.exists() else 0)
 
 
-def all_segments(journal: Path) -> list[tuple[Segment, BinaryIO]]:
+def all_segments(journal: Path) -> list[tuple[JournalSegment, BinaryIO]]:
     """All files of a journal in order, open for reading, also while its writer closes or compresses one of them."""
     while True:
         before = closed_segments(journal)
@@ -87,13 +87,13 @@ def all_segments(journal: Path) -> list[tuple[Segment, BinaryIO]]:
             file.close()
 
 
-def _open_all(journal: Path, closed: list[Segment]) -> list[tuple[Segment, BinaryIO]]:
+def _open_all(journal: Path, closed: list[JournalSegment]) -> list[tuple[JournalSegment, BinaryIO]]:
     start = max((segment.end for segment in closed), default=0)
     with contextlib.ExitStack() as stack:
         found = [(segment, stack.enter_context(segment.open())) for segment in closed]
         if journal.exists() or not closed:  # a process that died as it closed a segment has not begun the next file
             last = stack.enter_context(journal.open("rb"))
-            found.append((Segment(start, os.fstat(last.fileno()).st_size, journal), last))
+            found.append((JournalSegment(start, os.fstat(last.fileno()).st_size, journal), last))
         stack.pop_all()
     return found
 

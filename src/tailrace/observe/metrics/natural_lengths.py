@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.observe.metrics.kaplan_meier import LengthEstimate, kaplan_meier
-from tailrace.observe.shared_fold.records import Response
+from tailrace.observe.shared_fold.records import ResponseRecord
 
 WINDOW_STEPS = 10
 """Steps that an estimate covers. Long enough to contain a long round of tail batching."""
@@ -27,7 +27,7 @@ class LengthSample:
     censored: dict[int, int] = field(default_factory=dict)
     """How many were stopped before their end, at each length."""
 
-    def add(self, responses: Iterable[Response]) -> None:
+    def add(self, responses: Iterable[ResponseRecord]) -> None:
         for response in responses:
             counts = self.censored if response.finish is None else self.ended
             counts[response.length] = counts.get(response.length, 0) + 1

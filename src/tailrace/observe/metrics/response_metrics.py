@@ -6,10 +6,10 @@ from statistics import fmean, pstdev
 
 from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.observe.shared_fold.records import Response
+from tailrace.observe.shared_fold.records import ResponseRecord
 
 
-def reward_metrics(responses: list[Response]) -> dict[str, float]:
+def reward_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     scores = [each.score for each in responses]
     row: dict[str, float] = {
         "reward/mean": fmean(scores),
@@ -23,13 +23,13 @@ def reward_metrics(responses: list[Response]) -> dict[str, float]:
     return row
 
 
-def failure_metrics(responses: list[Response]) -> dict[str, float]:
+def failure_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     """How many rewards failed, by kind of failure."""
     failures = [outcome for outcome in Outcome if outcome is not Outcome.OK]
     return {f"reward/num_{kind.value}": sum(each.outcome is kind for each in responses) for kind in failures}
 
 
-def length_metrics(responses: list[Response]) -> dict[str, float]:
+def length_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     ordered = sorted(each.length for each in responses)
     return {
         "response_length/mean": fmean(ordered),
@@ -41,7 +41,7 @@ def length_metrics(responses: list[Response]) -> dict[str, float]:
     }
 
 
-def group_metrics(trained: dict[TrajectoryId, Response]) -> dict[str, float]:
+def group_metrics(trained: dict[TrajectoryId, ResponseRecord]) -> dict[str, float]:
     groups: dict[GroupId, list[float]] = {}
     for trajectory, response in trained.items():
         groups.setdefault(trajectory.group, []).append(response.score)
@@ -64,7 +64,7 @@ def staleness_metrics(ages: list[int], bound: int | None) -> dict[str, float]:
     }
 
 
-def evaluation_metrics(name: str, groups: list[list[Response]]) -> dict[str, float]:
+def evaluation_metrics(name: str, groups: list[list[ResponseRecord]]) -> dict[str, float]:
     """Metrics of the evaluation set ``name``. Each group holds the responses to one prompt."""
     k = max(len(members) for members in groups)
     everyone = [each for members in groups for each in members]

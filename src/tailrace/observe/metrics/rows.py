@@ -26,8 +26,8 @@ from tailrace.observe.metrics.response_metrics import (
     reward_metrics,
     staleness_metrics,
 )
-from tailrace.observe.shared_fold.news import News, TimePassed
-from tailrace.observe.shared_fold.records import Response
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
+from tailrace.observe.shared_fold.records import ResponseRecord
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 Row = dict[str, Any]
@@ -60,7 +60,7 @@ class Metrics:
         if news.gone or news.trained:
             memory.lengths[-1].add(filter(self._run.is_training, (*news.trained, *news.gone)))
         match news.message:
-            case TimePassed(since=since, is_outage=False):
+            case TimeSinceLast(since=since, is_outage=False):
                 run = self._run
                 memory.elapse(news.now - since, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
             case ev.RolloutReported() if any(self._run.is_training(response) for response in news.ended):
@@ -127,7 +127,7 @@ class Metrics:
         memory.clock = Clock(step_began=self._training_time(news))
         return row
 
-    def _timing(self, event: ev.StepTrained, news: News, responses: list[Response]) -> Row:
+    def _timing(self, event: ev.StepTrained, news: News, responses: list[ResponseRecord]) -> Row:
         memory, clock = self._memory, self._memory.clock
         step_s = max(self._training_time(news) - clock.step_began, 1e-9)
         began = clock.first_submit if clock.first_submit is not None else clock.step_began
@@ -154,7 +154,7 @@ class Metrics:
         }
 
     def _eval_row(self, command: do.CloseEvaluation, news: News) -> Row:
-        groups: dict[GroupId, list[Response]] = {group: [] for group in command.groups}
+        groups: dict[GroupId, list[ResponseRecord]] = {group: [] for group in command.groups}
         for response in news.evaluated:
             groups[response.id.group].append(response)
         return {"step": command.version} | evaluation_metrics(command.source, list(groups.values()))

@@ -82,7 +82,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class FateTotals:
     num_groups: int
     num_prompts: int
     """Number of different prompts among the groups."""
@@ -170,7 +170,7 @@ class Fates:
         for group in groups:
             self.groups[group].state = state
 
-    def totals(self, *, is_training: bool) -> dict[str, Totals]:
+    def totals(self, *, is_training: bool) -> dict[str, FateTotals]:
         """Totals of all groups offered, then of each state; of training groups or of the others. The states add up."""
         chosen = [f for f in self.groups.values() if (f.group.source == self.train_source) == is_training]
         states = (TRAINED, FILTERED, DROPPED, DEFERRED, IN_PROGRESS) if is_training else (EVALUATED, IN_PROGRESS)
@@ -213,8 +213,8 @@ class Fates:
         return sum(note.outcome is not None for note in fate.responses.values()) >= group_size
 
 
-def _total(fates: list[Fate]) -> Totals:
-    return Totals(
+def _total(fates: list[Fate]) -> FateTotals:
+    return FateTotals(
         num_groups=len(fates),
         num_prompts=len({(fate.group.source, fate.group.prompt) for fate in fates}),
         num_responses=sum(note.finish is not None for fate in fates for note in fate.responses.values()),

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from tailrace.core import commands as do
 from tailrace.core.journal import Entry
 from tailrace.observe.shared_fold.news import News
-from tailrace.observe.shared_fold.records import Response, Step
+from tailrace.observe.shared_fold.records import ResponseRecord, StepRecord
 from tailrace.observe.shared_fold.run_fold import RunFold
 from tailrace.observe.time_use.device_time import DeviceTime
 
@@ -136,7 +136,7 @@ class ScheduleAccount:
         """Tokens of training responses in progress."""
         return sum(response.length for response in self._run.in_progress() if self._run.is_training(response))
 
-    def _train(self, step: Step, responses: Sequence[Response]) -> None:
+    def _train(self, step: StepRecord, responses: Sequence[ResponseRecord]) -> None:
         sums, schedule = self._sums, self._run.state.schedule
         bound = schedule.max_staleness if schedule is not None else None
         for response in responses:

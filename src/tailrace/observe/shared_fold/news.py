@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from tailrace.core.commands import Command
 from tailrace.core.events import Event, Scored
-from tailrace.observe.shared_fold.records import Response, Step
+from tailrace.observe.shared_fold.records import ResponseRecord, StepRecord
 
 
-class TimePassed(NamedTuple):
+class TimeSinceLast(NamedTuple):
     """The time between the entry before and this one. Comes first, before the entry's event changes anything."""
 
     since: float
@@ -35,25 +35,25 @@ class News:
         "wasted",
     )
 
-    def __init__(self, now: float, message: Event | Command | TimePassed) -> None:
+    def __init__(self, now: float, message: Event | Command | TimeSinceLast) -> None:
         self.now = now
         self.message = message
-        self.heard: list[tuple[Response, int]] = []
+        self.heard: list[tuple[ResponseRecord, int]] = []
         """Responses that an instance reported about, with the number of new tokens, which may be 0."""
-        self.ended: list[Response] = []
+        self.ended: list[ResponseRecord] = []
         """Responses that ended by themselves or by the token limit. Each is named once."""
-        self.dropped: list[Response] = []
+        self.dropped: list[ResponseRecord] = []
         """Responses that will not be trained or evaluated. Each is named once."""
-        self.wasted: list[tuple[Response, int]] = []
+        self.wasted: list[tuple[ResponseRecord, int]] = []
         """Tokens of dropped responses. Each token is counted once, although a dropped response may still grow."""
-        self.gone: list[Response] = []
+        self.gone: list[ResponseRecord] = []
         """Dropped responses that no instance runs any more. Where one has no ``finish``, it never ended: its length
         is a lower bound."""
-        self.scored: list[tuple[Scored, Response | None]] = []
+        self.scored: list[tuple[Scored, ResponseRecord | None]] = []
         """Rewards that came back; None: the response was dropped."""
-        self.step: Step | None = None
+        self.step: StepRecord | None = None
         """The step that was trained."""
-        self.trained: list[Response] = []
+        self.trained: list[ResponseRecord] = []
         """The responses of that step."""
-        self.evaluated: list[Response] = []
+        self.evaluated: list[ResponseRecord] = []
         """Responses of the evaluation that closed."""

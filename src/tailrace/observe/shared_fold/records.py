@@ -23,7 +23,7 @@ class Work(Enum):
     SAVE = "save"
 
 
-class Order(NamedTuple):
+class TrainerOrder(NamedTuple):
     """Work that the trainer was asked to do."""
 
     work: Work
@@ -40,7 +40,7 @@ class Task(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Response:
+class ResponseRecord:
     """One response, from its first ``Submit`` until its group is trained or the response is dropped."""
 
     id: TrajectoryId
@@ -83,7 +83,7 @@ class Response:
 
 
 @dataclass(slots=True, kw_only=True)
-class Instance:
+class InstanceRecord:
     """One rollout instance."""
 
     version: Version | None = None
@@ -103,12 +103,12 @@ class Instance:
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0
     """As its last report has it."""
-    running: dict[TrajectoryId, Response] = field(default_factory=dict, init=False)
+    running: dict[TrajectoryId, ResponseRecord] = field(default_factory=dict, init=False)
     """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class StepRecord:
     """A training step that was asked for."""
 
     version: Version
@@ -124,14 +124,14 @@ class RunState:
     now: float = 0.0
     version: Version = Version(0)
     """The newest trained version."""
-    responses: dict[TrajectoryId, Response] = field(default_factory=dict)
+    responses: dict[TrajectoryId, ResponseRecord] = field(default_factory=dict)
     """Responses in progress, and dropped ones that an instance still runs."""
-    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    instances: dict[InstanceId, InstanceRecord] = field(default_factory=dict)
     scoring: dict[TrajectoryId, None] = field(default_factory=dict)
     """Responses whose reward was asked for and is not back."""
-    step: Step | None = None
+    step: StepRecord | None = None
     """The step that is being trained."""
-    orders: list[Order] = field(default_factory=list)
+    orders: list[TrainerOrder] = field(default_factory=list)
     """What the trainer was asked to do and has not done yet, in order."""
     publishing: Version | None = None
     """The version that is being published."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
 from tailrace.observe.shared_fold.news import News
-from tailrace.observe.shared_fold.records import Instance, Response, RunState
+from tailrace.observe.shared_fold.records import InstanceRecord, ResponseRecord, RunState
 
 
-class Responses:
+class ResponseRecords:
     """Owns the records of responses, and finds them by group and by instance."""
 
     def __init__(self, state: RunState) -> None:
@@ -18,7 +18,7 @@ class Responses:
         """Instances that hold at least one unfinished response."""
         self._num_running: dict[str, int] = {}
         """Responses that an instance runs, by their source."""
-        self._groups: dict[GroupId, dict[TrajectoryId, Response]] = {}
+        self._groups: dict[GroupId, dict[TrajectoryId, ResponseRecord]] = {}
         """Responses in progress, by group; never an empty group."""
         for response in state.responses.values():
             if not response.is_dropped:
@@ -26,11 +26,11 @@ class Responses:
             if response.instance is not None:
                 self._run_on(response, response.instance)
 
-    def in_progress(self) -> Iterator[Response]:
+    def in_progress(self) -> Iterator[ResponseRecord]:
         """All responses that are not dropped."""
         return (response for members in self._groups.values() for response in members.values())
 
-    def of_groups(self, groups: Iterable[GroupId]) -> list[Response]:
+    def of_groups(self, groups: Iterable[GroupId]) -> list[ResponseRecord]:
         """The responses in progress of these groups."""
         return [response for group in groups for response in self._groups.get(group, {}).values()]
 
@@ -38,7 +38,7 @@ class Responses:
         """How many responses to prompts of this source the instances hold."""
         return self._num_running.get(source, 0)
 
-    def running_on(self, instance: InstanceId, trajectory: TrajectoryId) -> Response | None:
+    def running_on(self, instance: InstanceId, trajectory: TrajectoryId) -> ResponseRecord | None:
         """The response, if this instance runs it."""
         response = self._state.responses.get(trajectory)
         return response if response is not None and response.instance == instance else None
@@ -47,14 +47,14 @@ class Responses:
         """The instance runs the response from here on. Earlier attempts of the same member are dropped."""
         members = self._groups.setdefault(trajectory.group, {})
         if (response := members.get(trajectory)) is None:
-            response = members[trajectory] = Response(id=trajectory, length=start)
+            response = members[trajectory] = ResponseRecord(id=trajectory, length=start)
             self._state.responses[trajectory] = response
         self._run_on(response, instance)
         if trajectory.attempt:
             same = [other for other in members.values() if other.id.member == trajectory.member]
             self.drop([other for other in same if other.id.attempt < trajectory.attempt], news)
 
-    def leave(self, response: Response, news: News) -> None:
+    def leave(self, response: ResponseRecord, news: News) -> None:
         """The response does not run any more."""
         assert response.instance is not None
         running = self._instance(response.instance).running
@@ -66,7 +66,7 @@ class Responses:
         if response.is_dropped:
             self._remove(response, news)
 
-    def drop(self, responses: Iterable[Response], news: News) -> None:
+    def drop(self, responses: Iterable[ResponseRecord], news: News) -> None:
         """Take these out of progress. One that an instance still runs is remembered until it has stopped."""
         for response in responses:
             if response.is_dropped:
@@ -78,14 +78,14 @@ class Responses:
             if response.instance is None:
                 self._remove(response, news)
 
-    def take(self, trajectories: Iterable[TrajectoryId]) -> list[Response]:
+    def take(self, trajectories: Iterable[TrajectoryId]) -> list[ResponseRecord]:
         """Remove these, which are trained or evaluated, from progress."""
         responses = [self._state.responses.pop(trajectory) for trajectory in trajectories]
         for response in responses:
             self._leave_group(response)
         return responses
 
-    def _run_on(self, response: Response, instance: InstanceId) -> None:
+    def _run_on(self, response: ResponseRecord, instance: InstanceId) -> None:
         response.instance = instance
         running, source = self._instance(instance).running, response.id.group.source
         if response.id not in running:
@@ -93,16 +93,16 @@ class Responses:
         running[response.id] = response
         self.generating[instance] = None
 
-    def _instance(self, number: InstanceId) -> Instance:
+    def _instance(self, number: InstanceId) -> InstanceRecord:
         found = self._state.instances.get(number)
-        return self._state.instances.setdefault(number, Instance()) if found is None else found
+        return self._state.instances.setdefault(number, InstanceRecord()) if found is None else found
 
-    def _remove(self, response: Response, news: News) -> None:
+    def _remove(self, response: ResponseRecord, news: News) -> None:
         """The response is dropped and runs nowhere: no more is going to be heard of it."""
         del self._state.responses[response.id]
         news.gone.append(response)
 
-    def _leave_group(self, response: Response) -> None:
+    def _leave_group(self, response: ResponseRecord) -> None:
         members = self._groups[response.id.group]
         del members[response.id]
         if not members:

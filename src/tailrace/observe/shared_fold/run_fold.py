@@ -25,9 +25,17 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Schedule
-from tailrace.observe.shared_fold.news import News, TimePassed
-from tailrace.observe.shared_fold.records import Instance, Order, Response, RunState, Step, Task, Work
-from tailrace.observe.shared_fold.responses import Responses
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
+from tailrace.observe.shared_fold.records import (
+    InstanceRecord,
+    ResponseRecord,
+    RunState,
+    StepRecord,
+    Task,
+    TrainerOrder,
+    Work,
+)
+from tailrace.observe.shared_fold.responses import ResponseRecords
 
 Handler = Callable[[Any, News], bool | None]
 
@@ -37,7 +45,7 @@ class RunFold:
 
     def __init__(self, state: RunState | None = None) -> None:
         self.state = state or RunState()
-        self._responses = Responses(self.state)
+        self._responses = ResponseRecords(self.state)
         self.occupied: dict[InstanceId, None] = {
             number: None for number, instance in self.state.instances.items() if instance.task is not None
         }
@@ -65,7 +73,7 @@ class RunFold:
     def feed(self, entry: Entry) -> Iterator[News]:
         """Take one entry into account, message by message. Read the iterator to its end."""
         is_outage = type(entry.event) is ev.RunResumed
-        yield News(entry.now, TimePassed(self.state.now, is_outage))
+        yield News(entry.now, TimeSinceLast(self.state.now, is_outage))
         self.state.now = entry.now
         messages: list[ev.Event | do.Command] = [entry.event, *entry.commands]
         for message in messages:
@@ -94,17 +102,17 @@ class RunFold:
         """Whether instances generate responses of evaluations and no others. Such seconds are no training rollout."""
         return bool(self.generating) and not self._responses.num_running(self.train_source)
 
-    def is_training(self, response: Response) -> bool:
+    def is_training(self, response: ResponseRecord) -> bool:
         """Whether the response is for training, not for evaluation."""
         return response.id.group.source == self.train_source
 
-    def in_progress(self) -> Iterator[Response]:
+    def in_progress(self) -> Iterator[ResponseRecord]:
         """All responses that are not dropped."""
         return self._responses.in_progress()
 
-    def instance(self, number: InstanceId) -> Instance:
+    def instance(self, number: InstanceId) -> InstanceRecord:
         found = self.state.instances.get(number)
-        return self.state.instances.setdefault(number, Instance()) if found is None else found
+        return self.state.instances.setdefault(number, InstanceRecord()) if found is None else found
 
     # The run
 
@@ -231,7 +239,7 @@ class RunFold:
             self._responses.drop([response], news)
             self._responses.leave(response, news)
 
-    def _grow(self, response: Response, length: int, version: Version, news: News) -> None:
+    def _grow(self, response: ResponseRecord, length: int, version: Version, news: News) -> None:
         new = response.grow(length, version)
         news.heard.append((response, new))
         if response.is_dropped:
@@ -286,12 +294,12 @@ class RunFold:
 
     def _accumulate(self, command: do.Accumulate, news: News) -> None:
         """A step is some accumulations and one finish: the first of them begins it."""
-        order, step = Order(Work.TRAIN, command.version), self.state.step
+        order, step = TrainerOrder(Work.TRAIN, command.version), self.state.step
         if order in self.state.orders and step is not None:
-            self.state.step = Step(version=step.version, trajectories=(*step.trajectories, *command.trajectories))
+            self.state.step = StepRecord(version=step.version, trajectories=(*step.trajectories, *command.trajectories))
         else:
             self.state.orders.append(order)
-            self.state.step = Step(version=command.version, trajectories=command.trajectories)
+            self.state.step = StepRecord(version=command.version, trajectories=command.trajectories)
 
     def _step_trained(self, event: ev.StepTrained, news: News) -> bool:
         if event.version <= self.state.version:
@@ -299,7 +307,7 @@ class RunFold:
         step = self.state.step
         assert step is not None, f"version {event.version} was trained, but no step was asked for"
         self.state.version, self.state.step = event.version, None
-        self._done(Order(Work.TRAIN, step.version))
+        self._done(TrainerOrder(Work.TRAIN, step.version))
         news.step, news.trained = step, self._responses.take(step.trajectories)
         self._drop_groups({response.id.group: None for response in news.trained}, news)
         return True
@@ -313,9 +321,9 @@ class RunFold:
         self.state.publishing = None
 
     def _saved(self, event: ev.CheckpointSaved | ev.CheckpointFailed | ev.CheckpointSkipped, news: News) -> bool:
-        return self._done(Order(Work.SAVE, event.version))
+        return self._done(TrainerOrder(Work.SAVE, event.version))
 
-    def _done(self, order: Order) -> bool:
+    def _done(self, order: TrainerOrder) -> bool:
         """Whether the order was outstanding."""
         if order not in self.state.orders:
             return False
@@ -323,7 +331,7 @@ class RunFold:
         return True
 
     def _save(self, command: do.SaveCheckpoint, news: News) -> None:
-        self.state.orders.append(Order(Work.SAVE, command.version))
+        self.state.orders.append(TrainerOrder(Work.SAVE, command.version))
 
     def _publish(self, command: do.PublishWeights, news: News) -> None:
         self.state.publishing = command.version

@@ -18,7 +18,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Placement, Schedule
-from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
@@ -77,7 +77,7 @@ class DeviceTime:
 
     def hear(self, news: News) -> None:
         match news.message:
-            case TimePassed(since=since, is_outage=is_outage):
+            case TimeSinceLast(since=since, is_outage=is_outage):
                 self._elapse(since, news.now, is_outage=is_outage)
             case ev.RunStarted():
                 self._began = news.now

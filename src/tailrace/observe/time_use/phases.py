@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
-from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
@@ -118,7 +118,7 @@ class Phases:
 
     def hear(self, news: News) -> None:
         match news.message:
-            case TimePassed(since=since, is_outage=is_outage):
+            case TimeSinceLast(since=since, is_outage=is_outage):
                 self._elapse(news.now - since, is_outage=is_outage)
                 return
             case do.Submit() | do.Accumulate():

@@ -25,7 +25,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
-from tailrace.observe.shared_fold.news import News, TimePassed
+from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
@@ -148,7 +148,7 @@ class Timeline:
     def hear(self, news: News) -> None:
         self._now = news.now
         message = news.message
-        if isinstance(message, TimePassed):
+        if isinstance(message, TimeSinceLast):
             if message.is_outage:
                 self._resume(message.since, news.now)
         elif isinstance(message, ev.Event):

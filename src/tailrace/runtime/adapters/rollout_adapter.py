@@ -14,7 +14,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId
 from tailrace.engines.contract import Request
-from tailrace.runtime.adapters.rollout_intake import RolloutIntake, Sender
+from tailrace.runtime.adapters.rollout_intake import InstanceStart, RolloutIntake
 from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.runtime.threads.work_thread import WorkThread
 from tailrace.store.payload_store import PayloadStore
@@ -46,16 +46,16 @@ class RolloutAdapter:
         self._init, self._launch, self._request, self._channel = init, launch, request, channel
         self._intake, self._post, self._work = RolloutIntake(store), post, work
         self._workers: dict[InstanceId, WorkerHandle] = {}
-        self._senders: dict[InstanceId, Sender] = {}
+        self._senders: dict[InstanceId, InstanceStart] = {}
         """The last start of each instance."""
-        self._heard: list[tuple[Sender, object]] = []
+        self._heard: list[tuple[InstanceStart, object]] = []
         """Messages of this turn of the event loop, and what became of workers."""
         self._endings: set[asyncio.Future[None]] = set()
         """Retired workers that are being ended."""
 
     def start(self, command: do.StartInstance) -> None:
         instance = command.instance
-        sender = self._senders[instance] = Sender(instance, command.incarnation)
+        sender = self._senders[instance] = InstanceStart(instance, command.incarnation)
         spec = WorkerSpec(
             name=f"rollout-{instance}",
             entry="tailrace.workers.rollout_worker:serve",
@@ -123,7 +123,7 @@ class RolloutAdapter:
         if (worker := self._workers.get(instance)) is not None:
             self._work.do(lambda: worker.send(make()))
 
-    def _hear(self, sender: Sender, message: object) -> None:
+    def _hear(self, sender: InstanceStart, message: object) -> None:
         if isinstance(message, Refused) and self._senders[sender.instance] != sender:
             return  # it would end the run
         if not self._heard:
@@ -138,7 +138,7 @@ class RolloutAdapter:
         for event in events:
             self._post(event)
 
-    def _lose(self, sender: Sender, reason: str) -> None:
+    def _lose(self, sender: InstanceStart, reason: str) -> None:
         if self._senders[sender.instance] == sender:
             self._workers.pop(sender.instance, None)
         lost = ev.InstanceLost(instance=sender.instance, reason=reason)

@@ -35,7 +35,7 @@ from tailrace.workers.messages import (
 )
 
 
-class Sender(NamedTuple):
+class InstanceStart(NamedTuple):
     """One start of an instance."""
 
     instance: InstanceId
@@ -46,7 +46,7 @@ class Sender(NamedTuple):
 class _Given:
     """A response that a worker generates."""
 
-    sender: Sender
+    sender: InstanceStart
     position: int
     """Where its next tokens start."""
     early: dict[int, Output] = field(default_factory=dict)
@@ -60,19 +60,19 @@ class RolloutIntake:
         self._store = store
         self._given: dict[TrajectoryId, _Given] = {}
 
-    def give(self, sender: Sender, dispatches: Iterable[Dispatch]) -> None:
+    def give(self, sender: InstanceStart, dispatches: Iterable[Dispatch]) -> None:
         """Note that a worker gets these responses, before it does."""
         for dispatch in dispatches:
             self._given[dispatch.trajectory] = _Given(sender=sender, position=dispatch.start)
 
-    def events(self, heard: Sequence[tuple[Sender, object]]) -> list[ev.Event]:
+    def events(self, heard: Sequence[tuple[InstanceStart, object]]) -> list[ev.Event]:
         """Write the tokens of these messages together, and return the events of the messages."""
         outputs: list[Output] = []
         events = [self._event(sender, message, outputs) for sender, message in heard]
         self._store.append(output.segment for output in outputs if len(output.segment.tokens))
         return events
 
-    def _event(self, sender: Sender, message: object, outputs: list[Output]) -> ev.Event:
+    def _event(self, sender: InstanceStart, message: object, outputs: list[Output]) -> ev.Event:
         """Return the event of a message. What it adds to responses is appended to ``outputs``."""
         if isinstance(message, Refused):
             return ev.StopRequested(reason=message.reason)  # another instance could not serve it either
@@ -87,7 +87,7 @@ class RolloutIntake:
             self._forget(sender, [trajectory for trajectory, _ in message.lengths])
         return replace(_answer(sender.instance, message), incarnation=sender.incarnation)
 
-    def _take(self, sender: Sender, outputs: Iterable[Output]) -> tuple[list[Output], int]:
+    def _take(self, sender: InstanceStart, outputs: Iterable[Output]) -> tuple[list[Output], int]:
         """Return the outputs that can be written now, in their order, and how many of these outputs never will."""
         taken: list[Output] = []
         num_refused = 0
@@ -105,7 +105,7 @@ class RolloutIntake:
                     break
         return taken, num_refused
 
-    def _forget(self, sender: Sender, trajectories: Iterable[TrajectoryId]) -> None:
+    def _forget(self, sender: InstanceStart, trajectories: Iterable[TrajectoryId]) -> None:
         for trajectory in trajectories:
             if (given := self._given.get(trajectory)) is not None and given.sender == sender:
                 del self._given[trajectory]

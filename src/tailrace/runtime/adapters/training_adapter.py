@@ -16,7 +16,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.runtime.launchers.worker_group import WorkerGroup
-from tailrace.runtime.record.taken_steps import Step
+from tailrace.runtime.record.taken_steps import TakenStep
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.slots.channel_files import disk_line, remove_channel
 from tailrace.workers.messages import (
@@ -64,10 +64,10 @@ class TrainingAdapter:
         self.incarnation = 0
         """Number of the last start. Every event carries it."""
         self._killed_for: str | None = None
-        self._to_redo: deque[Step] = deque()
+        self._to_redo: deque[TakenStep] = deque()
         self._is_catching_up = True
 
-    def start(self, init: TrainingInit, to_redo: Sequence[Step], incarnation: int = 0) -> None:
+    def start(self, init: TrainingInit, to_redo: Sequence[TakenStep], incarnation: int = 0) -> None:
         self.incarnation, self._killed_for = incarnation, None
         self._to_redo, self._is_catching_up = deque(to_redo), True
         specs = [self._spec(init, rank) for rank in range(init.num_ranks)]
@@ -157,7 +157,7 @@ class TrainingAdapter:
             step, worker = self._to_redo.popleft(), self._worker
             self._work(lambda: self._redo(step, version, worker))
 
-    def _redo(self, step: Step, version: Version, worker: WorkerHandle | None) -> None:
+    def _redo(self, step: TakenStep, version: Version, worker: WorkerHandle | None) -> None:
         """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
         for batch in step.batches:
             message = Accumulate(model=POLICY, version=batch.version, batch=self._batch(batch))

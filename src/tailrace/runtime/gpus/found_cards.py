@@ -18,7 +18,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.runtime.gpus.found_devices import find_devices
 from tailrace.sizing.card import Card
-from tailrace.sizing.device_plan import Demand, TooFewDevices, demand_of, device_env, plan_devices
+from tailrace.sizing.device_plan import DeviceDemand, TooFewDevices, demand_of, device_env, plan_devices
 
 _MOST_S = 120.0
 _QUESTION = """
@@ -60,7 +60,7 @@ def ask_cards(devices: Sequence[str]) -> list[Card]:
         return []
 
 
-def _used(demand: Demand, devices: Sequence[str]) -> Sequence[str]:
+def _used(demand: DeviceDemand, devices: Sequence[str]) -> Sequence[str]:
     """The devices that the plan uses. If there are too few for a plan, all of them: the run is refused, or waits."""
     try:
         return plan_devices(demand, devices).devices

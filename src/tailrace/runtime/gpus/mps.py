@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SharingChoice:
     is_mps: bool
     starts: bool = False
     """Whether the run starts a daemon of its own."""
@@ -51,7 +51,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class GpuSharing:
     """What a run must know about it."""
 
     rollout: Mapping[str, str] = field(default_factory=dict)
@@ -65,26 +65,26 @@ class Sharing:
     clients to end, and an idle client does not notice."""
 
 
-def decide(found: Found, *, may_start: bool) -> Choice:
+def decide(found: Found, *, may_start: bool) -> SharingChoice:
     """A daemon that is there is used. Otherwise the run starts its own, if it may and can."""
     if found.has_daemon and (found.is_answering or found.control is None):
-        return Choice(is_mps=True, reason=f"the daemon of {found.pipes}")
+        return SharingChoice(is_mps=True, reason=f"the daemon of {found.pipes}")
     if found.has_daemon:
-        return Choice(is_mps=False, reason=f"the MPS daemon of {found.pipes} does not answer")
+        return SharingChoice(is_mps=False, reason=f"the MPS daemon of {found.pipes} does not answer")
     if found.is_set:
-        return Choice(is_mps=False, reason=f"{PIPES} is {found.pipes}, and no MPS daemon is there")
+        return SharingChoice(is_mps=False, reason=f"{PIPES} is {found.pipes}, and no MPS daemon is there")
     if not may_start:
-        return Choice(is_mps=False, reason="schedule.mps is 'never'")
+        return SharingChoice(is_mps=False, reason="schedule.mps is 'never'")
     if found.control is None:
-        return Choice(is_mps=False, reason=f"{CONTROL} is not on PATH")
-    return Choice(is_mps=True, starts=True)
+        return SharingChoice(is_mps=False, reason=f"{CONTROL} is not on PATH")
+    return SharingChoice(is_mps=True, starts=True)
 
 
 @contextmanager
-def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], None]) -> Iterator[Sharing]:
+def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], None]) -> Iterator[GpuSharing]:
     """Share GPUs as well as the machine allows, while the context is open."""
     if settings.schedule.placement != "shared" or not plan.shared:  # with `colocated` they take turns
-        yield Sharing()
+        yield GpuSharing()
         return
     found = look()
     choice, daemon = decide(found, may_start=settings.schedule.mps == "auto"), None
@@ -93,7 +93,7 @@ def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], No
             assert found.control is not None
             daemon = MpsDaemon.start(found.control, device=_index(settings.model.device))
         except MpsFailed as error:
-            choice = Choice(is_mps=False, reason=f"MPS does not work here ({error})")
+            choice = SharingChoice(is_mps=False, reason=f"MPS does not work here ({error})")
     try:
         say(_line(choice))
         yield sharing(choice, {} if daemon is None else daemon.env, found)
@@ -115,22 +115,22 @@ def look() -> Found:
     )
 
 
-def sharing(choice: Choice, env: Mapping[str, str], found: Found) -> Sharing:
+def sharing(choice: SharingChoice, env: Mapping[str, str], found: Found) -> GpuSharing:
     """``env``: variables of all clients of the run's own daemon."""
     if not choice.is_mps:
-        return Sharing()
+        return GpuSharing()
     control, pipes = found.control, env.get(PIPES, found.pipes)
     is_faulty = None if control is None else partial(has_failed_server, control, pipes)
     if _PRIORITY in os.environ:
-        return Sharing(rollout=env, training=env, is_faulty=is_faulty)
+        return GpuSharing(rollout=env, training=env, is_faulty=is_faulty)
     # A decode step is many short kernels, each of which waits for the one before: behind a long kernel of training
     # each of them would wait, and generation would slow down many times. Training has few, long kernels and loses
     # little if short ones go first.
     rollout, training = {**env, _PRIORITY: _NORMAL}, {**env, _PRIORITY: _BELOW_NORMAL}
-    return Sharing(rollout=rollout, training=training, is_faulty=is_faulty)
+    return GpuSharing(rollout=rollout, training=training, is_faulty=is_faulty)
 
 
-def _line(choice: Choice) -> str:
+def _line(choice: SharingChoice) -> str:
     how = "with MPS" if choice.is_mps else "by time-slicing"
     return f"rollout and training share the GPU {how}" + (f": {choice.reason}" if choice.reason else "")
 

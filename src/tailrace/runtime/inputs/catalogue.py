@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import TrajectoryId
-from tailrace.data.order import Order
+from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
 from tailrace.observe.prompts.length_trace import LengthTrace
@@ -25,7 +25,7 @@ from tailrace.workers.sample_transfer import SentSamples, StoredSample, StoredSa
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     prompts: PromptSet
-    order: Order
+    order: PromptOrder
     sampling: Sampling
     budget: int
     forced_lengths: LengthTrace | None = None

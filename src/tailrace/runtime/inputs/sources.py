@@ -17,7 +17,7 @@ from tailrace.core.ids import GroupId
 from tailrace.core.schedule import Schedule
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.data.models import resolve_model
-from tailrace.data.order import PromptOrder
+from tailrace.data.order import SourceOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.data.training import TrainingPrompts
@@ -145,7 +145,7 @@ class _Loader:
         )
         return Source(
             prompts=prompts,
-            order=PromptOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
+            order=SourceOrder(prompts.indices, source=name, seed=settings.seed, shuffle=False),
             sampling=sampling(eval_set, self._end_tokens),
             budget=eval_set.max_response_length or settings.rollout.max_response_length,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.runtime.gpus.mps import Sharing
+from tailrace.runtime.gpus.mps import GpuSharing
 from tailrace.runtime.launchers.worker import GROWING_SEGMENTS, Launcher
 from tailrace.sizing.device_plan import DevicePlan, device_env
 from tailrace.workers.sample_transfer import Batch, SentSamples
@@ -16,10 +16,10 @@ def _as_they_are(samples: SentSamples) -> Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WorkerPlace:
     launch: Launcher
     """Starts the workers."""
-    sharing: Sharing
+    sharing: GpuSharing
     """How they share a GPU."""
     plan: DevicePlan
     """Which device does what."""

@@ -17,7 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tailrace.runtime.launchers.worker import Hear, Launcher, Lose, WorkerHandle, WorkerSpec
-from tailrace.workers.messages import Accumulated, Meeting, Published, Refused, Saved, SaveFailed, Scored, StepFinished
+from tailrace.workers.messages import (
+    Accumulated,
+    LogprobsComputed,
+    Meeting,
+    Published,
+    Refused,
+    Saved,
+    SaveFailed,
+    StepFinished,
+)
 
 
 class WorkerGroup:
@@ -125,7 +134,7 @@ def joined(answers: Sequence[object]) -> object:
         case Accumulated() | Published() | Saved() | StepFinished() as first:
             slowest = max(answer.seconds for answer in answers)  # type: ignore[attr-defined]
             return replace(first, seconds=slowest)
-        case Scored() as first:
+        case LogprobsComputed() as first:
             scored = dict(first.logprobs)
             for answer in answers[1:]:  # a rank says nothing about responses that others have scored
                 scored |= {name: found for name, found in answer.logprobs if len(found)}  # type: ignore[attr-defined]

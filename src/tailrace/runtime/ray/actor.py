@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from tailrace.runtime.ray.kept import LinkClosed, ProcessEnded
-from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
-from tailrace.runtime.ray.output import Output
+from tailrace.runtime.ray.letters import Began, Heard, Letter, Printed, WorkerEnded, read, write
+from tailrace.runtime.ray.output import CapturedOutput
 from tailrace.weights.address import RAY_OBJECT_STORE
 from tailrace.weights.more_kinds import MORE_KINDS, ChannelMaker
 from tailrace.workers.entry import load_entry
@@ -90,7 +90,7 @@ class WorkerActor:
         self._name = name
         self._outbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self._link = ActorLink(self._outbox)
-        self._output: Output | None = None
+        self._output: CapturedOutput | None = None
         self._sink: ObjectStoreSink | None = None
         self._controller_node = surroundings.controller_node
         surroundings.enter()
@@ -107,7 +107,7 @@ class WorkerActor:
         while True:
             heard = self._next()
             yield heard
-            if isinstance(heard[-1], Ended):
+            if isinstance(heard[-1], WorkerEnded):
                 return
 
     @ray.method(concurrency_group=INBOX)
@@ -121,7 +121,7 @@ class WorkerActor:
         self._link.put(None)
         if self._output is not None:
             self._output.drain()
-        self._outbox.put(Ended(None))
+        self._outbox.put(WorkerEnded(None))
 
     @ray.method(concurrency_group=WEIGHTS)
     def weight_layout(self) -> WeightLayout:
@@ -143,12 +143,12 @@ class WorkerActor:
     def _next(self) -> list[Heard]:
         """Wait for something to tell, and return all that there is, up to the end."""
         heard = [self._outbox.get()]
-        while not isinstance(heard[-1], Ended) and not self._outbox.empty():
+        while not isinstance(heard[-1], WorkerEnded) and not self._outbox.empty():
             heard.append(self._outbox.get())
         return heard
 
     def _work(self, entry: str, init: Letter) -> None:
-        output, error = Output(lambda data: self._outbox.put(Printed(data))), None
+        output, error = CapturedOutput(lambda data: self._outbox.put(Printed(data))), None
         self._output = output
         try:
             load_entry(entry)(*self._furnished(read(init)))
@@ -160,7 +160,7 @@ class WorkerActor:
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}"
         output.close()
-        self._outbox.put(Ended(error))
+        self._outbox.put(WorkerEnded(error))
 
     def _furnished(self, init: Any) -> tuple[Link, Any]:
         """The link and the first message of the worker's function."""

@@ -20,7 +20,7 @@ import ray
 from tailrace.runtime.launchers.delivery import Delivery
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
 from tailrace.runtime.ray.endings import reason_of
-from tailrace.runtime.ray.letters import Began, Ended, Heard, Letter, Printed, read, write
+from tailrace.runtime.ray.letters import Began, Heard, Letter, Printed, WorkerEnded, read, write
 
 _KILL_LIMIT_S = 60.0
 """Seconds after which a stopped worker that Ray does not end is given up."""
@@ -105,7 +105,7 @@ class RayWorker:
                             except Exception as error:  # noqa: BLE001  unpickling runs any code
                                 return f"worker {self.name!r} sent a message that cannot be read: {error!r}"
                             self._delivery.message(message)
-                        case Ended(error=error_text):
+                        case WorkerEnded(error=error_text):
                             ended = f"worker {self.name!r} ended"
                             return ended if error_text is None else f"{ended}: {error_text}"
         return f"worker {self.name!r} ended"

@@ -19,7 +19,7 @@ from tailrace.runtime.ray import kept
 from tailrace.runtime.ray.actor import INBOX, WEIGHTS, Surroundings, WorkerActor
 from tailrace.runtime.ray.bundles import kind_of
 from tailrace.runtime.ray.handle import RayWorker
-from tailrace.runtime.ray.resources import Placement
+from tailrace.runtime.ray.resources import PlacementGroups
 from tailrace.weights.collective.own_address import on_loopback
 
 _USER_CODE = "reward"
@@ -34,7 +34,7 @@ class RayLauncher:
     shares_files = False
 
     def __init__(
-        self, logs: Path, placement: Placement, *, gathers_checkpoints: bool = False, is_local: bool = False
+        self, logs: Path, placement: PlacementGroups, *, gathers_checkpoints: bool = False, is_local: bool = False
     ) -> None:
         self._logs, self._placement, self._gathers_checkpoints = logs, placement, gathers_checkpoints
         self._env = on_loopback() if is_local else {}

@@ -39,13 +39,13 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkerEnded:
     """The worker's function has returned, or raised an error."""
 
     error: str | None
 
 
-Heard = Letter | Began | Printed | Ended
+Heard = Letter | Began | Printed | WorkerEnded
 """What an actor tells the controller, in order."""
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 _READ_BYTES = 65536
 
 
-class Output:
+class CapturedOutput:
     """Takes over standard output and error of this process, also of code that is not Python."""
 
     def __init__(self, tell: Callable[[bytes], None]) -> None:

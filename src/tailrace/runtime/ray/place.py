@@ -11,18 +11,18 @@ import ray
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
-from tailrace.runtime.gpus.mps import Sharing
-from tailrace.runtime.launchers.place import Place
+from tailrace.runtime.gpus.mps import GpuSharing
+from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.ray.cluster import LOCAL, address_of, connected
 from tailrace.runtime.ray.launcher import RayLauncher
-from tailrace.runtime.ray.resources import Placement
+from tailrace.runtime.ray.resources import PlacementGroups
 from tailrace.runtime.ray.samples import put_samples
 from tailrace.sizing.channel_choice import refused_channel
 from tailrace.sizing.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
 
 
 @contextmanager
-def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[Place]:
+def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[WorkerPlace]:
     """Connect to Ray while the context is open."""
     counts, on_cpu = _worker_counts(settings, trains=trains), plan_devices(demand_of(settings, trains=trains), ())
     num_cpus = math.ceil(_placement(settings, counts, on_cpu).total(counts)["CPU"])
@@ -40,7 +40,7 @@ def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str
                 gathers_checkpoints=settings.ray.checkpoints == "gathered",
                 is_local=address_of(settings.ray) == LOCAL,
             )
-            yield Place(launch=launch, sharing=Sharing(), plan=plan, names_devices=False, pack=put_samples)
+            yield WorkerPlace(launch=launch, sharing=GpuSharing(), plan=plan, names_devices=False, pack=put_samples)
         finally:
             placement.close()
 
@@ -66,8 +66,8 @@ def _worker_counts(settings: Settings, *, trains: bool) -> dict[str, int]:
     }
 
 
-def _placement(settings: Settings, counts: Mapping[str, int], plan: DevicePlan) -> Placement:
-    return Placement(
+def _placement(settings: Settings, counts: Mapping[str, int], plan: DevicePlan) -> PlacementGroups:
+    return PlacementGroups(
         settings.ray.resources,
         one_node={kind: counts[kind] for kind in settings.ray.one_node if counts[kind]},
         plan=plan,

@@ -15,7 +15,7 @@ from tailrace.sizing.device_plan import DevicePlan
 _RESERVE_LIMIT_S = 10
 
 
-class Placement:
+class PlacementGroups:
     """Owns the placement groups of a run."""
 
     def __init__(

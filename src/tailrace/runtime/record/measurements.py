@@ -15,7 +15,7 @@ from tailrace.observe.journal import journal_file
 from tailrace.observe.metrics.metrics_file import MetricsFile, has_bytes
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.shared_fold.run_fold import RunFold
-from tailrace.runtime.record.resume import Past
+from tailrace.runtime.record.resume import RecalledRun
 from tailrace.runtime.record.run_directory import RunDirectory
 
 NOTHING_MEASURED: dict[str, Any] = {"metrics": None, "metrics_size": 0, "summary": {}}
@@ -25,7 +25,7 @@ NOTHING_MEASURED: dict[str, Any] = {"metrics": None, "metrics_size": 0, "summary
 class Measurements:
     """Feed it the entries of ``missed`` first, then those to come."""
 
-    def __init__(self, directory: RunDirectory, past: Past, kept: Metrics | None) -> None:
+    def __init__(self, directory: RunDirectory, past: RecalledRun, kept: Metrics | None) -> None:
         """``kept``: the metrics of the checkpoint; None: there are none."""
         is_known = kept is not None and has_bytes(directory.metrics, past.metrics_size)
         self._metrics = kept if kept is not None and is_known else Metrics()

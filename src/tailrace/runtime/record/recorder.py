@@ -16,7 +16,7 @@ from tailrace.observe.metrics.metrics_file import read_rows
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.sinks import Sinks
 from tailrace.runtime.record.measurements import NOTHING_MEASURED, Measurements
-from tailrace.runtime.record.resume import Past
+from tailrace.runtime.record.resume import RecalledRun
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.runtime.record.summarizer import Summarizer
 
@@ -30,7 +30,7 @@ class Recorder:
     def __init__(
         self,
         directory: RunDirectory,
-        past: Past,
+        past: RecalledRun,
         *,
         display: Display,
         sinks: Sinks,
@@ -52,7 +52,7 @@ class Recorder:
         self._metrics = _open_metrics(directory, past, complain)
         self._take_over(directory, past, complain)
 
-    def _take_over(self, directory: RunDirectory, past: Past, complain: Complain) -> None:
+    def _take_over(self, directory: RunDirectory, past: RecalledRun, complain: Complain) -> None:
         """Take over what happened before this start."""
         summary = self._metrics.ask(lambda metrics: metrics.summary)
         self.summary: Row = {} if summary is None else summary
@@ -139,7 +139,7 @@ class Recorder:
                 )
 
 
-def _open_metrics(directory: RunDirectory, past: Past, complain: Complain) -> Guarded[Measurements]:
+def _open_metrics(directory: RunDirectory, past: RecalledRun, complain: Complain) -> Guarded[Measurements]:
     """Metrics that the checkpoint holds but that cannot be read are computed again from the journal."""
     stored = past.metrics
     kept = Guarded("metrics of the checkpoint", lambda: None if stored is None else Metrics.restore(stored), complain)

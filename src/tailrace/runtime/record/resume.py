@@ -29,7 +29,7 @@ from tailrace.store.payload_store import PayloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class RecalledRun:
     """The state of a run that is resumed."""
 
     coordinator: Coordinator
@@ -62,7 +62,7 @@ class Past:
         return steps
 
 
-def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> Past:
+def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, schedule: Schedule) -> RecalledRun:
     """Rebuild the core as it was at the end of the journal, and what the checkpoint says of the metrics. A run with a
     past follows the schedule of its journal; ``schedule`` is that of a new one."""
     state = {} if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
@@ -84,7 +84,7 @@ def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, sched
         tail.append(entry)
         position = end
     absorb(coordinator, tail)
-    return Past(
+    return RecalledRun(
         coordinator=coordinator,
         metrics=metrics,
         checkpoint=checkpoint,

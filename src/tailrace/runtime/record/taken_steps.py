@@ -19,7 +19,7 @@ _RATE = "/lr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TakenStep:
     """A step that was taken."""
 
     batches: tuple[do.Accumulate, ...]
@@ -34,14 +34,14 @@ class TakenSteps:
     def __init__(self, begun: do.Accumulate | None) -> None:
         """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
         self._asked: tuple[do.Accumulate, ...] = () if begun is None else (begun,)
-        self._done: dict[Version, Step] = {}
+        self._done: dict[Version, TakenStep] = {}
         self._incarnation: int | None = None
         """Number of the last start of the trainer; None: the entries did not contain it."""
 
     def feed(self, entry: Entry) -> None:
         if isinstance(event := entry.event, ev.StepTrained) and self._is_asked(event):
             rates = tuple((name.removesuffix(_RATE), value) for name, value in event.metrics if name.endswith(_RATE))
-            self._done[self._asked[0].version] = Step(batches=self._asked, rates=rates)
+            self._done[self._asked[0].version] = TakenStep(batches=self._asked, rates=rates)
             self._asked = ()
         for command in entry.commands:
             match command:
@@ -59,6 +59,6 @@ class TakenSteps:
         user may have moved it away."""
         self._done = {number: step for number, step in self._done.items() if number >= version}
 
-    def since(self, version: Version) -> tuple[Step, ...]:
+    def since(self, version: Version) -> tuple[TakenStep, ...]:
         """Return the steps that lead from ``version`` to the version of the run, in order."""
         return tuple(step for number, step in sorted(self._done.items()) if number >= version)

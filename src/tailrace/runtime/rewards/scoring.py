@@ -20,7 +20,7 @@ _AT_ONCE = 16
 """Tasks made in one go: a few milliseconds, so that the first rewards need not wait for the last task."""
 
 
-class Pool(Protocol):
+class ScoringPool(Protocol):
     def submit(self, task: RewardTask) -> None: ...
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
 
@@ -29,7 +29,7 @@ class Scoring:
     """Owns the responses whose tasks are being made. Use it from one event loop."""
 
     def __init__(
-        self, pool: Pool, scores: ScoreBatcher, *, task: Callable[[TrajectoryId], RewardTask], work: WorkThread
+        self, pool: ScoringPool, scores: ScoreBatcher, *, task: Callable[[TrajectoryId], RewardTask], work: WorkThread
     ) -> None:
         """``task`` is called in the thread of ``work``."""
         self._pool, self._scores, self._task, self._work = pool, scores, task, work

@@ -7,7 +7,7 @@ from enum import StrEnum
 from random import Random
 
 
-class Arrivals(StrEnum):
+class JobArrivals(StrEnum):
     BACKLOG = "backlog"
     """All at second 0."""
     POISSON = "poisson"
@@ -17,13 +17,13 @@ class Arrivals(StrEnum):
 
 
 def submission_times(
-    kind: Arrivals, count: int, *, rate_per_s: float, burst_size: int, draw: Random
+    kind: JobArrivals, count: int, *, rate_per_s: float, burst_size: int, draw: Random
 ) -> Iterator[float]:
     """Yield one time for each job. ``rate_per_s``: jobs per second in the mean."""
     now = 0.0
-    size = burst_size if kind is Arrivals.BURSTY else 1
+    size = burst_size if kind is JobArrivals.BURSTY else 1
     for index in range(count):
-        if kind is not Arrivals.BACKLOG and index and index % size == 0:
+        if kind is not JobArrivals.BACKLOG and index and index % size == 0:
             now += draw.expovariate(rate_per_s / size)
         yield now
 

@@ -13,7 +13,7 @@ from tailrace.cluster.ids import JobId
 from tailrace.cluster.rules import NodeGroup
 
 
-class NoRoom(RuntimeError):
+class DevicesFull(RuntimeError):
     """The devices do not have room for what shall be loaded."""
 
 
@@ -89,7 +89,9 @@ class GroupMemory:
             case Direction.LOAD:
                 wanted = tiers.host + tiers.disk
                 if wanted > (room := self._device_room()):
-                    raise NoRoom(f"{job} needs {wanted:,} bytes on the devices of {self._group.id}, {room:,} are free")
+                    raise DevicesFull(
+                        f"{job} needs {wanted:,} bytes on the devices of {self._group.id}, {room:,} are free"
+                    )
                 return Shift(device=wanted, host=-tiers.host, disk=-tiers.disk)
             case Direction.PREFETCH:
                 return self._nearer(tiers)

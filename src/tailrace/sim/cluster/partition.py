@@ -18,7 +18,7 @@ from tailrace.cluster.rules import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ModelDemand:
     """One model's part of the work."""
 
     model: str
@@ -46,14 +46,14 @@ def jobs_per_group(duty: float, *, policy: Policy, max_jobs: int, max_duty: floa
     return max(1, min(max_jobs, int((max_duty + 1e-9) / duty)))
 
 
-def explicit(demands: Sequence[Demand], groups: Mapping[str, int], sharing: Mapping[str, int]) -> Partition:
+def explicit(demands: Sequence[ModelDemand], groups: Mapping[str, int], sharing: Mapping[str, int]) -> Partition:
     """Return the partition with these groups, and rollout devices for all jobs that can share them."""
     rollout = sum(groups[each.model] * sharing[each.model] * each.rollout_devices for each in demands)
     train = sum(groups[each.model] * each.train_devices for each in demands)
     return Partition(groups=groups, jobs_per_group=sharing, rollout_devices=rollout, devices=train + rollout)
 
 
-def divide(demands: Sequence[Demand], total_devices: int, sharing: Mapping[str, int]) -> Partition:
+def divide(demands: Sequence[ModelDemand], total_devices: int, sharing: Mapping[str, int]) -> Partition:
     """Divide ``total_devices``. ``sharing``: jobs per group of each model. Every model gets at least one group."""
     price = {each.model: each.train_devices + sharing[each.model] * each.rollout_devices for each in demands}
     groups = {each.model: 1 for each in demands}

@@ -26,7 +26,7 @@ from tailrace.sim.cluster.driver import ClusterScheduler, Driver, Record
 from tailrace.sim.cluster.group_memory import Bandwidths
 from tailrace.sim.cluster.job_model import JobPlan, SimJob
 from tailrace.sim.cluster.scenario import ClusterScenario, Setup
-from tailrace.sim.cluster.sim_group import Span
+from tailrace.sim.cluster.sim_group import WorkSpan
 from tailrace.sim.cluster.step_times import alone_s
 from tailrace.sim.cluster.world import World
 
@@ -95,7 +95,7 @@ class ClusterResult:
     seed: int
     groups: tuple[tuple[str, int], ...]
     """Name and devices of every node group."""
-    spans: tuple[Span, ...]
+    spans: tuple[WorkSpan, ...]
     jobs: tuple[JobFigures, ...]
     figures: ClusterFigures
 

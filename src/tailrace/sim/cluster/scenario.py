@@ -16,11 +16,11 @@ from tailrace.cluster.events import ClusterStarted
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
 from tailrace.cluster.jobs import JobSpec, StateBytes
 from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy, Transfers
-from tailrace.sim.cluster.arrivals import Arrivals, mixed_models, submission_times
+from tailrace.sim.cluster.arrivals import JobArrivals, mixed_models, submission_times
 from tailrace.sim.cluster.faults import Fault
 from tailrace.sim.cluster.group_memory import Bandwidths
 from tailrace.sim.cluster.job_model import JobPlan
-from tailrace.sim.cluster.partition import Demand, Partition, divide, explicit, jobs_per_group
+from tailrace.sim.cluster.partition import ModelDemand, Partition, divide, explicit, jobs_per_group
 from tailrace.sim.cluster.scenario_sections import (
     GB,
     ClusterFaultSection,
@@ -58,7 +58,7 @@ class ClusterScenario(Sourced):
     def _rates(cls, jobs: JobsSection) -> JobsSection:
         if jobs.max_steps < jobs.min_steps:
             raise ValueError(f"max_steps is {jobs.max_steps}, below min_steps, {jobs.min_steps}")
-        if (jobs.arrivals is not Arrivals.BACKLOG) != ((jobs.load is None) != (jobs.rate_per_hour is None)):
+        if (jobs.arrivals is not JobArrivals.BACKLOG) != ((jobs.load is None) != (jobs.rate_per_hour is None)):
             raise ValueError("arrivals other than backlog need either load or rate_per_hour, a backlog neither")
         return jobs
 
@@ -170,7 +170,7 @@ class ClusterScenario(Sourced):
         draw = Random(f"{self.seed}/jobs")
         models = {model.name: model for model in self.models}
         names = mixed_models(jobs.mix, jobs.count, draw)
-        rate = 0.0 if jobs.arrivals is Arrivals.BACKLOG else self._rate_per_s()
+        rate = 0.0 if jobs.arrivals is JobArrivals.BACKLOG else self._rate_per_s()
         times = submission_times(jobs.arrivals, jobs.count, rate_per_s=rate, burst_size=jobs.burst_size, draw=draw)
         return tuple(
             self._plan(models[name], index, submitted, draw)
@@ -196,11 +196,11 @@ class ClusterScenario(Sourced):
             spec=spec, model=model.name, overlap=jobs.overlap, cycle=cycle, steps=actual, submitted=submitted
         )
 
-    def _demand(self, model: ModelSection) -> Demand:
+    def _demand(self, model: ModelSection) -> ModelDemand:
         trace = demand_trace(self.cycle_of(model), self.jobs.overlap)
         share = self.jobs.mix[model.name] / sum(self.jobs.mix.values())
         mean_steps = (self.jobs.min_steps + self.jobs.max_steps) / 2
-        return Demand(
+        return ModelDemand(
             model=model.name,
             train_devices=model.train_devices,
             rollout_devices=model.rollout_devices,

@@ -14,9 +14,9 @@ from tailrace.config.load import leaves
 from tailrace.sim.cluster.scenario import ClusterScenario
 from tailrace.sim.cluster.scenario_sections import ClusterFaultSection, ModelSection, RuleOverrides
 from tailrace.sim.scenario import ScenarioError
-from tailrace.sim.scenario_sections import Section
+from tailrace.sim.scenario_sections import ScenarioSection
 
-_LISTS: dict[str, type[Section]] = {
+_LISTS: dict[str, type[ScenarioSection]] = {
     "models": ModelSection,
     "faults": ClusterFaultSection,
     "rules.variants": RuleOverrides,

@@ -9,10 +9,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from tailrace.cluster.ids import JobId, NodeId
 from tailrace.cluster.rules import Grain, Order, Policy, Ratio
-from tailrace.sim.cluster.arrivals import Arrivals
+from tailrace.sim.cluster.arrivals import JobArrivals
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.step_times import Overlap
-from tailrace.sim.scenario_sections import Section, Sourced
+from tailrace.sim.scenario_sections import ScenarioSection, Sourced
 
 GB = 10**9
 
@@ -43,7 +43,7 @@ class ClusterSection(Sourced):
     """Throughput of rollout per device in the colocated regime, over that on devices of its own."""
 
 
-class RuleOverrides(Section):
+class RuleOverrides(ScenarioSection):
     """Rules of the scheduler. A rule without a value has its default (``cluster/rules.py``)."""
 
     policy: Policy | None = None
@@ -126,7 +126,7 @@ class ModelSection(Sourced):
 class JobsSection(Sourced):
     count: PositiveInt
     """Number of jobs."""
-    arrivals: Arrivals = Arrivals.BACKLOG
+    arrivals: JobArrivals = JobArrivals.BACKLOG
     """When jobs are submitted."""
     load: PositiveFloat | None = None
     """Arrival rate as a multiple of what the cluster can finish under ``isolated``, for the model that is short of
@@ -151,7 +151,7 @@ class JobsSection(Sourced):
     """Share of each tenant among the jobs; empty: one tenant."""
 
 
-class ClusterFaultSection(Section):
+class ClusterFaultSection(ScenarioSection):
     source: str = ""
     """Where the numbers of this section come from."""
     kind: Literal["node", "crash", "slow"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tailrace.cluster.events import Direction, Event, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.rules import NodeGroup
-from tailrace.sim.cluster.group_memory import Bandwidths, GroupMemory, NoRoom, Shift
+from tailrace.sim.cluster.group_memory import Bandwidths, DevicesFull, GroupMemory, Shift
 from tailrace.sim.cluster.job_model import SimJob
 from tailrace.sim.cluster.meter import GroupMeter
 from tailrace.sim.driver import Agenda
@@ -20,7 +20,7 @@ class SchedulerError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkSpan:
     """A stretch of time in which a node group worked for a job."""
 
     group: NodeGroupId
@@ -58,7 +58,7 @@ class SimGroup:
         self.facts, self._bandwidths, self._agenda, self._post = facts, bandwidths, agenda, post
         self.meter = GroupMeter(facts.devices)
         self.memory = GroupMemory(facts)
-        self.spans: list[Span] = []
+        self.spans: list[WorkSpan] = []
         self.num_switches = 0
         self.bytes_moved = 0
         self._lost: set[NodeId] = set()
@@ -177,7 +177,7 @@ class SimGroup:
         transfer = self._transfers[0]
         try:
             transfer.shift = self.memory.plan(transfer.job, transfer.direction)
-        except NoRoom as error:
+        except DevicesFull as error:
             raise SchedulerError(str(error)) from None
         transfer.start = self._agenda.now
         self._agenda.after(transfer.shift.seconds(self._bandwidths), lambda: self._end_transfer(transfer))
@@ -217,7 +217,7 @@ class SimGroup:
     def _note(self, job: JobId, kind: str, start: float, end: float | None = None) -> None:
         end = self._agenda.now if end is None else end
         if end > start:
-            self.spans.append(Span(self.id, job, kind, start, end))
+            self.spans.append(WorkSpan(self.id, job, kind, start, end))
 
     def _settle(self) -> None:
         """Account for the time until now: call before anything changes."""

@@ -48,7 +48,7 @@ def _close_all() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class GroupSeat:
     """A place in a group that is being formed. The first three say where the group's store is."""
 
     host: str
@@ -62,7 +62,7 @@ class Seat:
 class PeerGroup:
     """One member's end of a group."""
 
-    def __init__(self, seat: Seat, *, limit_s: float, store: RunStore | None = None) -> None:
+    def __init__(self, seat: GroupSeat, *, limit_s: float, store: RunStore | None = None) -> None:
         """Return when all members are there. ``store``: the receiver's own; senders open it."""
         self._limit = timedelta(seconds=limit_s)
         self._backend = seat.backend
@@ -101,7 +101,7 @@ class PeerGroup:
             raise PeerLost(f"waited for {what}, {self._limit.total_seconds():g} s at most: {_short(error)}") from error
 
 
-def _make(store: dist.Store, seat: Seat, limit: timedelta) -> Any:
+def _make(store: dist.Store, seat: GroupSeat, limit: timedelta) -> Any:
     if seat.backend == NCCL:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = limit

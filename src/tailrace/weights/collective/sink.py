@@ -30,9 +30,9 @@ from tailrace.core.ids import Version
 from tailrace.weights.address import COLLECTIVE, ChannelAddress
 from tailrace.weights.collective.control_socket import ControlSocket, Message, PeerLost
 from tailrace.weights.collective.own_address import own_address
-from tailrace.weights.collective.peer_group import RECEIVER, PeerGroup, Seat, close_at_exit
+from tailrace.weights.collective.peer_group import RECEIVER, GroupSeat, PeerGroup, close_at_exit
 from tailrace.weights.sharding.converter import cut
-from tailrace.weights.sharding.shards import Part, holding
+from tailrace.weights.sharding.shards import ParameterPart, holding
 from tailrace.weights.sharding.transfer_plan import Slice
 
 LIMIT_S = 60.0
@@ -44,7 +44,7 @@ CLOSE_LIMIT_S = 2.0
 class CollectiveSink:
     """The writer's end of a channel on one rank. All ranks publish the same versions, each its own parts."""
 
-    def __init__(self, parts: Sequence[Part], device: torch.device, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, parts: Sequence[ParameterPart], device: torch.device, *, limit_s: float = LIMIT_S) -> None:
         self._parts = {part.parameter.name: part for part in parts}
         self._holding = holding("here", parts)
         self._device, self._limit_s = device, limit_s
@@ -165,7 +165,7 @@ class Sender:
                 case {"ask": "describe"}:
                     self._say(self._sink.describe())
                 case {"ask": "join", "seat": seat}:
-                    self._group = PeerGroup(Seat(**seat), limit_s=self._limit_s)
+                    self._group = PeerGroup(GroupSeat(**seat), limit_s=self._limit_s)
                     self._say({})
                 case {"ask": "versions"}:
                     held = None

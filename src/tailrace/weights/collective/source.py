@@ -17,10 +17,10 @@ from torch import Tensor
 from tailrace.core.ids import Version
 from tailrace.weights.channel import Fetched, VersionNotPublished, WriterLost
 from tailrace.weights.collective.control_socket import ControlSocket, Message, PeerLost
-from tailrace.weights.collective.peer_group import GLOO, NCCL, PeerGroup, Seat, close_at_exit
+from tailrace.weights.collective.peer_group import GLOO, NCCL, GroupSeat, PeerGroup, close_at_exit
 from tailrace.weights.collective.run_store import open_store
 from tailrace.weights.collective.sink import LIMIT_S, device_name
-from tailrace.weights.sharding.shards import Part, holding
+from tailrace.weights.sharding.shards import ParameterPart, holding
 from tailrace.weights.sharding.table import Holding, Parameter, volume
 from tailrace.weights.sharding.transfer_plan import Slice, Transfer
 
@@ -90,7 +90,7 @@ class CollectiveSource:
     def _describe(self, answers: Sequence[Message]) -> None:
         for number, answer in enumerate(answers):
             parts = [
-                Part(Parameter(name=name, shape=tuple(shape), dtype=dtype), tuple((a, b) for a, b in box))
+                ParameterPart(Parameter(name=name, shape=tuple(shape), dtype=dtype), tuple((a, b) for a, b in box))
                 for name, shape, dtype, box in answer["parts"]
             ]
             self._parameters |= {part.parameter.name: part.parameter for part in parts}
@@ -145,7 +145,7 @@ class CollectiveSource:
         if self._group is not None:
             return self._group
         size, store = 1 + len(self._senders), open_store(limit_s=self._limit_s)
-        seats = [Seat(**asdict(store.place), rank=n, size=size, backend=self._backend) for n in range(size)]
+        seats = [GroupSeat(**asdict(store.place), rank=n, size=size, backend=self._backend) for n in range(size)]
         for sender, seat in zip(self._senders, seats[1:], strict=True):
             sender.send({"ask": "join", "seat": asdict(seat)}, limit_s=self._limit_s)
         group = PeerGroup(seats[0], limit_s=self._limit_s, store=store)

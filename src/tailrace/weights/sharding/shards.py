@@ -12,7 +12,7 @@ from tailrace.weights.sharding.layout import WeightLayout
 from tailrace.weights.sharding.table import Box, Holding, Parameter, Piece, volume
 
 
-class Part(NamedTuple):
+class ParameterPart(NamedTuple):
     """The part of a parameter that one worker holds, as a tensor of its own."""
 
     parameter: Parameter
@@ -23,29 +23,30 @@ class NotInRows(ValueError):
     """A tensor is divided in another way than by rows."""
 
 
-def local_parts(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[Part, Tensor]]:
+def local_parts(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[ParameterPart, Tensor]]:
     """Each parameter's part here. Parts without elements are left out. Raises ``NotInRows``."""
     for name, tensor in weights:
         dtype = str(tensor.dtype).removeprefix("torch.")
         parameter = Parameter(name=name, shape=tuple(tensor.shape), dtype=dtype)
         if not isinstance(tensor, DTensor):
-            yield Part(parameter, parameter.box), tensor
+            yield ParameterPart(parameter, parameter.box), tensor
             continue
-        part, local = Part(parameter, _rows(name, tensor)), tensor.to_local()
+        part, local = ParameterPart(parameter, _rows(name, tensor)), tensor.to_local()
         if tuple(local.shape) != tuple(stop - start for start, stop in part.box):
             raise NotInRows(f"{name}: {tuple(local.shape)} is not the part {part.box}")
         if volume(part.box):
             yield part, local
 
 
-def whole_parts(layout: WeightLayout) -> list[Part]:
+def whole_parts(layout: WeightLayout) -> list[ParameterPart]:
     """The parts of a worker that holds every parameter whole."""
     return [
-        Part(Parameter(name=entry.name, shape=entry.shape, dtype=entry.dtype), entry.box) for entry in layout.entries
+        ParameterPart(Parameter(name=entry.name, shape=entry.shape, dtype=entry.dtype), entry.box)
+        for entry in layout.entries
     ]
 
 
-def holding(worker: str, parts: Iterable[Part]) -> Holding:
+def holding(worker: str, parts: Iterable[ParameterPart]) -> Holding:
     """Each part is a tensor of the worker, named after its parameter."""
     pieces = [Piece(parameter=p.name, box=box, tensor=p.name, offset=(0,) * len(box)) for p, box in parts]
     tensors = tuple((piece.tensor, tuple(stop - start for start, stop in piece.box)) for piece in pieces)

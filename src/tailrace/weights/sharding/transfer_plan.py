@@ -31,7 +31,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Connection:
     """Estimated speed of a connection: a transfer takes ``latency_s`` plus its bytes divided by ``bytes_per_s``."""
 
     latency_s: float
@@ -41,13 +41,13 @@ class Link:
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
-MEMORY = Link(latency_s=1e-5, bytes_per_s=5e9)
+MEMORY = Connection(latency_s=1e-5, bytes_per_s=5e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    default: Link = MEMORY
-    between: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    default: Connection = MEMORY
+    between: Mapping[tuple[str, str], Connection] = field(default_factory=dict)
     """Links that differ from the default, by (sender, receiver)."""
 
     def seconds(self, sender: str, receiver: str, num_bytes: int) -> float:

@@ -48,7 +48,7 @@ NUM_SLOTS = 2
 PAGE = 4096
 
 
-class Record(NamedTuple):
+class SlotRecord(NamedTuple):
     generation: int
     version: int
     table_checksum: int
@@ -75,7 +75,7 @@ class ControlFile:
         self.note = self._map[note_offset : note_offset + note_bytes].decode()
         self._tables_offset = align(note_offset + note_bytes)
 
-    def latest(self) -> Record | None:
+    def latest(self) -> SlotRecord | None:
         """Return the record of the newest generation, or None if nothing has been published."""
         records = [record for record in map(self._record, RECORD_OFFSETS) if record is not None]
         return max(records, default=None)
@@ -113,10 +113,10 @@ class ControlFile:
         with contextlib.suppress(BufferError):
             self._map.close()
 
-    def _record(self, offset: int) -> Record | None:
+    def _record(self, offset: int) -> SlotRecord | None:
         stored = self._map[offset : offset + RECORD.size + 4]
         body, checksum = stored[: RECORD.size], int.from_bytes(stored[RECORD.size :], "little")
-        record = Record(*RECORD.unpack(body))
+        record = SlotRecord(*RECORD.unpack(body))
         return record if record.generation and zlib.crc32(body) == checksum else None
 
 

@@ -27,7 +27,14 @@ from tailrace.weights.channel import WriterLost
 from tailrace.weights.sharding.layout import ALIGNMENT, Entry, WeightLayout
 from tailrace.weights.sharding.transfer_plan import Slice
 from tailrace.weights.slots import channel_files
-from tailrace.weights.slots.control_file import NUM_SLOTS, ControlFile, Record, control_bytes, new_file, table_checksum
+from tailrace.weights.slots.control_file import (
+    NUM_SLOTS,
+    ControlFile,
+    SlotRecord,
+    control_bytes,
+    new_file,
+    table_checksum,
+)
 from tailrace.weights.slots.device_checksum import checksums
 from tailrace.weights.slots.device_memory import CudaMemory, DeviceMemory
 from tailrace.weights.slots.slot_locks import READER_LIMIT_S, ReaderWait
@@ -109,7 +116,7 @@ class DeviceSlots(ControlFile):
         # The copy to the host waits for all that was done before on this stream: every tensor is written.
         self.table(generation)[:] = _to_host(checksums(self.slot(generation), self.layout))
 
-    def copy(self, record: Record, slices: Sequence[Slice]) -> DeviceCopy:
+    def copy(self, record: SlotRecord, slices: Sequence[Slice]) -> DeviceCopy:
         copied = DeviceCopy(layout=self.layout, table=self.table(record.generation).copy())
         if slices:
             self._check_writer()
@@ -187,7 +194,7 @@ class DeviceCopy:
             self.parts[wanted] = _tensor_in(slot, entries[wanted.parameter])[place].clone()
         self.sums = _to_host(checksums(slot, self.layout))  # waits for the copies
 
-    def is_intact(self, record: Record) -> bool:
+    def is_intact(self, record: SlotRecord) -> bool:
         if table_checksum(self.table) != record.table_checksum:
             return False
         sums = self.sums if self.block is None else _to_host(checksums(self.block, self.layout))

@@ -20,7 +20,7 @@ from tailrace.weights.slots.control_file import (
     NUM_SLOTS,
     PAGE,
     ControlFile,
-    Record,
+    SlotRecord,
     control_bytes,
     new_file,
     table_checksum,
@@ -63,7 +63,7 @@ class MappedFile(ControlFile):
     def finish_write(self, generation: int) -> None:
         pass  # the table is complete
 
-    def copy(self, record: Record, slices: Sequence[Slice]) -> MappedCopy:
+    def copy(self, record: SlotRecord, slices: Sequence[Slice]) -> MappedCopy:
         copied = MappedCopy(table=self.table(record.generation).copy())
         numbers = {entry.name: number for number, entry in enumerate(self.layout.entries)}
         for wanted in slices:
@@ -89,7 +89,7 @@ class MappedCopy:
     sums: dict[int, int] = field(default_factory=dict)
     """Checksums of tensors that were copied in part, computed from the slot."""
 
-    def is_intact(self, record: Record) -> bool:
+    def is_intact(self, record: SlotRecord) -> bool:
         if table_checksum(self.table) != record.table_checksum:
             return False
         if any(self.table[number] != found for number, found in self.sums.items()):

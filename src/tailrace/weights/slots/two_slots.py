@@ -27,7 +27,7 @@ from tailrace.weights.channel import CorruptWeights, Fetched, VersionNotPublishe
 from tailrace.weights.sharding.layout import WeightLayout
 from tailrace.weights.sharding.table import Holding, Parameter, whole
 from tailrace.weights.sharding.transfer_plan import Slice, Transfer
-from tailrace.weights.slots.control_file import NUM_SLOTS, Record
+from tailrace.weights.slots.control_file import NUM_SLOTS, SlotRecord
 from tailrace.weights.slots.slot_locks import READER_LIMIT_S, ReaderWait, SlotLocks
 
 MAX_READS = 100
@@ -39,7 +39,7 @@ SENDER = "parameter server"
 class Copied(Protocol):
     """Copies from a slot. They may be used only if ``is_intact`` says so."""
 
-    def is_intact(self, record: Record) -> bool: ...
+    def is_intact(self, record: SlotRecord) -> bool: ...
     def tensors(self) -> dict[Slice, Tensor]: ...
 
 
@@ -57,7 +57,7 @@ class SlotFile(Protocol):
     layout: WeightLayout
     begun: int
 
-    def latest(self) -> Record | None: ...
+    def latest(self) -> SlotRecord | None: ...
     def announce(self, generation: int, version: int) -> None: ...
     def begin_read(self, generation: int) -> None: ...
     def end_read(self, generation: int) -> None: ...
@@ -70,7 +70,7 @@ class SlotFile(Protocol):
         """Return when all tensors are written and the table has their checksums."""
         ...
 
-    def copy(self, record: Record, slices: Sequence[Slice]) -> Copied: ...
+    def copy(self, record: SlotRecord, slices: Sequence[Slice]) -> Copied: ...
 
     def reopened(self) -> SlotFile:
         """Close this file, and open the one that has its path now."""
@@ -170,7 +170,7 @@ class WeightReader:
             f"{self._file.path}: all of {MAX_READS} copies were overwritten meanwhile or differ from their checksums"
         )
 
-    def _read(self, record: Record, slices: Sequence[Slice]) -> dict[Slice, Tensor] | None:
+    def _read(self, record: SlotRecord, slices: Sequence[Slice]) -> dict[Slice, Tensor] | None:
         """Copy slices of this generation; None if a later one was announced, or the writer overwrote it meanwhile."""
         self._file.begin_read(record.generation)
         try:

@@ -36,7 +36,7 @@ class HeadShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class LayerPages:
     """The KV cache of one layer and the pages of each slot."""
 
     keys: torch.Tensor
@@ -114,12 +114,12 @@ class KernelSet:
     """Add the second tensor to the first in place, and return the RMS norm of the sum."""
     gated: Callable[[torch.Tensor], torch.Tensor]
     """``silu(gate) * up`` of two halves that lie side by side."""
-    store_heads: Callable[[torch.Tensor, Pool, Places, torch.Tensor, torch.Tensor | None, HeadShape], None]
+    store_heads: Callable[[torch.Tensor, LayerPages, Places, torch.Tensor, torch.Tensor | None, HeadShape], None]
     """Norm (where the model has one) and rotate queries and keys. Queries stay where they are, keys and values go to
     pages. The fourth argument: for each position, cosine and sine of every pair of neighbouring dimensions."""
-    attend_decode: Callable[[torch.Tensor, Pool, Places, HeadShape], torch.Tensor]
+    attend_decode: Callable[[torch.Tensor, LayerPages, Places, HeadShape], torch.Tensor]
     """Attention of one new token per row over all positions up to its own."""
-    attend_prefill: Callable[[torch.Tensor, Pool, QueryBlocks, HeadShape], torch.Tensor]
+    attend_prefill: Callable[[torch.Tensor, LayerPages, QueryBlocks, HeadShape], torch.Tensor]
     """Causal attention of packed tokens over what their slots hold, themselves included."""
     prepare: Prepare
     """Read the slot of each row: its position, its newest token, and the random number of its next token."""

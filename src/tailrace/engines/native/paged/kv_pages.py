@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.engines.native.rows import Move, Row, Transfer
+from tailrace.engines.native.rows import Row, RowMove, RowTransfer
 
 
 class PageTable:
@@ -61,21 +61,21 @@ class PageTable:
         self._counts[slot] = 0
         self._changed.discard(slot)
 
-    def grow(self, slot: int, length: int) -> list[Move]:
+    def grow(self, slot: int, length: int) -> list[RowMove]:
         """Add pages up to this length. Nothing moves."""
         self._append(slot, self._take(self._pages_for(length) - int(self._counts[slot])))
         return []
 
-    def compact(self) -> list[Move]:
+    def compact(self) -> list[RowMove]:
         return []
 
-    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> Transfer | None:
+    def copy_prompt(self, leader: int, slot: int, num_shared: int) -> RowTransfer | None:
         """The copy that completes a shared prompt: the positions behind the pages that both list."""
         page, count = divmod(num_shared, self.page_size)
         if not count:
             return None
         source, target = int(self.blocks[leader, page]), int(self.blocks[slot, page])
-        return Transfer(source=Row(0, source), target=Row(0, target), count=count)
+        return RowTransfer(source=Row(0, source), target=Row(0, target), count=count)
 
     def take_changed(self) -> NDArray[np.int64]:
         """The slots whose row of ``blocks`` has changed since the last call."""

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, HeadShape, Places, Pool, QueryBlocks
+from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, HeadShape, LayerPages, Places, QueryBlocks
 
 KEY_BLOCK = 64
 _MASKED = tl.constexpr(-1.0e30)
@@ -105,7 +105,12 @@ def _store_heads_kernel(
 
 
 def store_heads(
-    qkv: torch.Tensor, pool: Pool, places: Places, rotations: torch.Tensor, norms: torch.Tensor | None, shape: HeadShape
+    qkv: torch.Tensor,
+    pool: LayerPages,
+    places: Places,
+    rotations: torch.Tensor,
+    norms: torch.Tensor | None,
+    shape: HeadShape,
 ) -> None:
     """Norm (where the model has one) and rotate queries and keys; queries stay in ``qkv``, keys and values go to pages.
 
@@ -192,7 +197,7 @@ def _combine_kernel(
 
 
 def attend_decode(
-    qkv: torch.Tensor, pool: Pool, places: Places, shape: HeadShape, num_splits: int | None = None
+    qkv: torch.Tensor, pool: LayerPages, places: Places, shape: HeadShape, num_splits: int | None = None
 ) -> torch.Tensor:
     """Attention of one new token per row over all positions up to its own. Returns ``[T, heads * D]``."""
     num_rows = qkv.shape[0]
@@ -248,7 +253,7 @@ def _attend_prefill_kernel(
     tl.store(out + (token[:, None] * NH + head) * D + d[None, :], result.to(out.dtype.element_ty), mask=inside)
 
 
-def attend_prefill(qkv: torch.Tensor, pool: Pool, blocks: QueryBlocks, shape: HeadShape) -> torch.Tensor:
+def attend_prefill(qkv: torch.Tensor, pool: LayerPages, blocks: QueryBlocks, shape: HeadShape) -> torch.Tensor:
     """Causal attention of packed tokens over what their slots hold, themselves included. Returns ``[T, heads * D]``."""
     out = qkv.new_empty(qkv.shape[0], shape.num_heads * shape.head_dim)
     _attend_prefill_kernel[(len(blocks.slot), shape.num_heads)](

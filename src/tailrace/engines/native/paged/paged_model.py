@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from tailrace.engines.native.architecture import Architecture
-from tailrace.engines.native.paged.kernel_set import HeadShape, KernelSet, Places, Pool, QueryBlocks
+from tailrace.engines.native.paged.kernel_set import HeadShape, KernelSet, LayerPages, Places, QueryBlocks
 from tailrace.engines.native.parameters import Parameters
 from tailrace.engines.native.rope import rotation_table
 
-Attend = Callable[[torch.Tensor, Pool], torch.Tensor]
+Attend = Callable[[torch.Tensor, LayerPages], torch.Tensor]
 
 
 class PagedModel:
@@ -24,7 +24,7 @@ class PagedModel:
         self,
         shape: Architecture,
         parameters: Parameters,
-        pools: list[Pool],
+        pools: list[LayerPages],
         kernels: KernelSet,
         *,
         max_length: int,
@@ -42,7 +42,7 @@ class PagedModel:
     def decode(self, tokens_T: torch.Tensor, places: Places) -> torch.Tensor:
         """Logits ``[T, V]``, after storing each token's keys and values."""
 
-        def attend(qkv: torch.Tensor, pool: Pool) -> torch.Tensor:
+        def attend(qkv: torch.Tensor, pool: LayerPages) -> torch.Tensor:
             return self._kernels.attend_decode(qkv, pool, places, self._heads)
 
         x, update = self._layers(tokens_T, places, attend, is_prefill=False)
@@ -51,7 +51,7 @@ class PagedModel:
     def prefill(self, tokens_T: torch.Tensor, places: Places, blocks: QueryBlocks) -> None:
         """Store keys and values of these tokens. The last layer stops there."""
 
-        def attend(qkv: torch.Tensor, pool: Pool) -> torch.Tensor:
+        def attend(qkv: torch.Tensor, pool: LayerPages) -> torch.Tensor:
             return self._kernels.attend_prefill(qkv, pool, blocks, self._heads)
 
         self._layers(tokens_T, places, attend, is_prefill=True)

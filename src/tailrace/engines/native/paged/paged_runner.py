@@ -23,13 +23,13 @@ from tailrace.devices.releasable_memory import StorageMemory, releasable_memory
 from tailrace.devices.upload import upload
 from tailrace.engines.native.architecture import Architecture
 from tailrace.engines.native.batcher import Batcher
-from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet, Places, Pool, QueryBlocks, RowBuffers
+from tailrace.engines.native.paged.kernel_set import QUERY_BLOCK, KernelSet, LayerPages, Places, QueryBlocks, RowBuffers
 from tailrace.engines.native.paged.kv_pages import PageTable
 from tailrace.engines.native.paged.paged_model import PagedModel
 from tailrace.engines.native.paged.slot_state import SlotState
 from tailrace.engines.native.paged.step_graphs import StepGraphs
 from tailrace.engines.native.parameters import Filling, allocate
-from tailrace.engines.native.rows import Transfer
+from tailrace.engines.native.rows import RowTransfer
 from tailrace.engines.native.runner import NOTHING, Gained
 from tailrace.engines.native.sampler import sample
 from tailrace.engines.native.sequences import SlotTable
@@ -70,7 +70,9 @@ class PagedRunner:
         self._blocks = torch.zeros(pages.blocks.shape, device=device, dtype=torch.int32)
         sizes = (shape.num_layers, pages.num_pages, shape.num_kv_heads, pages.page_size, shape.head_dim)
         self._keys, self._values = (self._memory.empty(*sizes, dtype=dtype).zero_() for _ in range(2))
-        pools = [Pool(keys=k, values=v, blocks=self._blocks) for k, v in zip(self._keys, self._values, strict=True)]
+        pools = [
+            LayerPages(keys=k, values=v, blocks=self._blocks) for k, v in zip(self._keys, self._values, strict=True)
+        ]
         self._model = PagedModel(shape, parameters, pools, kernels, max_length=limits.max_length)
         self._state = SlotState(limits.max_running, device)
         self._rows = RowBuffers.allocate(limits.max_running, num_steps, device)
@@ -119,7 +121,7 @@ class PagedRunner:
         stops = [self._table.stop_ids[slot] for slot in seated]
         self._state.write(slots, self._table, self._batcher.length[slots], stops)
 
-    def _copy_pages(self, copies: Sequence[Transfer]) -> None:
+    def _copy_pages(self, copies: Sequence[RowTransfer]) -> None:
         """Copy whole pages: positions behind ``count`` are written before they are read."""
         if copies:
             source, target = (

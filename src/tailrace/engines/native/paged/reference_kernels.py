@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tailrace.engines.native.paged.kernel_set import HeadShape, KernelSet, Places, Pool, QueryBlocks, RowBuffers
+from tailrace.engines.native.paged.kernel_set import HeadShape, KernelSet, LayerPages, Places, QueryBlocks, RowBuffers
 from tailrace.engines.native.paged.slot_state import SlotState
 from tailrace.engines.native.randomness import uniforms
 from tailrace.engines.native.sampler import sample
@@ -26,7 +26,12 @@ def gated(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def store_heads(
-    qkv: torch.Tensor, pool: Pool, places: Places, rotations: torch.Tensor, norms: torch.Tensor | None, shape: HeadShape
+    qkv: torch.Tensor,
+    pool: LayerPages,
+    places: Places,
+    rotations: torch.Tensor,
+    norms: torch.Tensor | None,
+    shape: HeadShape,
 ) -> None:
     heads = qkv.unflatten(1, (-1, shape.head_dim))
     rotated = heads[:, : -shape.num_kv_heads].float()
@@ -43,7 +48,7 @@ def store_heads(
     pool.values[pages, :, positions % pool.page_size] = values
 
 
-def attend_decode(qkv: torch.Tensor, pool: Pool, places: Places, shape: HeadShape) -> torch.Tensor:
+def attend_decode(qkv: torch.Tensor, pool: LayerPages, places: Places, shape: HeadShape) -> torch.Tensor:
     queries = qkv[:, : shape.num_heads * shape.head_dim].unflatten(1, (-1, shape.head_dim))
     rows = [
         _attend(query[None], pool, max(int(slot), 0), torch.tensor([max(int(position), 0)]), shape)
@@ -52,7 +57,7 @@ def attend_decode(qkv: torch.Tensor, pool: Pool, places: Places, shape: HeadShap
     return torch.cat(rows)
 
 
-def attend_prefill(qkv: torch.Tensor, pool: Pool, blocks: QueryBlocks, shape: HeadShape) -> torch.Tensor:
+def attend_prefill(qkv: torch.Tensor, pool: LayerPages, blocks: QueryBlocks, shape: HeadShape) -> torch.Tensor:
     queries = qkv[:, : shape.num_heads * shape.head_dim].unflatten(1, (-1, shape.head_dim))
     out = queries.new_zeros(qkv.shape[0], shape.num_heads * shape.head_dim)
     columns = (blocks.first_token, blocks.num_tokens, blocks.first_position, blocks.slot)
@@ -62,7 +67,9 @@ def attend_prefill(qkv: torch.Tensor, pool: Pool, blocks: QueryBlocks, shape: He
     return out
 
 
-def _attend(queries: torch.Tensor, pool: Pool, slot: int, positions: torch.Tensor, shape: HeadShape) -> torch.Tensor:
+def _attend(
+    queries: torch.Tensor, pool: LayerPages, slot: int, positions: torch.Tensor, shape: HeadShape
+) -> torch.Tensor:
     """Attention of queries of one slot, ``[tokens, heads, D]``, over all positions up to each one's own."""
     num_keys = int(positions.max()) + 1
     pages = pool.blocks[slot, : -(-num_keys // pool.page_size)].long()
