@@ -117,12 +117,12 @@ class PayloadStore(PayloadReader):
         """Delete closed files that hold no needed response; return how many."""
         with self._access:
             needed = {place.file for places in self._places.values() for place in places}
-            doomed = [number for number in self._descriptors if number not in needed and number != self._current]
-            closed = [self._descriptors.pop(number) for number in doomed]
-        for number, descriptor in zip(doomed, closed, strict=True):
+            unneeded = [number for number in self._descriptors if number not in needed and number != self._current]
+            closed = [self._descriptors.pop(number) for number in unneeded]
+        for number, descriptor in zip(unneeded, closed, strict=True):
             os.close(descriptor)
             self._path(number).unlink()
-        return len(doomed)
+        return len(unneeded)
 
     def sync(self) -> None:
         """Everything appended so far survives a loss of power."""

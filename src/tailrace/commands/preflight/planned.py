@@ -49,7 +49,7 @@ def schedule(settings: Settings) -> Schedule:
 
 
 def check(settings: Settings, shape: ModelShape, card: Card) -> None:
-    """``SettingsError`` if the settings ask for what the engine or so many cards cannot do."""
+    """``SettingsError`` if the settings ask for what the engine or this many cards cannot do."""
     if settings.schedule.preset == ROLLOUT_ONLY:
         raise SettingsError(f"schedule.preset '{ROLLOUT_ONLY}' does not train: use `tailrace rollout`")
     if settings.model.device == "cpu":

@@ -16,7 +16,7 @@ from enum import Enum
 
 from tailrace.core.errors import InvalidTransition
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
-from tailrace.core.losses import Losses
+from tailrace.core.lost_workers import Losses
 from tailrace.core.responses.trajectory import Trajectory
 
 

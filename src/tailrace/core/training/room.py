@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
 from tailrace.core.ids import GroupId, Version
-from tailrace.core.losses import Losses
+from tailrace.core.lost_workers import Losses
 from tailrace.core.requests import OpenRequest
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits

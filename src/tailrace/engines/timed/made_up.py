@@ -1,7 +1,8 @@
 """Made-up responses: every token is drawn from the same distribution, whatever came before it.
 
 The probability of token i is proportional to 1 / (i + 2). Smaller ids are likelier, so top-k, top-p and min-p each
-keep the first so many tokens. Responses end by stop tokens, stop strings, budget or forced length, as with any engine.
+keep the tokens with the smallest ids. Responses end by stop tokens, stop strings, budget or forced length, as with
+any engine.
 """
 
 from __future__ import annotations

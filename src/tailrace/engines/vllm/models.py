@@ -17,7 +17,7 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def parts_refusal(config: Mapping[str, Any], num_parts: int) -> str | None:
-    """Why vLLM cannot divide a model with this ``config.json`` among so many devices; None if it can."""
+    """Why vLLM cannot divide a model with this ``config.json`` among this many devices; None if it can."""
     counts = {"attention heads": config.get(_HEADS), "columns in an MLP": config.get(_MLP)}
     num_kv_heads = config.get(_KV_HEADS) or config.get(_HEADS)
     if num_kv_heads and num_parts % num_kv_heads:  # otherwise several devices hold the same one

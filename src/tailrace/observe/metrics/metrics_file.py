@@ -30,7 +30,7 @@ class MetricsFile:
 
 
 def has_bytes(path: Path, count: int) -> bool:
-    """Whether the file has at least so many bytes."""
+    """Whether the file has at least this many bytes."""
     return (path.stat().st_size if path.exists() else 0) >= count
 
 

@@ -84,7 +84,7 @@ class Reservations:
         return found
 
     def total(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """What so many workers of each kind need together."""
+        """What this many workers of each kind need together."""
         workers = [self.of(f"{kind}-{number}") for kind, count in counts.items() for number in range(count)]
         gpus = math.fsum(worker.gpus for worker in workers)
         needed = {"CPU": math.fsum(worker.cpus for worker in workers), "GPU": round(gpus, 2)}

@@ -20,7 +20,7 @@ _KNOCK_LIMIT_S = 10.0
 
 @contextmanager
 def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
-    """Connect to the cluster of the settings, or start Ray on this machine with so many logical CPUs.
+    """Connect to the cluster of the settings, or start Ray on this machine with this many logical CPUs.
 
     At the end the connection is closed, every actor of the run ends, and so does a Ray that was started for it.
     """

@@ -46,7 +46,7 @@ def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str
 
 
 def _plan(settings: Settings, num_gpus: int, *, trains: bool) -> DevicePlan:
-    """The device plan of a run on a cluster with so many GPUs, which are numbered from 0: Ray chooses real ones. If
+    """The device plan of a run on a cluster with this many GPUs, which are numbered from 0: Ray chooses real ones. If
     there are too few, those that must still come are counted too."""
     demand = demand_of(settings, trains=trains)
     if not num_gpus or settings.model.device == "cpu":

@@ -45,7 +45,7 @@ class PlacementGroups:
         return options
 
     def total(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """What so many workers of each kind need together."""
+        """What this many workers of each kind need together."""
         return self._reservations.total(counts)
 
     def reserve(self) -> None:

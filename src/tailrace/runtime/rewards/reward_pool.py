@@ -111,11 +111,11 @@ class RewardPool:
     def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
         """Abort responses: each that has no result yet gets the outcome `aborted` at once. A process that is scoring
         one of them is killed and replaced, unless it finishes within a short time."""
-        doomed = set(trajectories)
-        called_off = [task.trajectory for task in self._queue if task.trajectory in doomed]
-        self._queue = deque(task for task in self._queue if task.trajectory not in doomed)
+        unwanted = set(trajectories)
+        called_off = [task.trajectory for task in self._queue if task.trajectory in unwanted]
+        self._queue = deque(task for task in self._queue if task.trajectory not in unwanted)
         for slot in self._slots:
-            called_off += slot.abort(doomed)
+            called_off += slot.abort(unwanted)
         for trajectory in called_off:
             self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
 

@@ -123,7 +123,7 @@ class RewardSlot:
 
     def launch(self) -> None:
         self.is_starting, self._had_scored, self._refusal = True, False, None
-        self._worker = self._launch(self._spec, hear=self._receive, lose=self._bury)
+        self._worker = self._launch(self._spec, hear=self._receive, lose=self._count_as_lost)
         self._arm(self._start_limit_s, self._end_slow_start)
 
     def give(self, task: RewardTask) -> None:
@@ -204,7 +204,7 @@ class RewardSlot:
         if tasks and self._worker is not None:
             self._worker.send(SkipTasks(trajectories=frozenset(given.task.trajectory for given in tasks)))
 
-    def _bury(self, reason: str) -> None:
+    def _count_as_lost(self, reason: str) -> None:
         self._worker, self._is_ready = None, False
         self._disarm()
         self._return_rest()

@@ -11,7 +11,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def check_ranks(config: Mapping[str, Any], num_ranks: int) -> None:
-    """``ValueError`` if a model with this ``config.json`` cannot be trained by so many ranks."""
+    """``ValueError`` if a model with this ``config.json`` cannot be trained by this many ranks."""
     has_windows = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
     others = set(config.get("layer_types") or ()) - {"full_attention"}
     if num_ranks > 1 and (has_windows or others):
@@ -20,7 +20,7 @@ def check_ranks(config: Mapping[str, Any], num_ranks: int) -> None:
 
 
 def check(config: Mapping[str, Any], num_parts: int) -> None:
-    """``ValueError`` if a model with this ``config.json`` cannot be divided into so many parts."""
+    """``ValueError`` if a model with this ``config.json`` cannot be divided into this many parts."""
     if num_parts == 1:
         return
     family = config.get("model_type")

@@ -47,7 +47,7 @@ def directories() -> list[Path]:
 def choose_directory(
     num_bytes: int, *, among: Sequence[Path] | None = None, free_bytes: Callable[[Path], int] = free_bytes
 ) -> Chosen:
-    """The first directory with room for so many bytes. Raises ``NoRoom``."""
+    """The first directory with room for this many bytes. Raises ``NoRoom``."""
     places = [(directory, free_bytes(directory)) for directory in among or directories()]
     for number, (directory, free) in enumerate(places):
         if free > num_bytes:

@@ -1,0 +1,41 @@
+"""A public class name means one thing in the whole package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "tailrace"
+
+SHARED = {
+    "Abort": "the core's command, and the message that carries it out",
+    "Aborted": "the worker's message, and the event it becomes",
+    "Accumulate": "the core's command, and the message that carries it out",
+    "Command": "what each of the two deciders answers",
+    "Driver": "one for real time, two for virtual time",
+    "Entry": "a line of each of the two journals",
+    "Event": "what each of the two deciders is told",
+    "FinishStep": "the core's command, and the message that carries it out",
+    "Load": "a command of the cluster, in its journals; a message to the trainer",
+    "PullFailed": "the worker's message, and the event it becomes",
+    "World": "what is simulated: one run, or a cluster",
+}
+"""Names that stand in two places, and why that is right."""
+
+
+def places() -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(PACKAGE)))
+    return found
+
+
+def test_a_public_class_name_stands_in_one_place() -> None:
+    assert {name: files for name, files in places().items() if len(files) > 1 and name not in SHARED} == {}
+
+
+def test_every_shared_name_is_still_shared() -> None:
+    assert {name for name in SHARED if len(places()[name]) < 2} == set()
