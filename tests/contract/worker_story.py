@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-TOTAL_WAIT_S = 60.0
+TOTAL_WAIT_S = 240.0
 
 
 class Story:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 
-from tailrace.runtime.loop_monitor import LoopMonitor
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from loop_monitor import LoopMonitor
+
+sys.path.pop(0)
 
 
 def turns_of(work: Coroutine[object, object, None]) -> LoopMonitor:
