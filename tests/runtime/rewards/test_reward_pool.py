@@ -19,7 +19,7 @@ from tailrace.rewards.score_task import ScoreResult, ScoreTask
 from tailrace.runtime.launchers.process import ProcessLauncher
 from tailrace.runtime.rewards.reward_pool import RewardPool
 
-TOTAL_WAIT_S = 60.0
+TOTAL_WAIT_S = 240.0
 FUNCTIONS = """
     import asyncio, os, subprocess, sys, threading, time
     from pathlib import Path
