@@ -32,7 +32,7 @@ from tailrace.runtime.prompt_view import prompt_lines
 from tailrace.runtime.reward_trial import trial_line, try_rewards
 from tailrace.runtime.run_directory import RunDirectory
 from tailrace.runtime.sources import Sources
-from tailrace.runtime.train_command import Say, prepare
+from tailrace.runtime.train_command import Say, prepare_in
 from tailrace.store.known_shapes import known_shape
 from tailrace.store.model_config import read_model_config
 from tailrace.store.model_shape import ModelShape
@@ -50,7 +50,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     directory = _open(settings, say)
     try:
         settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda given: card)
-        sources = prepare(settings, has_begun=directory.has_begun)
+        sources = prepare_in(directory, settings)
         directory.check_sources(settings, sources.fingerprints)
         for line in (*_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
             say(line)

@@ -7,7 +7,7 @@ import gc
 import json
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +94,7 @@ def carry_out(
         else:
             directory.add_inputs(inputs or {})
             settings, line = card_defaults.resolve(settings, directory.stored_settings())
-            sources = prepare(settings, has_begun=directory.has_begun)
+            sources = prepare_in(directory, settings)
             for change in directory.changes(settings):
                 say(change)
             if line is not None:
@@ -110,10 +110,18 @@ def carry_out(
         directory.close()
 
 
-def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
+def prepare_in(directory: RunDirectory, settings: Settings) -> Sources:
+    """Read and check everything that a new or continued run in this directory needs."""
+    changed = directory.changed_evaluation(settings)
+    return prepare(settings, has_begun=directory.has_begun, changed_evaluation=changed)
+
+
+def prepare(settings: Settings, *, has_begun: bool = False, changed_evaluation: Set[str] = frozenset()) -> Sources:
     """Read and check everything the run needs, before anything is written to the run directory.
 
     ``has_begun``: the run is continued. What it was allowed to begin with is then a warning among the notes.
+    ``changed_evaluation``: names of evaluation sets that a continued run has not had so. They are checked as in a new
+    run.
     """
     check_runtime(settings)
     try:
@@ -122,8 +130,9 @@ def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
         raise SettingsError(str(error)) from error
     sources = Sources.load(settings)
     objections = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
-    if objections and not has_begun:
-        raise SettingsError("\n".join(each.refusal for each in objections))
+    refused = [each for each in objections if not has_begun or each.evaluation_sets & changed_evaluation]
+    if refused:
+        raise SettingsError("\n".join(each.refusal for each in refused))
     notes = [*evaluation_left_out(settings), *(each.warning for each in objections)]
     return replace(sources, notes=(*sources.notes, *notes))
 
