@@ -38,6 +38,7 @@ from tailrace.runtime.change_of_course import change_of_course
 from tailrace.runtime.channel_choice import chosen_channel
 from tailrace.runtime.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.checkpoint_folder import CheckpointFolder
+from tailrace.runtime.checkpoint_size import expected_bytes
 from tailrace.runtime.driver import Driver
 from tailrace.runtime.found_devices import seen_by_worker
 from tailrace.runtime.place import Place
@@ -327,8 +328,8 @@ class LocalRun:
         return None
 
     async def _save(self, command: do.SaveCheckpoint) -> None:
-        version = command.version
-        if command.may_skip and (why := await asyncio.to_thread(self._checkpoints.shortage, self._sources.model)):
+        version, first = command.version, partial(expected_bytes, self._settings, self._sources.model)
+        if command.may_skip and (why := await asyncio.to_thread(self._checkpoints.shortage, first)):
             self._driver.post(ev.CheckpointSkipped(version=version, reason=why))
             return
         try:
