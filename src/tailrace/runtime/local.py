@@ -219,6 +219,8 @@ class LocalRun:
 
     def _start_trainer(self, incarnation: int) -> None:
         """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
+        if not self._training.is_announced(incarnation):
+            return  # it was ended before it began
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
             self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
@@ -293,6 +295,7 @@ class LocalRun:
             case do.RequestPrompts():
                 self._driver.post(self._catalogue.offer(command))
             case do.StartTrainer(incarnation=incarnation):
+                self._training.announce(incarnation)
                 # Queued behind the commands for the lost trainer, so that the new one does not get them.
                 self._batches.do(lambda: None, then=lambda _: self._start_trainer(incarnation))
             case do.KillTrainer(reason=reason):
