@@ -5,7 +5,8 @@
 * When the worker ends, everything that it started is killed, also daemons and what runs in a session of its own:
   processes whose parent has ended become children of the keeper (a *child subreaper*).
 * The same happens when the controller closes its end of the lifeline, or dies.
-* The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal.
+* The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal. A worker that
+  does not end although it was killed is left behind after ``GIVE_UP_S``; the exit code says so.
 * When the keeper itself is killed, the kernel kills the worker. What the worker started is then left to itself.
 * Signals that ask a process to end do not end the keeper. Those that it was started with are the worker's.
 
@@ -34,9 +35,11 @@ _ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _LOOK_AGAIN_S = 0.05
 """Seconds after which killed processes are looked for again, if their end is not told to the keeper."""
-_GIVE_UP_S = 60.0
-"""Seconds after which the keeper does not wait any more for what the worker started. A process with much memory may
-need some of them to end."""
+GIVE_UP_S = 60.0
+"""Seconds after which the keeper does not wait any more for killed processes. One with much memory may need some of
+them to end; one that hangs in the kernel (state D) does not end at all."""
+LEFT_BEHIND = 125
+"""Exit code of a keeper that did not see its worker end."""
 
 
 def worker_command(entry: str) -> list[str]:
@@ -92,11 +95,11 @@ class _Kept:
             if pid == self._worker:
                 self.status = status
 
-    def end(self, ended: int) -> None:
-        """Kill all of them, and wait until they have ended. Processes that cannot be killed are left."""
-        give_up_at = time.monotonic() + _GIVE_UP_S
+    def end(self, ended: int, give_up_s: float = GIVE_UP_S) -> None:
+        """Kill all of them, and wait until they have ended. Processes that do not end in time are left."""
+        give_up_at = time.monotonic() + give_up_s
         while self.reap() and _kill_all(_descendants(os.getpid())):
-            if self.status is not None and time.monotonic() > give_up_at:
+            if time.monotonic() > give_up_at:
                 break
             if select.select([ended], [], [], _LOOK_AGAIN_S)[0]:
                 os.read(ended, 4096)
@@ -178,7 +181,7 @@ def _stand_between(keeper: int, lifeline: int) -> None:
 
 
 def _end_like(status: int | None) -> None:
-    code = 1 if status is None else os.waitstatus_to_exitcode(status)
+    code = LEFT_BEHIND if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:
         import resource
 
