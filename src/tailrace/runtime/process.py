@@ -38,6 +38,7 @@ from tailrace.workers.keeper import (
     keeper_command,
     worker_command,
 )
+from tailrace.workers.stop_signals import stop_signals_blocked
 
 _HAS_KEEPERS = sys.platform == "linux"
 _UNLINKED_GRACE_S = 2.0
@@ -115,15 +116,16 @@ class WorkerProcess:
         log_start = log.stat().st_size if log is not None and log.exists() else 0
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            process = subprocess.Popen(
-                keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=descriptors,
-                env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
-                start_new_session=True,
-            )
+            with stop_signals_blocked():
+                process = subprocess.Popen(
+                    keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=descriptors,
+                    env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
+                    start_new_session=True,
+                )
         finally:
             child_end.close()
             os.close(lifeline_of_child)
