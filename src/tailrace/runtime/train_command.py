@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
@@ -60,8 +61,20 @@ class Result:
 
 
 def say_at_once(line: str) -> None:
+    """Print a line. If nobody can read it any more, the run goes on without."""
     with suppress(OSError):  # the terminal is gone: a run that was asked to stop by SIGHUP still saves
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            _leave_unread()
+
+
+def _leave_unread() -> None:
+    """Let all further output go nowhere: the reader (`| head`) is gone. The exit status is then that of the run."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    print("tailrace: nobody reads the output any more; the run goes on without it", file=sys.stderr, flush=True)
 
 
 def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> Result:
