@@ -243,4 +243,6 @@ def test_responses_that_an_adapter_left_out_of_a_report_are_counted_once_per_rep
     running(world)
     report = world.signed(ev.RolloutReported(instance=I0, version=Version(0), num_refused=2))
     assert_refused(world, report)
-    assert world.coordinator.last_refused_report == "instance 0 reported 2 responses again, or not asked to"
+    assert world.coordinator.last_refused_report == (
+        "instance 0 reported 2 responses whose tokens it had reported before, or which it was not asked for"
+    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.histories import until
+from core.histories import I0, until
 from core.test_stopped_trainer import LIMITS, Holding, held_up, pass_time
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -91,6 +91,24 @@ def test_a_trainer_that_is_lost_meanwhile_is_not_started_again() -> None:
     world.tell(SAVE)
     world.lose_trainer()
     assert commands(world) == [do.FinishRun(is_complete=False, reason="it was asked to stop")]
+
+
+def test_an_instance_that_is_lost_meanwhile_is_not_started_again() -> None:
+    """The step in progress has all its responses: no instance is needed to take it and to save it."""
+    world = taken(1)
+    world.tell(SAVE)
+    world.lose(I0, "it was killed")
+    assert not any(isinstance(command, do.StartInstance) for command in commands(world))
+    world.answer_held()
+    world.answer_held()
+    assert world.verdict == do.FinishRun(is_complete=False, reason="it was asked to stop")
+    assert world.saved == [2]
+    world.held = ()
+    world.crash_and_resume()
+    assert any(isinstance(command, do.StartInstance) for command in commands(world))
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
 
 
 def test_the_limit_ends_it_and_names_what_was_pending() -> None:

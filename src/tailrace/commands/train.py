@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,8 +62,20 @@ class RunResult:
 
 
 def say_at_once(line: str) -> None:
+    """Print a line. If nobody can read it any more, the run goes on without."""
     with suppress(OSError):  # the terminal is gone: a run that was asked to stop by SIGHUP still saves
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            _leave_unread()
+
+
+def _leave_unread() -> None:
+    """Let all further output go nowhere: the reader (`| head`) is gone. The exit status is then that of the run."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    print("tailrace: nobody reads the output any more; the run goes on without it", file=sys.stderr, flush=True)
 
 
 def train(settings: Settings, say: Say = say_at_once, inputs: Mapping[Path, bytes] | None = None) -> RunResult:
@@ -95,7 +108,7 @@ def carry_out(
         else:
             directory.add_inputs(inputs or {})
             settings, line = card_defaults.resolve(settings, directory.stored_settings())
-            sources = prepare(settings, has_begun=directory.has_begun)
+            sources = prepare_in(directory, settings)
             for change in directory.changes(settings):
                 say(change)
             if line is not None:
@@ -111,10 +124,18 @@ def carry_out(
         directory.close()
 
 
-def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
+def prepare_in(directory: RunDirectory, settings: Settings) -> Sources:
+    """Read and check everything that a new or continued run in this directory needs."""
+    changed = directory.changed_evaluation(settings)
+    return prepare(settings, has_begun=directory.has_begun, changed_evaluation=changed)
+
+
+def prepare(settings: Settings, *, has_begun: bool = False, changed_evaluation: Set[str] = frozenset()) -> Sources:
     """Read and check everything the run needs, before anything is written to the run directory.
 
     ``has_begun``: the run is continued. What it was allowed to begin with is then a warning among the notes.
+    ``changed_evaluation``: names of evaluation sets that a continued run has not had so. They are checked as in a new
+    run.
     """
     check_runtime(settings)
     try:
@@ -123,8 +144,9 @@ def prepare(settings: Settings, *, has_begun: bool = False) -> Sources:
         raise SettingsError(str(error)) from error
     sources = Sources.load(settings)
     objections = [*forgotten_evaluation(settings), *refused_lengths(sources.lengths, sources.positions)]
-    if objections and not has_begun:
-        raise SettingsError("\n".join(each.refusal for each in objections))
+    refused = [each for each in objections if not has_begun or each.evaluation_sets & changed_evaluation]
+    if refused:
+        raise SettingsError("\n".join(each.refusal for each in refused))
     notes = [*evaluation_left_out(settings), *(each.warning for each in objections)]
     return replace(sources, notes=(*sources.notes, *notes))
 

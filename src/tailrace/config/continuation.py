@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,17 @@ def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Differenc
         for name in sorted(mine.keys() | theirs.keys())
         if mine.get(name) != theirs.get(name)
     ]
+
+
+def changed_evaluation(settings: Settings, found: Sequence[Difference]) -> set[str]:
+    """Return the names of evaluation sets that are new or changed; all of them if evaluation was switched on or off.
+
+    ``found``: the settings that differ.
+    """
+    if any(each.name == "eval_interval" and None in (each.value, each.before) for each in found):
+        return {each.name for each in settings.eval}
+    names = {each.name.removeprefix("eval:") for each in found if each.name.startswith("eval:")}
+    return names & {each.name for each in settings.eval}
 
 
 def with_kept(settings: Settings, stored: Mapping[str, Any]) -> Settings:

@@ -1,4 +1,4 @@
-"""What keeps a run from beginning, and does not keep one that has begun from being continued."""
+"""What keeps a run from beginning. A run that has begun with it is continued."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple
 class Objection(NamedTuple):
     problem: str
     remedy: str
+    evaluation_sets: frozenset[str] = frozenset()
+    """Names of the evaluation sets that it is about. If one of them was changed, the run is not continued either."""
 
     @property
     def refusal(self) -> str:

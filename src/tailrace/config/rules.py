@@ -37,6 +37,7 @@ def forgotten_evaluation(settings: Settings) -> Iterator[Objection]:
             f"{sets} would never be evaluated, because eval_interval is not given",
             "set eval_interval to a number of steps, or remove the [[eval]] table (--eval_interval null keeps it"
             " unused)",
+            frozenset(each.name for each in settings.eval),
         )
 
 
@@ -48,7 +49,9 @@ def evaluation_left_out(settings: Settings) -> Iterator[str]:
 
 def _unused_sets(settings: Settings) -> str:
     names = ", ".join(f"'{each.name}'" for each in settings.eval)
-    return f"evaluation set {names}" if names and settings.eval_interval is None else ""
+    if not names or settings.eval_interval is not None:
+        return ""
+    return f"evaluation {'set' if len(settings.eval) == 1 else 'sets'} {names}"
 
 
 def _learning(settings: Settings) -> Iterator[str]:

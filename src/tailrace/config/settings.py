@@ -292,7 +292,8 @@ class LimitSettings(Section):
     stall_s: PositiveFloat = 1800.0
     """Seconds that a busy rollout instance may report neither new tokens nor more prefill before it is restarted."""
     train_s: PositiveFloat = 3600.0
-    """Seconds that one optimizer step may take. A trainer that takes longer for anything is restarted."""
+    """Seconds that one optimizer step may take. If the trainer exceeds this limit, or that of its start, of publishing
+    or of a checkpoint, it is restarted."""
     weights_s: PositiveFloat = 600.0
     """Seconds that publishing or pulling one version of the weights may take."""
     checkpoint_s: PositiveFloat = 1800.0
@@ -343,8 +344,9 @@ class Settings(Section):
     """Steps between evaluations; the model is also evaluated before the first step and at the end. Give it if there are
     evaluation sets; null: never."""
     save_interval: PositiveInt | Literal["auto"] | None = "auto"
-    """Steps between checkpoints; one is also written at the end. `auto`: every 5 minutes, or less often where they
-    would take more than 3 % of the time; skipped where the disk has no room. `null`: only at the end."""
+    """Steps between checkpoints; one is also written at the end. `auto`: at the end of a step, if 5 minutes have passed
+    since the last checkpoint (longer, if checkpoints would take more than 3 % of the time); skipped if the disk has no
+    room. `null`: only at the end."""
     keep_checkpoints: PositiveInt = 2
     """Number of checkpoints to keep; older ones are deleted."""
     keep_rollouts: bool = False

@@ -240,7 +240,7 @@ class SaveCheckpoint(Command):
 
     version: Version
     may_skip: bool = False
-    """Whether it is left out, not failed, where the disk has no room for it."""
+    """Whether the checkpoint is skipped if the disk has no room for it. If it may not be skipped, the run fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,8 @@ class RolloutReported(InstanceEvent):
     prefill: PrefillWork | None = None
     """Prefill since the instance started; None: the engine does not measure it."""
     num_refused: int = 0
-    """Responses in the report that were left out here, because their tokens were repeated, or not asked of it."""
+    """Number of responses that the instance reported and that are left out of this event: their tokens were reported
+    before, or the instance was not asked for them."""
 
     @property
     def parts(self) -> tuple[Progressed | Finished, ...]:

@@ -11,12 +11,10 @@ This file only connects parts: each command goes to the adapter that performs it
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
@@ -27,7 +25,6 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
-from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
@@ -35,15 +32,16 @@ from tailrace.observe.display.safe_display import SafeDisplay
 from tailrace.observe.guarded import Complain, Complaints
 from tailrace.observe.sinks import Sinks, open_sinks
 from tailrace.observe.sinks.sink import Experiment
+from tailrace.runtime.adapters.first_messages import rollout_init, training_init
 from tailrace.runtime.adapters.rollout_adapter import RolloutAdapter
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.driver import Driver
-from tailrace.runtime.gpus.found_devices import seen_by_worker
 from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.record.change_of_course import change_of_course
 from tailrace.runtime.record.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
+from tailrace.runtime.record.checkpoint_size import expected_bytes
 from tailrace.runtime.record.recorder import Recorder
 from tailrace.runtime.record.resume import recall
 from tailrace.runtime.record.run_directory import RunDirectory
@@ -54,7 +52,6 @@ from tailrace.runtime.threads.work_thread import WorkThread
 from tailrace.sizing.channel_choice import chosen_channel
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
-from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
 from tailrace.workers.report_interval import gather_s
 from tailrace.workers.reward_tasks import RewardTask
 from tailrace.workers.sample_transfer import Batch
@@ -131,15 +128,6 @@ class LocalRun:
 
     def _make_workers(self) -> None:
         settings, launch, post = self._settings, self._launch, self._post
-        rollout = with_chosen_engine(settings, self._sources.model)
-        init = RolloutInit(
-            checkpoint=self._sources.model,
-            model=seen_by_worker(settings.model),
-            rollout=rollout,
-            max_length=self._sources.engine_length(settings, engine_name(rollout)),
-            seed=settings.seed,
-            is_colocated=settings.schedule.placement == "colocated",
-        )
         self._training = TrainingAdapter(
             launch=launch,
             batch=self._batch_maker(),
@@ -150,7 +138,7 @@ class LocalRun:
             say=self._display.say,
         )
         self._rollouts = RolloutAdapter(
-            init,
+            rollout_init(settings, self._sources),
             launch=launch,
             request=self._catalogue.request,
             channel=self._channel,
@@ -219,33 +207,19 @@ class LocalRun:
 
     def _start_trainer(self, incarnation: int) -> None:
         """Start the trainer from the newest checkpoint, which may be newer than the one the run was resumed from."""
+        if not self._training.is_announced(incarnation):
+            return  # it was ended before it began
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
             self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
-        self._training.start(self._training_init(self._checkpoints.latest()), to_redo, incarnation)
-
-    def _training_init(self, checkpoint: Path | None) -> TrainingInit:
-        settings = self._settings
-        policy = ModelInit(
-            name=POLICY,
-            model_path=self._sources.model,
-            checkpoint=checkpoint,
-            model=seen_by_worker(settings.model),
-            trainer=settings.trainer.model_copy(update={"weight_channel": self._channel_name}),
-            algorithm=settings.algorithm,
-            temperature=settings.rollout.temperature,
-            max_response_length=settings.rollout.max_response_length,
-            max_steps=self._sources.schedule.max_steps,
-            seed=settings.seed,
-            channel_name=hashlib.sha256(str(self._directory.path).encode()).hexdigest()[:16],
-            is_colocated=settings.schedule.placement == "colocated",
+        init = training_init(
+            self._settings,
+            self._sources,
+            checkpoint=self._checkpoints.latest(),
+            channel=self._channel_name,
+            run=self._directory.path,
         )
-        return TrainingInit(
-            models=(policy,),
-            num_shards=settings.trainer.num_shards,
-            num_replicas=settings.trainer.num_replicas,
-            tensor_parallel_size=settings.trainer.tensor_parallel_size,
-        )
+        self._training.start(init, to_redo, incarnation)
 
     def _post(self, event: ev.Event) -> None:
         is_faulty = self._sharing.is_faulty
@@ -293,6 +267,7 @@ class LocalRun:
             case do.RequestPrompts():
                 self._driver.post(self._catalogue.offer(command))
             case do.StartTrainer(incarnation=incarnation):
+                self._training.announce(incarnation)
                 # Queued behind the commands for the lost trainer, so that the new one does not get them.
                 self._batches.do(lambda: None, then=lambda _: self._start_trainer(incarnation))
             case do.KillTrainer(reason=reason):
@@ -328,8 +303,8 @@ class LocalRun:
         return None
 
     async def _save(self, command: do.SaveCheckpoint) -> None:
-        version = command.version
-        if command.may_skip and (why := await asyncio.to_thread(self._checkpoints.shortage, self._sources.model)):
+        version, first = command.version, partial(expected_bytes, self._settings, self._sources.model)
+        if command.may_skip and (why := await asyncio.to_thread(self._checkpoints.shortage, first)):
             self._driver.post(ev.CheckpointSkipped(version=version, reason=why))
             return
         try:

@@ -5,9 +5,11 @@
 * When the worker ends, everything that it started is killed, also daemons and what runs in a session of its own:
   processes whose parent has ended become children of the keeper (a *child subreaper*).
 * The same happens when the controller closes its end of the lifeline, or dies.
-* The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal.
+* The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal. A worker that
+  does not end although it was killed is left behind after ``GIVE_UP_S``; the exit code says so.
 * When the keeper itself is killed, the kernel kills the worker. What the worker started is then left to itself.
-* Signals that ask a process to end do not end the keeper. Those that it was started with are the worker's.
+* Signals that ask a process to end do not end the keeper. How they were treated when it was started is how the worker
+  finds them.
 
 It is run as a script, by an interpreter without site packages, and imports the standard library only: it has to start
 quickly and to stay small.
@@ -30,13 +32,18 @@ LIFELINE_VARIABLE = "TAILRACE_LIFELINE_FD"
 
 _APART = "apart"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals by which a run is asked to stop. Keepers and workers start with these blocked, and unblock them when they can
+handle them, so that none ends a process that has just been started."""
+_ENDING_SIGNALS = (*STOP_SIGNALS, signal.SIGQUIT, signal.SIGUSR2)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _LOOK_AGAIN_S = 0.05
 """Seconds after which killed processes are looked for again, if their end is not told to the keeper."""
-_GIVE_UP_S = 60.0
-"""Seconds after which the keeper does not wait any more for what the worker started. A process with much memory may
-need some of them to end."""
+GIVE_UP_S = 60.0
+"""Seconds after which the keeper does not wait any more for killed processes. One with much memory may need some of
+them to end; one that hangs in the kernel (state D) does not end at all."""
+LEFT_BEHIND = 125
+"""Exit code of a keeper that did not see its worker end."""
 
 
 def worker_command(entry: str) -> list[str]:
@@ -92,11 +99,11 @@ class _Kept:
             if pid == self._worker:
                 self.status = status
 
-    def end(self, ended: int) -> None:
-        """Kill all of them, and wait until they have ended. Processes that cannot be killed are left."""
-        give_up_at = time.monotonic() + _GIVE_UP_S
+    def end(self, ended: int, give_up_s: float = GIVE_UP_S) -> None:
+        """Kill all of them, and wait until they have ended. Processes that do not end in time are left."""
+        give_up_at = time.monotonic() + give_up_s
         while self.reap() and _kill_all(_descendants(os.getpid())):
-            if self.status is not None and time.monotonic() > give_up_at:
+            if time.monotonic() > give_up_at:
                 break
             if select.select([ended], [], [], _LOOK_AGAIN_S)[0]:
                 os.read(ended, 4096)
@@ -133,13 +140,14 @@ def _kill_all(processes: list[int]) -> bool:
 
 
 def _hear_of_ends() -> int:
-    """A descriptor that can be read when a child has ended. Signals that end a process do nothing any more."""
+    """A descriptor that can be read when a child has ended. From now on signals that end a process do nothing."""
     told, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *_ENDING_SIGNALS):
         if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _do_nothing)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     return told
 
 
@@ -156,6 +164,7 @@ def _become_worker(keeper: int) -> None:
             os._exit(1)
         for number in _IGNORED_BY_PYTHON:  # those with a handler get their default back by themselves
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the worker can handle them
         command = worker_command(os.environ.pop(ENTRY_VARIABLE))
         os.execv(command[0], command)
     finally:
@@ -178,7 +187,7 @@ def _stand_between(keeper: int, lifeline: int) -> None:
 
 
 def _end_like(status: int | None) -> None:
-    code = 1 if status is None else os.waitstatus_to_exitcode(status)
+    code = LEFT_BEHIND if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:
         import resource
 

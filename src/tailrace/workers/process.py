@@ -9,11 +9,12 @@ import sys
 
 from tailrace.workers.entry import load_entry
 from tailrace.workers.link import connect
-from tailrace.workers.stop_signals import outlive_stop_signals
+from tailrace.workers.stop_signals import outlive_stop_signals, unblock_stop_signals
 
 
 def main() -> None:
     outlive_stop_signals()
+    unblock_stop_signals()
     (entry,) = sys.argv[1:]
     link = connect()
     init = link.receive()

@@ -5,6 +5,7 @@ to end a step and to write a checkpoint first.
 
 * A worker handles them and does not ignore them, because a program that it starts would ignore them too.
 * A process that a worker forks treats them as if they had never been handled: its parent may end it by SIGTERM.
+* A worker starts with the signals blocked: one that comes before it can handle them waits until then.
 * A signal that is ignored already (``nohup``) stays ignored, in the controller as in workers.
 """
 
@@ -14,11 +15,28 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+from tailrace.workers.keeper import STOP_SIGNALS
+
+
+@contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Block the signals in this thread. A worker that is started meanwhile has them blocked until it handles them, so
+    none of them ends it before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock_stop_signals() -> None:
+    """Let the signals reach this process, which was started while they were blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def outlive_stop_signals() -> None:

@@ -235,3 +235,33 @@ def test_every_event_carries_the_number_of_the_start_that_it_tells_of(stage: Sta
     stage.start(0).lose("it was killed")
     stage.start(0)
     assert [event.incarnation for event in stage.events] == [1, 1, 2]
+
+
+def test_a_start_that_is_ended_before_it_begins_counts_as_lost(stage: Stage) -> None:
+    """It waits behind other work, so there is no worker yet that could be ended."""
+    stage.training.announce(1)
+    assert stage.training.is_announced(1)
+    stage.training.kill("waited 40 s for start of the trainer (limit 40 s)")
+    assert stage.events == [ev.TrainerLost(reason="waited 40 s for start of the trainer (limit 40 s)", incarnation=1)]
+    assert not stage.training.is_announced(1)
+    stage.training.announce(2)
+    assert not stage.training.is_announced(1), "the start that was ended comes no more"
+    assert stage.training.is_announced(2)
+
+
+def test_a_start_that_is_announced_outlives_the_end_of_all_workers(stage: Stage) -> None:
+    """All workers of a GPU are ended without a reason before new ones start: one that has not started may start."""
+    stage.training.announce(1)
+    stage.training.kill()
+    assert stage.training.is_announced(1)
+    assert stage.events == []
+
+
+def test_a_trainer_that_has_started_is_ended_and_told_once(stage: Stage) -> None:
+    stage.training.announce(1)
+    worker = stage.start(0)
+    assert not stage.training.is_announced(1)
+    stage.take()
+    stage.training.kill("it does not answer")
+    assert not worker.is_alive
+    assert stage.take() == [ev.TrainerLost(reason="it does not answer")]

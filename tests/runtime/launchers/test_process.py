@@ -6,6 +6,7 @@ The workers are real: small modules written into a temporary directory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from contract.worker_story import TOTAL_WAIT_S, Story
 from tailrace.runtime.launchers.process import WorkerProcess
 from tailrace.runtime.launchers.worker import WorkerSpec
+from tailrace.workers.keeper import _descendants
 
 
 def start(directory: Path, code: str, story: Story) -> WorkerProcess:
@@ -29,7 +31,7 @@ def start(directory: Path, code: str, story: Story) -> WorkerProcess:
 
 
 PREAMBLE = """
-import os, re, signal, socket, subprocess, time
+import os, re, signal, socket, subprocess, sys, time
 
 def start_daemon():
     \"\"\"Forks twice and takes a session of its own, as daemons do.\"\"\"
@@ -274,6 +276,43 @@ def test_signals_that_end_a_process_do_not_end_the_keeper(tmp_path: Path) -> Non
         assert story.endings == []
 
     asyncio.run(scenario())
+
+
+def test_a_worker_outlives_signals_to_stop_from_its_first_moment_on(tmp_path: Path) -> None:
+    """Slurm and systemd signal every process of a run, also one that has just been started."""
+
+    async def scenario() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            story = Story()
+            worker = start(tmp_path, "link.send(1); time.sleep(1000)", story)
+            while not story.messages and not story.endings:
+                for pid in (worker.pid, *_descendants(worker.pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                await asyncio.sleep(0)
+            assert story.endings == []
+            await worker.stop(grace_s=0.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_and_what_it_starts_can_be_ended_by_signals_as_usual(tmp_path: Path) -> None:
+    """None of them stays blocked: not in the controller, and not in a program that a worker starts."""
+    code = """
+        blocked = "import signal; print(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+        link.send(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        link.send(int(subprocess.run([sys.executable, "-c", blocked], capture_output=True, check=True).stdout))
+        time.sleep(1000)
+    """
+
+    async def scenario() -> None:
+        story = Story()
+        worker = start(tmp_path, code, story)
+        assert [await story.message(0), await story.message(1)] == [0, 0]
+        await worker.stop(grace_s=0.0)
+
+    asyncio.run(scenario())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
 def test_a_stopped_keeper_does_not_keep_its_worker_alive(tmp_path: Path) -> None:

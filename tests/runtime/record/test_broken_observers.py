@@ -112,6 +112,25 @@ def test_rows_that_are_gone_are_computed_from_the_journal(directory: RunDirector
     assert written(directory) == rows_of(entries)
 
 
+def test_a_journal_that_cannot_be_read_leaves_the_rows_as_they_were(
+    directory: RunDirectory, entries: list[Entry]
+) -> None:
+    """The metrics would be computed again from the journal, whose old part is damaged."""
+    checkpoint = write_state(directory, record(directory, entries)[-1] | {"metrics": None})
+    rows = directory.metrics.read_bytes()
+    assert rows
+    segment = min(directory.path.glob("journal-*"))
+    packed = segment.read_bytes()
+    middle = len(packed) // 2
+    segment.write_bytes(packed[:middle] + bytes(20) + packed[middle + 20 :])
+    told = Told()
+    with PayloadStore.open(directory.payload) as store:
+        open_recorder(directory, recalled(directory, store, checkpoint), told).close()
+    assert [part for part, _ in told.complaints] == ["metrics"]
+    assert directory.metrics.read_bytes() == rows
+    assert list(directory.path.glob("*.draft")) == []
+
+
 def test_a_display_that_breaks_leaves_journal_and_metrics_whole(directory: RunDirectory, entries: list[Entry]) -> None:
     told, said, breaking = Told(), list[str](), Breaking()
     breaking.breaks = True

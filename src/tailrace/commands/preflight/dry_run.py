@@ -16,7 +16,7 @@ from tailrace.commands.preflight import planned
 from tailrace.commands.preflight.existing_run import difference_lines, directory_lines
 from tailrace.commands.preflight.prompt_view import prompt_lines
 from tailrace.commands.preflight.reward_trial import trial_line, try_rewards
-from tailrace.commands.train import Say, prepare
+from tailrace.commands.train import Say, prepare_in
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE, evaluation_left_out, forgotten_evaluation
@@ -52,7 +52,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
     directory = _open(settings, say)
     try:
         settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda given: card)
-        sources = prepare(settings, has_begun=directory.has_begun)
+        sources = prepare_in(directory, settings)
         directory.check_sources(settings, sources.fingerprints)
         for line in (*_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
             say(line)

@@ -89,7 +89,10 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
     if instance is None:
         return
     if event.num_refused:
-        rooms.run.refuse(f"instance {instance.id} reported {event.num_refused} responses again, or not asked to")
+        rooms.run.refuse(
+            f"instance {instance.id} reported {event.num_refused} responses whose tokens it had reported before, or"
+            " which it was not asked for"
+        )
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
     is_any_taken = False
     for progress in event.progressed:

@@ -11,8 +11,11 @@ from tailrace.core.schedule import Placement
 
 
 def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Start absent instances. One that was lost too often is not started again before the next optimizer step."""
-    if not rooms.fleet.num_absent:
+    """Start absent instances. One that was lost too often is not started again before the next optimizer step.
+
+    A run that is stopping starts none: the step in progress already has its responses.
+    """
+    if rooms.run.is_stopping or not rooms.fleet.num_absent:
         return
     for instance in rooms.fleet.instances.values():
         if instance.phase is InstancePhase.ABSENT and instance.losses.count <= rooms.run.limits.max_restarts:

@@ -51,7 +51,7 @@ class Run:
         return self.last_refusal
 
     def end(self, reason: str = "") -> None:
-        """End the run for this reason, and because it was asked to stop."""
+        """End the run for this reason. If it was asked to stop, the verdict names that request first."""
         asked = self.stop.reason if self.stop is not None else ""
         self.verdict = "; ".join(dict.fromkeys(filter(None, (asked, reason))))
 

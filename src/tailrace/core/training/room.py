@@ -122,7 +122,7 @@ class Training:
         return f"the trainer was lost {times} within one step; the last time: {self.losses.last}"
 
     def waits(self, limits: Limits, edition: int) -> Iterator[Wait]:
-        """Yield what the trainer was asked to do. It publishes beside all else; the rest comes one by one."""
+        """Yield what the trainer was asked to do. It saves and steps one after the other, and publishes beside both."""
         can_restart = edition > 1
         if self.killed_at is not None:
             # If even the end of its process is not confirmed, a restart would not help: the run fails.

@@ -25,8 +25,9 @@ def start_trainer(rooms: Rooms, now: float) -> Iterator[do.Command]:
 def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
     """Publish, then save, then take the next step.
 
-    This is one rule because the order matters: the training worker does one thing after another, so it must publish
-    and save a version before the next step changes it. Publishing comes first because instances wait for it.
+    This is one rule because the order of the commands matters. The training worker saves a version before it begins the
+    next step. It publishes a version beside that, and ends before the step changes the weights. Publishing comes first
+    because instances wait for it.
     """
     if rooms.run.is_stopping:
         yield from _save_last(rooms, now)

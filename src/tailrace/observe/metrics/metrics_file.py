@@ -13,7 +13,7 @@ from tailrace.observe.metrics.rows import Row
 class MetricsFile:
     def __init__(self, path: Path, *, size: int = 0) -> None:
         """Keep the first ``size`` bytes."""
-        self._file = path.open("ab", buffering=0)
+        self._path, self._file = path, path.open("ab", buffering=0)
         self._file.truncate(size)
         self.size = size
 
@@ -21,6 +21,13 @@ class MetricsFile:
         line = json.dumps(row).encode() + b"\n"
         write_whole(self._file, line)
         self.size += len(line)
+
+    def replace(self, path: Path) -> None:
+        """Take the place of another file. Rows are appended there from now on."""
+        self._path = self._path.replace(path)
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())

@@ -63,12 +63,22 @@ class TrainingAdapter:
         self._worker: WorkerHandle | None = None
         self.incarnation = 0
         """Number of the last start. Every event carries it."""
+        self._announced: int | None = None
+        """Number of a start that is to come; None: there is none."""
         self._killed_for: str | None = None
         self._to_redo: deque[TakenStep] = deque()
         self._is_catching_up = True
 
+    def announce(self, incarnation: int) -> None:
+        """Note that ``start`` will be called, once earlier commands are done with. ``kill`` ends this start too."""
+        self._announced = incarnation
+
+    def is_announced(self, incarnation: int) -> bool:
+        """Whether this start is still to come."""
+        return self._announced == incarnation
+
     def start(self, init: TrainingInit, to_redo: Sequence[TakenStep], incarnation: int = 0) -> None:
-        self.incarnation, self._killed_for = incarnation, None
+        self.incarnation, self._killed_for, self._announced = incarnation, None, None
         self._to_redo, self._is_catching_up = deque(to_redo), True
         specs = [self._spec(init, rank) for rank in range(init.num_ranks)]
         if len(specs) == 1:
@@ -97,7 +107,12 @@ class TrainingAdapter:
         self._send(Save(model=POLICY, version=version, directory=directory))
 
     def kill(self, reason: str | None = None) -> None:
-        """End the worker at once, also one that is stopped. ``reason``: why, for ``TrainerLost``."""
+        """End the worker at once, also one that is stopped. ``reason``: why, for ``TrainerLost``; with a reason, a
+        start that was announced is ended too."""
+        if self._announced is not None and reason is not None:
+            self.incarnation, self._announced = self._announced, None
+            self._tell(ev.TrainerLost(reason=reason))
+            return
         # If the worker has just ended, it is no longer here, and TrainerLost is already in the inbox.
         if self._worker is not None:
             self._killed_for = reason

@@ -65,6 +65,7 @@ def refused_lengths(lengths: Sequence[SourceLength], positions: Positions | None
                 f"{has}, but the longest prompt of '{length.source}' has {length.longest_prompt} tokens and"
                 f" {length.setting} is {length.response}: {length.total} together",
                 _remedy(length.setting, positions.count - length.longest_prompt),
+                frozenset({length.source} - {TRAIN_SOURCE}),
             )
 
 

@@ -1,6 +1,7 @@
 """Workers as processes of this machine. `runtime/launchers/worker.py` says what every worker does.
 
-* When `lose` is called, the process is reaped, and everything that it started is dead. On Linux a *keeper* between
+* When `lose` is called, the process is reaped, and everything that it started is dead, but for a process that hangs in
+  the kernel: it is left after a while, and the reason says so. On Linux a *keeper* between
   controller and worker sees to it (`workers/keeper.py`); elsewhere only the processes of the worker's group are killed.
 * A worker cannot outlive its controller (see `tailrace.workers.link`).
 * Workers are started as `python -m tailrace.workers.process`, not forked or spawned by multiprocessing: a user's
@@ -28,7 +29,16 @@ from tailrace.runtime.launchers.link_reader import LinkReader, ReadLink
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.runtime.threads.loop_calls import call_from_thread
 from tailrace.weights.collective.own_address import on_loopback
-from tailrace.workers.keeper import ENTRY_VARIABLE, LIFELINE_VARIABLE, LINK_VARIABLE, keeper_command, worker_command
+from tailrace.workers.keeper import (
+    ENTRY_VARIABLE,
+    GIVE_UP_S,
+    LEFT_BEHIND,
+    LIFELINE_VARIABLE,
+    LINK_VARIABLE,
+    keeper_command,
+    worker_command,
+)
+from tailrace.workers.stop_signals import stop_signals_blocked
 
 _HAS_KEEPERS = sys.platform == "linux"
 _UNLINKED_GRACE_S = 2.0
@@ -106,15 +116,16 @@ class WorkerProcess:
         log_start = log.stat().st_size if log is not None and log.exists() else 0
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            process = subprocess.Popen(
-                keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=descriptors,
-                env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
-                start_new_session=True,
-            )
+            with stop_signals_blocked():
+                process = subprocess.Popen(
+                    keeper_command(spec.name, is_apart=is_apart) if _HAS_KEEPERS else worker_command(spec.entry),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=descriptors,
+                    env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
+                    start_new_session=True,
+                )
         finally:
             child_end.close()
             os.close(lifeline_of_child)
@@ -214,10 +225,7 @@ class WorkerProcess:
     def _reason(self, code: int) -> str:
         if self._unreadable is not None:
             return self._unreadable
-        if code < 0:
-            return f"worker {self.name!r} was killed by {_signal_name(-code)}"
-        last_line = self._last_log_line()
-        return f"worker {self.name!r} exited with code {code}" + (f": {last_line}" if last_line else "")
+        return reason_of(code, name=self.name, last_line=self._last_log_line())
 
     def _last_log_line(self) -> str:
         if self._log is None or not self._log.exists():
@@ -228,6 +236,18 @@ class WorkerProcess:
             lines = file.read().decode(errors="replace").split("\n")
         said = (line.strip() for line in reversed(lines))
         return next((line for line in said if line and not line.startswith(_NO_REASON)), "")
+
+
+def reason_of(code: int, *, name: str, last_line: str = "") -> str:
+    """Return why a worker is lost. ``code``: its exit code; ``last_line``: the last line that it wrote."""
+    if code < 0:
+        return f"worker {name!r} was killed by {_signal_name(-code)}"
+    if code == LEFT_BEHIND and _HAS_KEEPERS:
+        return (
+            f"worker {name!r} did not end within {GIVE_UP_S:g} s after SIGKILL and is left behind: it hangs in the"
+            " kernel, for example in a driver or a network file system"
+        )
+    return f"worker {name!r} exited with code {code}" + (f": {last_line}" if last_line else "")
 
 
 def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:

@@ -13,9 +13,6 @@ from tailrace.runtime.record.run_directory import sync_directory, write_atomical
 from tailrace.store.checkpoint_files import damage
 from tailrace.store.checksums import add_checksum
 
-_STATE_FACTOR = 8
-"""Bytes of a checkpoint per byte of a model in half precision: its weights, and an optimizer in full precision."""
-
 
 class CheckpointFolder:
     """Complete checkpoints by version. A directory appears under its name only when all of it is on disk."""
@@ -26,15 +23,15 @@ class CheckpointFolder:
         """``free`` returns the free bytes of the disk of a folder."""
         self._folder, self._keep, self._free = folder, keep, free
 
-    def shortage(self, model: Path) -> str | None:
-        """Return why there is no room for another checkpoint; None: there is. It is as large as the last one; before
-        the first, its size follows from the files of the model."""
+    def shortage(self, first: Callable[[], int]) -> str | None:
+        """Return why there is no room for another checkpoint; None: there is. It takes as much as the last one.
+        ``first`` returns how many bytes the first one is expected to take."""
         newest = self.latest()
-        needed = _STATE_FACTOR * _size(model, "*.safetensors") if newest is None else _size(newest, "*")
+        needed = first() if newest is None else _size(newest)
         free = self._free(self._folder)
         if free >= needed:
             return None
-        return f"it needs about {needed / 2**30:.2f} GiB, and the disk has {free / 2**30:.2f} GiB free"
+        return f"it needs about {_in_words(needed)}, and the disk has {_in_words(free)} free"
 
     def begin(self, version: int) -> Path:
         """Return an empty directory to write a checkpoint into."""
@@ -95,8 +92,12 @@ class CheckpointFolder:
         return sorted(int(name) for name in names if name.isdigit())
 
 
-def _size(folder: Path, pattern: str) -> int:
-    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file())
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _in_words(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def _point(link: Path, target: str) -> None:

@@ -62,6 +62,7 @@ class Recorder:
         # An old part of the journal may be damaged: then the metrics are switched off, and the run goes on.
         while (entry := self._metrics.ask(lambda metrics: next(entries, None))) is not None:
             self._measure(entry)
+        self._metrics.tell(lambda metrics: metrics.caught_up())
         run = self._metrics.ask(lambda metrics: metrics.run())
         if run is not None and not past.is_new:
             rows = Guarded("earlier rows", lambda: read_rows(directory.metrics), complain)

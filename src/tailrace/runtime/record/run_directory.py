@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.continuation import Difference, as_json, differences, may_change
+from tailrace.config.continuation import Difference, as_json, changed_evaluation, differences, may_change
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
@@ -138,6 +138,10 @@ class RunDirectory:
         run began with."""
         found = differences(settings, self._read(self.config)) if self.has_begun else []
         return [each for each in found if each.value is not None or each.name not in FROM_CARD]
+
+    def changed_evaluation(self, settings: Settings) -> set[str]:
+        """Evaluation sets that are not as the run has had them, by name."""
+        return changed_evaluation(settings, self.differences(settings))
 
     def changes(self, settings: Settings) -> list[str]:
         """Settings that differ from those of the last command and matter to the run, in words."""

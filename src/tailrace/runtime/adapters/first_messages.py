@@ -1,0 +1,51 @@
+"""What workers are told first: everything that they must know to start."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from tailrace.config.settings import Settings
+from tailrace.engines.registry import engine_name, with_chosen_engine
+from tailrace.runtime.gpus.found_devices import seen_by_worker
+from tailrace.runtime.inputs.sources import Sources
+from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
+
+
+def rollout_init(settings: Settings, sources: Sources) -> RolloutInit:
+    rollout = with_chosen_engine(settings, sources.model)
+    return RolloutInit(
+        checkpoint=sources.model,
+        model=seen_by_worker(settings.model),
+        rollout=rollout,
+        max_length=sources.engine_length(settings, engine_name(rollout)),
+        seed=settings.seed,
+        is_colocated=settings.schedule.placement == "colocated",
+    )
+
+
+def training_init(
+    settings: Settings, sources: Sources, *, checkpoint: Path | None, channel: str, run: Path
+) -> TrainingInit:
+    """``checkpoint``: where training goes on; None: at the model itself. ``channel``: how weights are published.
+    ``run``: the run directory, after which the channel is named."""
+    policy = ModelInit(
+        name=POLICY,
+        model_path=sources.model,
+        checkpoint=checkpoint,
+        model=seen_by_worker(settings.model),
+        trainer=settings.trainer.model_copy(update={"weight_channel": channel}),
+        algorithm=settings.algorithm,
+        temperature=settings.rollout.temperature,
+        max_response_length=settings.rollout.max_response_length,
+        max_steps=sources.schedule.max_steps,
+        seed=settings.seed,
+        channel_name=hashlib.sha256(str(run).encode()).hexdigest()[:16],
+        is_colocated=settings.schedule.placement == "colocated",
+    )
+    return TrainingInit(
+        models=(policy,),
+        num_shards=settings.trainer.num_shards,
+        num_replicas=settings.trainer.num_replicas,
+        tensor_parallel_size=settings.trainer.tensor_parallel_size,
+    )
