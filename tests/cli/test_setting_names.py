@@ -20,7 +20,8 @@ def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def test_a_setting_goes_by_its_own_name_with_either_dash(capsys: pytest.CaptureFixture[str]) -> None:
     own = ["--rollout_batch_size", "8", "--n-samples-per-prompt", "4", "--advantage_estimator", "rloo"]
-    settings = dry_run(capsys, *own, "--max_prompt_length=99")
+    settings = dry_run(capsys, *own, "--max_prompt_length=99", "--trainer.learning-rate", "0.5")
+    assert settings["trainer"]["learning_rate"] == 0.5
     assert settings["schedule"]["rollout_batch_size"] == 8
     assert settings["rollout"]["n_samples_per_prompt"] == 4
     assert settings["algorithm"]["advantage_estimator"] == "rloo"

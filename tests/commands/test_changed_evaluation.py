@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime.record.test_run_directory import begin
 
 from runtime.inputs.test_lengths import model, overrides, prompts  # noqa: F401  model is a fixture
+from runtime.record.test_run_directory import begin
 from tailrace.commands.preflight.dry_run import dry_run
 from tailrace.commands.train import prepare_in, train
 from tailrace.config.load import SettingsError, load

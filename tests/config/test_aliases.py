@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tailrace.config.aliases import ALIASES
-from tailrace.config.load import SettingsError, assemble, leaves, load
+from tailrace.config import other_names
+from tailrace.config.aliases import ALIASES, advice
+from tailrace.config.declared import leaves
+from tailrace.config.load import SettingsError, assemble, load, refuse_unknown
+from tailrace.config.other_names import OTHER_NAMES, Instead
 from tailrace.config.settings import Settings
 
 
@@ -15,6 +19,69 @@ def test_every_alias_means_a_setting_and_none_is_one() -> None:
     known = {name for name, _ in leaves(Settings)}
     assert [alias for alias, target in ALIASES.items() if target not in known] == []
     assert [alias for alias in ALIASES if alias in known] == []
+
+
+def test_each_name_is_in_the_table_once() -> None:
+    assert sum(len(names.split()) for names in other_names.TABLE.values()) == len(OTHER_NAMES)
+
+
+def test_settings_that_a_piece_of_advice_names_exist() -> None:
+    known = {name for name, _ in leaves(Settings)}
+    sections = {name.partition(".")[0] for name in known if "." in name}
+    texts = [answer.text for answer in OTHER_NAMES.values() if isinstance(answer, Instead)]
+    named = {name for text in texts for name in re.findall(r"[a-z]+(?:\.[a-z_]+)+", text)}
+    assert {name for name in named if name.partition(".")[0] in sections} <= known
+
+
+TRL = """
+    num_iterations gradient_accumulation_steps use_vllm vllm_mode vllm_gpu_memory_utilization scale_rewards
+    loss_type per_device_train_batch_size steps_per_generation reward_weights report_to bf16 logging_steps
+    mask_truncated_completions warmup_ratio num_generations beta epsilon delta importance_sampling_level
+    repetition_penalty max_completion_length
+"""
+VERL = """
+    data.val_files actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu
+    actor_rollout_ref.actor.entropy_coeff actor_rollout_ref.actor.use_kl_loss actor_rollout_ref.rollout.name
+    actor_rollout_ref.rollout.gpu_memory_utilization actor_rollout_ref.actor.fsdp_config.optimizer_offload
+    algorithm.use_kl_in_reward trainer.n_gpus_per_node trainer.logger trainer.val_before_train data.train_files
+    actor_rollout_ref.rollout.val_kwargs.temperature custom_reward_function.path trainer.nnodes
+"""
+SLIME = """
+    colocate entropy-coef global-batch-size num-steps-per-rollout eval-prompt-data n-samples-per-eval-prompt rm-type
+    custom-rm-path over-sampling-batch-size partial-rollout use-tis rollout-num-gpus actor-num-gpus-per-node save
+    load tensor-model-parallel-size use-dynamic-batch-size kl-loss-type dynamic-sampling-filter-path hf-checkpoint
+"""
+
+
+@pytest.mark.parametrize("name", [*TRL.split(), *VERL.split(), *SLIME.split()])
+def test_names_that_users_of_other_systems_know_are_answered(name: str) -> None:
+    assert advice(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("data.val_files", "add an [[eval]] table with name and path"),
+        ("num_iterations", "is trained in one optimizer step, once"),
+        ("ppo_mini_batch_size", "is trained in one optimizer step, once"),
+        ("use_vllm", "set rollout.engine to 'vllm'"),
+        ("gradient_accumulation_steps", "micro-batches of at most trainer.max_tokens_per_gpu tokens"),
+        ("actor.entropy_coeff", "there is no entropy term in the loss"),
+    ],
+)
+def test_an_unknown_name_of_another_system_is_refused_with_what_to_do(name: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"unknown setting --{name}; ") + ".*" + re.escape(words)):
+        refuse_unknown([f"--{name}=1"])
+
+
+def test_each_setting_in_a_section_of_another_system_is_answered() -> None:
+    theirs = {"actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 8, "grad_clip": 1}, "rollout": {"name": "vllm"}}}
+    with pytest.raises(SettingsError) as caught:
+        assemble(theirs, {}, hint=lambda line: None)
+    assert [line.partition(";")[0] for line in str(caught.value).splitlines()] == [
+        "unknown setting actor_rollout_ref.actor.ppo_mini_batch_size",
+        "unknown setting actor_rollout_ref.rollout.name",
+    ]
 
 
 def test_a_recipe_in_other_words_says_the_same_and_gives_hints(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from tailrace.cli.main import main
-from tailrace.config.load import SettingsError, check, leaves, load, refuse_unknown
+from tailrace.config.declared import leaves
+from tailrace.config.load import SettingsError, check, load, refuse_unknown
 from tailrace.config.settings import Settings
 
 
@@ -81,7 +82,15 @@ def test_every_setting_says_what_it_means() -> None:
         ({"learning_rate": 1e-3}, "unknown setting learning_rate; did you mean trainer.learning_rate?"),
         ({"trainr": {"betas": [0.9, 0.99]}}, "unknown setting trainr; did you mean trainer?"),
         ({"trainer": {"betas": [2, 3]}}, "trainer.betas.0: input should be less than 1, got 2"),
-        ({"zzz": 1}, "unknown setting zzz; see `tailrace train --help` for all settings"),
+        ({"zzz": 1}, "unknown setting zzz; see `tailrace train --help-all` for all settings"),
+        ({"trainer": {"temperature": 1}}, "unknown setting trainer.temperature; did you mean rollout.temperature?"),
+        ({"model": {"threads": 1}}, "did you mean rollout.threads or trainer.threads?"),
+        ({"num_generatons": 4}, "did you mean num_generations? it is rollout.n_samples_per_prompt here"),
+        ({"ray": {"local_cpus": 4}}, "unknown setting ray.local_cpus; it is gone: a Ray that the run starts has"),
+        (
+            {"eval": [{"name": "a", "path": "x", "tempratur": 0.5}]},
+            "unknown setting eval.0.tempratur; did you mean temperature?",
+        ),
         ({"rollout": {"top_p": 2}}, "rollout.top_p: input should be less than or equal to 1, got 2"),
         ({"eval_interval": 5}, "eval_interval is given but there is no evaluation set"),
         ({"eval": [{"name": "train", "path": "x"}]}, "an evaluation set cannot be called 'train'"),
@@ -141,6 +150,7 @@ def test_all_mistakes_are_named_at_once() -> None:
         (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (long-tail, quickstart, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
         (["quickstart", "--temprature=1"], "did you mean --rollout.temperature?"),
+        (["quickstart", "+rollout.top_p=1"], "unexpected argument '+rollout.top_p=1'; write --rollout.top_p 1"),
     ],
 )
 def test_the_command_line_refuses_with_exit_code_2(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from tailrace.cli.recipe import leaves
+from tailrace.config.declared import leaves
 from tailrace.config.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()

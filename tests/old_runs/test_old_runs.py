@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.config.gone import GONE, without_gone
+from tailrace.config.settings import Settings
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import RunResumed, RunStarted
 from tailrace.core.journal import Entry, decode, replay_all
@@ -82,3 +84,29 @@ def test_a_run_of_the_first_edition_is_refused_with_other_settings(folder: Path)
     result = train(folder, "--rollout.temperature", "0.9")
     assert result.returncode == 2
     assert "holds a run with other settings (rollout.temperature)" in result.stderr
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_run_that_had_another_value_of_a_setting_that_is_gone_is_refused(folder: Path, name: str) -> None:
+    file = folder / "run" / "config.json"
+    config = json.loads(file.read_text())
+    *sections, key = name.split(".")
+    place = config
+    for section in sections:
+        place = place[section]
+    assert place[key] == GONE[name].default
+    place[key] = 4
+    file.write_text(json.dumps(config))
+    result = train(folder)
+    assert result.returncode == 2
+    assert f"({name} was 4, and there is no such setting any more)" in result.stderr
+
+
+CONFIGS = sorted(JOURNALS.glob("*/*config.json"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_setting_of_a_kept_run_exists_or_is_known_to_be_gone(path: Path) -> None:
+    kept, others = without_gone(json.loads(path.read_text()), GONE)
+    assert others == {}
+    assert Settings.model_validate(kept)

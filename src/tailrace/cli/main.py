@@ -52,10 +52,13 @@ _VERBS: dict[str, Verb] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tailrace", description="RL post-training that never waits for the tail.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    given = sys.argv[1:] if arguments is None else list(arguments)
     for name, verb in _VERBS.items():
         doc = (verb.__doc__ or "").splitlines()[0]
-        verb.configure(verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False))
-    options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+        parser_of_verb = verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        if name in given:  # some verbs have hundreds of arguments, which take time to add
+            verb.configure(parser_of_verb)
+    options, rest = parser.parse_known_args(given)
     try:
         code = _VERBS[options.verb].run(options, rest)
         sys.stdout.flush()

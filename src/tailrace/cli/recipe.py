@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic_core import to_json
 
+from tailrace.cli.settings_help import has_colours, settings_help, terminal_width
 from tailrace.config.aliases import ALIASES
-from tailrace.config.load import SettingsError, leaves, refuse_unknown
+from tailrace.config.declared import leaves
+from tailrace.config.load import SettingsError, refuse_unknown
 from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
 from tailrace.observe.guarded import Guarded, raise_in_tests
@@ -39,16 +42,27 @@ def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None
         action="store_true",
         help="with --dry-run: print every setting as JSON on stdout, and the plan on stderr",
     )
-    settings = parser.add_argument_group(
-        "settings",
-        "Each overrides the recipe. Values are written as YAML. The section may be omitted if the name is unique.",
-    )
-    for name, text in leaves(Settings):
-        # argparse expands % in help texts
-        settings.add_argument(f"--{name}", metavar="VALUE", default=argparse.SUPPRESS, help=text.replace("%", "%%"))
-    for alias in _other_names():
-        spellings = dict.fromkeys((f"--{alias}", f"--{alias.replace('_', '-')}"))
-        settings.add_argument(*spellings, dest=alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show this message with every setting, and exit")
+    _explain_settings(parser, shows_all=False)
+    settings = parser.add_argument_group()
+    for name in [*(name for name, _ in leaves(Settings)), *_other_names()]:
+        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        settings.add_argument(*spellings, dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        _explain_settings(parser, shows_all=True)
+        parser.print_help()
+        parser.exit()
+
+
+def _explain_settings(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
+    """Let the help end with the settings. They keep their own lines, so the other text is wrapped here."""
+    width = terminal_width()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = textwrap.fill(parser.description or "", width)
+    parser.epilog = settings_help(shows_all=shows_all, width=width, has_colours=has_colours())
 
 
 def overrides(options: argparse.Namespace) -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""Names of settings in other systems. They are accepted, with a hint that names the setting here.
+"""Names of settings in other systems (``other_names.py``): where they may be used, and what is said about them.
 
-* An alias may be used at the top of a recipe, in the section of the setting it means, or under the full name that its
-  own system gives it; `-` and `_` are the same.
+* A name that means a setting may be used at the top of a recipe, in the section of that setting, or under the full name
+  that its own system gives it; `-` and `_` are the same. A hint names the setting.
 * A setting may be given once: an alias beside the setting itself, or two aliases of it, is an error.
-* A name is here only if it means the same thing in the same unit wherever it is used. `batch_size` and
-  `train_batch_size`, say, count prompts in one system and responses in another, so they are not accepted.
+* Any other name is refused, with what to write instead if something is known about it.
 """
 
 from __future__ import annotations
@@ -12,111 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from tailrace.config.other_names import OTHER_NAMES, Instead, Same
+
 ALIASES: dict[str, str] = {
-    "model_name_or_path": "model.path",
-    "hf_checkpoint": "model.path",
-    "pretrain": "model.path",
-    "model.name": "model.path",
-    "actor.path": "model.path",
-    "policy.model_name": "model.path",
-    "actor_rollout_ref.model.path": "model.path",
-    "lora_rank": "model.lora_rank",
-    "lora_r": "model.lora_rank",
-    "actor_rollout_ref.model.lora_rank": "model.lora_rank",
-    "lora_alpha": "model.lora_alpha",
-    "actor_rollout_ref.model.lora_alpha": "model.lora_alpha",
-    "target_modules": "model.lora_target_modules",
-    "lora_target_modules": "model.lora_target_modules",
-    "actor_rollout_ref.model.target_modules": "model.lora_target_modules",
-    "train_files": "data.train",
-    "prompt_data": "data.train",
-    "input_key": "data.prompt_column",
-    "prompt_key": "data.prompt_column",
-    "label_key": "data.answer_column",
-    "output_key": "data.answer_column",
-    "rollout_max_prompt_len": "data.max_prompt_length",
-    "data.train_batch_size": "schedule.rollout_batch_size",
-    "trainer.train_batch_size": "schedule.rollout_batch_size",
-    "num_prompts_per_step": "schedule.rollout_batch_size",
-    "grpo.num_prompts_per_step": "schedule.rollout_batch_size",
-    "num_generations": "rollout.n_samples_per_prompt",
-    "num_generations_per_prompt": "rollout.n_samples_per_prompt",
-    "grpo.num_generations_per_prompt": "rollout.n_samples_per_prompt",
-    "group_size": "rollout.n_samples_per_prompt",
-    "rollout.n": "rollout.n_samples_per_prompt",
-    "gconfig.n_samples": "rollout.n_samples_per_prompt",
-    "actor_rollout_ref.rollout.n": "rollout.n_samples_per_prompt",
-    "max_completion_length": "rollout.max_response_length",
-    "max_new_tokens": "rollout.max_response_length",
-    "gconfig.max_new_tokens": "rollout.max_response_length",
-    "response_length": "rollout.max_response_length",
-    "max_generate_length": "rollout.max_response_length",
-    "rollout_max_response_len": "rollout.max_response_length",
-    "data.max_response_length": "rollout.max_response_length",
-    "gconfig.temperature": "rollout.temperature",
-    "rollout_temperature": "rollout.temperature",
-    "actor_rollout_ref.rollout.temperature": "rollout.temperature",
-    "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": "rollout.tensor_parallel_size",
-    "reward_funcs": "reward.functions",
-    "adv_estimator": "algorithm.advantage_estimator",
-    "beta": "algorithm.kl_loss_coef",
-    "actor_rollout_ref.actor.kl_loss_coef": "algorithm.kl_loss_coef",
-    "epsilon": "algorithm.clip_ratio_low",
-    "eps_clip": "algorithm.clip_ratio_low",
-    "ratio_clip_min": "algorithm.clip_ratio_low",
-    "actor_rollout_ref.actor.clip_ratio_low": "algorithm.clip_ratio_low",
-    "epsilon_high": "algorithm.clip_ratio_high",
-    "eps_clip_high": "algorithm.clip_ratio_high",
-    "ratio_clip_max": "algorithm.clip_ratio_high",
-    "actor_rollout_ref.actor.clip_ratio_high": "algorithm.clip_ratio_high",
-    "actor_rollout_ref.actor.loss_agg_mode": "algorithm.loss_agg_mode",
-    "use_dynamic_sampling": "algorithm.dynamic_sampling",
-    "grpo.use_dynamic_sampling": "algorithm.dynamic_sampling",
-    "algorithm.filter_groups.enable": "algorithm.dynamic_sampling",
-    "is_correction_type": "algorithm.importance_sampling.type",
-    "tis_clip": "algorithm.importance_sampling.clip_high",
-    "rollout_is_threshold": "algorithm.importance_sampling.clip_high",
-    "vllm_importance_sampling_cap": "algorithm.importance_sampling.clip_high",
-    "lr": "trainer.learning_rate",
-    "actor_rollout_ref.actor.optim.lr": "trainer.learning_rate",
-    "lr_scheduler_type": "trainer.lr_schedule",
-    "clip_grad": "trainer.max_grad_norm",
-    "max_tokens_per_mb": "trainer.max_tokens_per_gpu",
-    "ppo_max_token_len_per_gpu": "trainer.max_tokens_per_gpu",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "trainer.max_tokens_per_gpu",
-    "num_rollout": "schedule.max_steps",
-    "total_training_steps": "schedule.max_steps",
-    "trainer.total_training_steps": "schedule.max_steps",
-    "num_train_epochs": "schedule.num_epochs",
-    "total_epochs": "schedule.num_epochs",
-    "trainer.total_epochs": "schedule.num_epochs",
-    "eval_steps": "eval_interval",
-    "test_freq": "eval_interval",
-    "trainer.test_freq": "eval_interval",
-    "val_period": "eval_interval",
-    "save_steps": "save_interval",
-    "save_freq": "save_interval",
-    "trainer.save_freq": "save_interval",
-    "default_local_dir": "output_dir",
-    "trainer.default_local_dir": "output_dir",
+    name: answer.setting if isinstance(answer, Same) else answer
+    for name, answer in OTHER_NAMES.items()
+    if not isinstance(answer, Instead)
 }
-_REMARKS = {
-    "epsilon": "; the upper range is algorithm.clip_ratio_high, with a default of its own",
-    "eps_clip": "; the upper range is algorithm.clip_ratio_high, with a default of its own",
-    "epsilon_high": "; it counts from 1 with every loss: for a ceiling of 5 with cispo write 4",
-}
-_CORRECTION = "set algorithm.importance_sampling.type to {} and algorithm.old_logprobs to 'recompute' instead"
-_SAME_COMMAND = "leave it out: the same command continues an unfinished run, unless resume is 'never'"
-_ADVICE = {
-    "use_tis": _CORRECTION.format("'tis'"),
-    "vllm_importance_sampling_correction": _CORRECTION.format("'tis'"),
-    "rollout_is": _CORRECTION.format("'tis' (for token) or 'seq_tis' (for sequence)"),
-    "rollout_correction": _CORRECTION.format("'tis' (for token) or 'seq_tis' (for sequence)"),
-    "resume_mode": _SAME_COMMAND,
-    "resume_from_checkpoint": _SAME_COMMAND,
-}
-"""What to write instead of a name that has no setting with the same meaning and unit."""
 
 
 class AliasClash(ValueError):
@@ -134,7 +35,7 @@ def canonical_names(values: Mapping[str, Any], known: Collection[str]) -> tuple[
             first, second = sorted((origin[target], name), key=lambda given: given != target)
             raise AliasClash(f"{first} and {second} both set {target}; give it once")
         if target != name:
-            hints.append(f"hint: {name} is {target} here{_REMARKS.get(_bare(name), '')}")
+            hints.append(f"hint: {name} is {target} here{_remark(name)}")
         found[target], origin[target] = value, name
     return found, hints
 
@@ -172,13 +73,27 @@ def _meaning(name: str, known: Collection[str]) -> str:
     return target if section and target.rpartition(".")[0] == section else name
 
 
+def _remark(name: str) -> str:
+    answer = _answer(name)
+    return f"; {answer.but}" if isinstance(answer, Same) else ""
+
+
 def advice(name: str) -> str | None:
-    """Return what to write instead of another system's name that is not an alias; None if nothing is known about it."""
-    return _ADVICE.get(_bare(name))
+    """Return what to write instead of another system's name that is refused; None if nothing is known about it."""
+    answer = _answer(name)
+    if isinstance(answer, Instead):
+        return answer.text
+    if answer is not None:
+        return f"it is {answer.setting if isinstance(answer, Same) else answer} here"
+    section = name.rpartition(".")[0]
+    return advice(section) if section and isinstance(_answer(section), Instead) else None
 
 
-def _bare(name: str) -> str:
-    return name.replace("-", "_").rpartition(".")[2]
+def _answer(name: str) -> str | Same | Instead | None:
+    """Return what is known about a name, or about its last parts: sections differ from system to system."""
+    parts = name.replace("-", "_").split(".")
+    ends = (".".join(parts[start:]) for start in range(len(parts)))
+    return next((OTHER_NAMES[end] for end in ends if end in OTHER_NAMES), None)
 
 
 def flatten(section: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

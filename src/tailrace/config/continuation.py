@@ -6,7 +6,8 @@ leave its past alone: they may differ if `resume = "with-changes"` asks for it, 
 repeats its decisions from the journal with the schedule they were made with, and gets the new one with the event that
 continues the run.
 
-A setting that an older run does not name had the value that older releases used.
+A setting that an older run does not name had the value that older releases used. A setting that is gone since then is
+ignored if it had its default, and may not have had another value (``gone.py``).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from tailrace.config.aliases import put
+from tailrace.config.gone import GONE, without_gone
 from tailrace.config.settings import Settings
 
 HOW_COMPUTED = (
@@ -70,6 +74,8 @@ class Difference:
     before: Any
 
     def __str__(self) -> str:
+        if self.name in GONE:
+            return f"{self.name} was {json.dumps(self.before)}, and there is no such setting any more"
         if not isinstance(self.value, dict) and not isinstance(self.before, dict):
             return f"{self.name} is {json.dumps(self.value)}, before {json.dumps(self.before)}"
         if self.before is None or self.value is None:
@@ -77,6 +83,11 @@ class Difference:
         keys = [key for key in self.value if self.value[key] != self.before.get(key)]
         parts = [Difference(name=f"{self.name}.{k}", value=self.value[k], before=self.before.get(k)) for k in keys]
         return "; ".join(map(str, parts))
+
+    @property
+    def label(self) -> str:
+        """How a refusal names it: a setting that is gone with the value that it had."""
+        return str(self) if self.name in GONE else self.name
 
     @property
     def is_told(self) -> bool:
@@ -92,7 +103,7 @@ class Difference:
 
 def may_change(name: str) -> bool:
     """Whether a setting, such as ``trainer.num_ranks``, may differ when a run is continued, without being asked for."""
-    return any(name == free or name.startswith(f"{free}.") for free in (*HOW_COMPUTED, *_AROUND))
+    return name not in GONE and any(name == free or name.startswith(f"{free}.") for free in (*HOW_COMPUTED, *_AROUND))
 
 
 def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Difference]:
@@ -101,7 +112,7 @@ def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Differenc
     return [
         Difference(name=name, value=mine.get(name), before=theirs.get(name))
         for name in sorted(mine.keys() | theirs.keys())
-        if mine.get(name) != theirs.get(name)
+        if mine.get(name) != theirs.get(name) or name in GONE
     ]
 
 
@@ -129,11 +140,12 @@ def as_json(settings: Settings) -> dict[str, Any]:
 
 def with_old_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored settings with those that they do not name, at the values that older releases used."""
-    data: dict[str, Any] = json.loads(json.dumps(stored))
-    try:
-        return as_json(Settings.model_validate(data))  # today's defaults are what older releases did
-    except ValidationError:  # it names a setting that is gone: the comparison shows which
-        return data
+    data, gone = without_gone(json.loads(json.dumps(stored)), GONE)
+    with suppress(ValidationError):  # it has a value that is not possible any more: the comparison shows which
+        data = as_json(Settings.model_validate(data))  # today's defaults are what older releases did
+    for name, value in gone.items():
+        put(data, name, value)
+    return data
 
 
 def value_in(stored: Mapping[str, Any], name: str) -> Any:

@@ -7,23 +7,24 @@ turns their errors into sentences.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from tailrace.config.aliases import AliasClash, advice, canonical_names, canonical_recipe, flatten, put
+from tailrace.config.aliases import AliasClash, canonical_names, canonical_recipe, flatten, put
 from tailrace.config.complaints import SettingsError as SettingsError  # for whoever loads settings
 from tailrace.config.complaints import read_table, sentences
+from tailrace.config.declared import leaves as leaves
 from tailrace.config.rules import broken_rules
 from tailrace.config.settings import Settings
+from tailrace.config.unknown_names import unknown, unknown_in
 
 
 def print_hint(line: str) -> None:
@@ -65,7 +66,7 @@ def check(data: dict[str, Any]) -> Settings:
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        raise SettingsError("\n".join(sentences(error, data, _unknown))) from None
+        raise SettingsError("\n".join(sentences(error, data, lambda name: unknown_in(name, data)))) from None
     if broken := broken_rules(settings):
         raise SettingsError("\n".join(broken))
     return settings
@@ -89,19 +90,11 @@ def _builtin(name: str) -> dict[str, Any]:
 def refuse_unknown(arguments: Sequence[str]) -> None:
     """Raise ``SettingsError`` for an argument that is not a setting, and name the most similar setting."""
     for argument in arguments:
-        name = argument.split("=")[0]
-        if not name.startswith("--"):
-            raise SettingsError(f"unexpected argument {argument!r}")
-        raise SettingsError(f"unknown setting {name}{_nearest(name.removeprefix('--'), prefix='--')}")
-
-
-def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, documentation) of every setting."""
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from leaves(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field.description or ""
+        name, has_value, value = argument.partition("=")
+        if name.startswith("--"):
+            raise SettingsError(unknown(name.removeprefix("--"), prefix="--"))
+        advice = f"; write --{name.lstrip('+')} {value}" if has_value else ""
+        raise SettingsError(f"unexpected argument {argument!r}{advice}")
 
 
 def _value(name: str, text: str) -> Any:
@@ -109,26 +102,3 @@ def _value(name: str, text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         raise SettingsError(f"cannot read the value of --{name}: {text!r}") from None
-
-
-def _unknown(name: str) -> str:
-    return f"unknown setting {name}{_nearest(name)}"
-
-
-def _nearest(name: str, prefix: str = "") -> str:
-    if other := advice(name):
-        return f"; {other}"
-    known = [leaf for leaf, _ in leaves(Settings)]
-    sections = [name for name in Settings.model_fields if any(leaf.startswith(f"{name}.") for leaf in known)]
-    # A section stands alone in a recipe only: on the command line, or with a key behind it, a setting was meant.
-    is_alone = not prefix and "." not in name
-    if is_alone and (close := difflib.get_close_matches(name, sections, n=1, cutoff=0.7)):
-        return f"; did you mean {close[0]}?"
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    # The right key in the wrong section is the most common slip.
-    last = name.rsplit(".", 1)[-1]
-    found = [leaf for leaf in known if leaf.rsplit(".", 1)[-1] == last] or found
-    if not found:
-        by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
-        found = [by_key[key] for key in difflib.get_close_matches(last, by_key, n=1, cutoff=0.6)]
-    return f"; did you mean {prefix}{found[0]}?" if found else "; see `tailrace train --help` for all settings"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from tailrace.config.load import SettingsError, leaves
+from tailrace.config.complaints import SettingsError
+from tailrace.config.declared import leaves
 from tailrace.config.settings import Settings
 
 
@@ -12,19 +13,20 @@ def full_name(name: str) -> str:
     """The dotted name; a name that is already full, a section or unknown is returned as it is."""
     if "." in name or name in Settings.model_fields:
         return name
-    owners = _owners().get(name, ())
-    if len(owners) > 1:
-        raise SettingsError(f"{name} is ambiguous: write one of {', '.join(owners)}")
-    return owners[0] if owners else name
+    found = owners().get(name, ())
+    if len(found) > 1:
+        raise SettingsError(f"{name} is ambiguous: write one of {', '.join(found)}")
+    return found[0] if found else name
 
 
 def short_names() -> list[str]:
     """Every short name that ``full_name`` resolves or refuses."""
-    return [name for name in _owners() if name not in Settings.model_fields]
+    return [name for name in owners() if name not in Settings.model_fields]
 
 
 @cache
-def _owners() -> dict[str, tuple[str, ...]]:
+def owners() -> dict[str, tuple[str, ...]]:
+    """The full names of the settings that share a short name, by short name."""
     found: dict[str, tuple[str, ...]] = {}
     for leaf, _ in leaves(Settings):
         key = leaf.rsplit(".", 1)[-1]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from tailrace.config.section import Section
+from tailrace.config.section import Common, Section
 
 WorkerKind = Literal["rollout", "training", "reward"]
 
 
 class RayResources(Section):
+    """What Ray reserves for each worker of this kind."""
+
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each worker of this kind."""
     gpus: NonNegativeFloat | None = None
@@ -23,17 +25,15 @@ class RayResources(Section):
 
 
 class RaySettings(Section):
-    address: str | None = None
+    """The Ray cluster of a run with `runtime = "ray"`."""
+
+    address: Common[str | None] = None
     """Address of the Ray cluster, such as `10.0.0.1:6379`, or `auto` for the one that this machine belongs to. `local`:
     start Ray on this machine for this run. Default: the environment variable RAY_ADDRESS, else `local`."""
-    local_cpus: PositiveInt | None = None
-    """Logical CPUs of a Ray that is started for this run; default: enough for all workers."""
-    local_object_store_mb: PositiveInt = 512
-    """Megabytes of the object store of a Ray that is started for this run."""
     rollout: RayResources = RayResources()
     training: RayResources = RayResources()
     reward: RayResources = RayResources(cpus=0.5)
-    one_node: tuple[WorkerKind, ...] = ("training",)
+    one_node: Common[tuple[WorkerKind, ...]] = ("training",)
     """Kinds of workers that must all run on one node. Ray reserves their CPUs and GPUs together."""
 
     checkpoints: Literal["shared", "gathered"] = "shared"

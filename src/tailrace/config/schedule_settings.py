@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tailrace.config.presets import BoundName, PresetName, RoutingName, StrategyName
-from tailrace.config.section import Section
+from tailrace.config.section import Common, Section
 
 
 class CoordinationSettings(Section):
@@ -30,13 +30,15 @@ class CoordinationSettings(Section):
 
 
 class ScheduleSettings(Section):
-    preset: PresetName = "sync"
+    """When responses are generated and trained. Where a setting names no default, the preset's value holds."""
+
+    preset: Common[PresetName] = "sync"
     """Schedule of rollout and training: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL), `one-step`,
     `async-cap`, `staleflow` (StaleFlow); or `rollout-only`, which generates and scores without training. The preset
     gives defaults to the settings below."""
-    rollout_batch_size: PositiveInt = 32
+    rollout_batch_size: Common[PositiveInt] = 32
     """Prompts trained in one optimizer step."""
-    over_provision_prompts: Annotated[float, Field(ge=1)] | None = None
+    over_provision_prompts: Common[Annotated[float, Field(ge=1)] | None] = None
     """Prompts that a round starts, as a multiple of `rollout_batch_size` (rounded down)."""
     over_provision_responses: Annotated[float, Field(ge=1)] | None = None
     """Responses started for each prompt, as a multiple of `n_samples_per_prompt` (rounded up). Above 1, only the
@@ -48,7 +50,7 @@ class ScheduleSettings(Section):
     """What happens to unfinished responses when the batch is full. `wait`: the round waits for them. `drop`: they are
     aborted and their prompt is dropped. `defer`: they are aborted, and their prompt comes again in a long round.
     `resume`: they continue in the next round. `keep`: they go on, because there are no rounds."""
-    max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
+    max_staleness: Common[NonNegativeInt | Literal["unbounded"] | None] = None
     """Most versions between the weights that generated a token and the weights it trains; `unbounded`: any number."""
     bound: BoundName | None = None
     """How `max_staleness` is enforced. `deadline`: strictly; a batch takes whatever is complete. `order`: strictly;
@@ -64,7 +66,7 @@ class ScheduleSettings(Section):
     migration: StrategyName | None = None
     """`throughput`: responses move away from overloaded or much faster instances. `vanilla`: responses never move."""
     coordination: CoordinationSettings = CoordinationSettings()
-    placement: Literal["shared", "colocated", "disaggregated"] = "shared"
+    placement: Common[Literal["shared", "colocated", "disaggregated"]] = "shared"
     """Which devices rollout and training use. `shared`: the same, and both stay in memory. `colocated`: the same, and
     rollout frees its memory while training runs. `disaggregated`: different ones, `trainer.num_ranks` for training and
     `rollout.num_instances * rollout.tensor_parallel_size` for rollout."""
@@ -92,9 +94,9 @@ class ScheduleSettings(Section):
     source_quotas: bool = True
     """With several sources and `drop` or `defer`: the batch of a short round holds each source in the proportion in
     which the round started it."""
-    max_steps: PositiveInt | None = None
+    max_steps: Common[PositiveInt | None] = None
     """Number of optimizer steps; default: as many as `num_epochs` need."""
-    num_epochs: PositiveInt = 1
+    num_epochs: Common[PositiveInt] = 1
     """Passes over the training prompts; ignored if `max_steps` is given."""
-    num_prompts: PositiveInt | None = None
+    num_prompts: Common[PositiveInt | None] = None
     """For `rollout-only`: generate for at most this many training prompts; default: for all of them."""

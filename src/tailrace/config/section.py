@@ -1,8 +1,16 @@
-"""The base of all sections of settings."""
+"""The base of all sections of settings, and the mark of settings that ``--help`` shows."""
 
 from __future__ import annotations
 
+from typing import Annotated, TypeVar
+
 from pydantic import BaseModel, ConfigDict
+
+Value = TypeVar("Value")
+
+COMMON = "common"
+Common = Annotated[Value, COMMON]
+"""``--help`` shows a setting of type ``Common[...]``. Any other setting is shown by ``--help-all`` only."""
 
 
 class Section(BaseModel):

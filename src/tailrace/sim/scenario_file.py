@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tailrace.config import presets
 from tailrace.config.complaints import read_table, sentences
-from tailrace.config.load import leaves
+from tailrace.config.declared import leaves
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import LengthGrid, ScenarioSection, ScheduleSection
 

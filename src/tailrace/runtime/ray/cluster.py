@@ -14,7 +14,8 @@ from tailrace.config.load import SettingsError
 from tailrace.config.ray_settings import RaySettings
 
 LOCAL = "local"
-_MEGABYTE = 1024 * 1024
+_OBJECT_STORE = 512 * 1024 * 1024
+"""Bytes of a Ray that is started for a run. Whoever needs more starts Ray and names its address."""
 _KNOCK_LIMIT_S = 10.0
 
 
@@ -30,8 +31,8 @@ def connected(settings: RaySettings, *, num_cpus: int = 1) -> Iterator[None]:
         if address == LOCAL:
             ray.init(
                 LOCAL,
-                num_cpus=settings.local_cpus or num_cpus,
-                object_store_memory=settings.local_object_store_mb * _MEGABYTE,
+                num_cpus=num_cpus,
+                object_store_memory=_OBJECT_STORE,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.WARNING,

@@ -224,7 +224,7 @@ class RunDirectory:
             advice = "choose another output_dir, or remove that one"
             if all(each.is_on_request for each in refused):
                 advice = f"to continue it with these, add --resume with-changes; or {advice}"
-            names = ", ".join(each.name for each in refused)
+            names = ", ".join(each.label for each in refused)
             raise SettingsError(f"{self.path} holds a run with other settings ({names}); {advice}")
 
     def _compare_sources(self, settings: Settings, fingerprints: Mapping[str, str]) -> None:

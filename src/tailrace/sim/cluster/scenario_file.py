@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tailrace.config.complaints import read_table, sentences
-from tailrace.config.load import leaves
+from tailrace.config.declared import leaves
 from tailrace.sim.cluster.scenario import ClusterScenario
 from tailrace.sim.cluster.scenario_sections import ClusterFaultSection, ModelSection, RuleOverrides
 from tailrace.sim.scenario import ScenarioError
