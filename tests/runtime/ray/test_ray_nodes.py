@@ -52,18 +52,18 @@ async def node_of(story: Story) -> str:
 
 def test_workers_that_must_be_on_one_node_are_and_a_lost_node_is_said_so(cluster: Cluster, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=3, resources={"second": 1.0}, **SMALL)
-    kinds = {"rollout": RayResources(), "training": RayResources(), "reward": RayResources(custom={"second": 0.1})}
+    kinds = {"rollout": RayResources(custom={"second": 0.1}), "training": RayResources()}
     placement = PlacementGroups(kinds, one_node={"training": 2})
 
     async def scenario() -> None:
-        stories = {name: Story() for name in ("reward-0", "training-0", "training-1", "rollout-0")}
+        stories = {name: Story() for name in ("rollout-0", "training-0", "training-1")}
         workers = {name: start(tmp_path, placement, name, story) for name, story in stories.items()}
         nodes = {name: await node_of(story) for name, story in stories.items()}
-        assert nodes["reward-0"] == second.node_id
+        assert nodes["rollout-0"] == second.node_id
         assert nodes["training-0"] == nodes["training-1"]
         cluster.remove_node(second, allow_graceful=False)
-        reason = await stories["reward-0"].ending()
-        assert reason.startswith("worker 'reward-0' on node ")
+        reason = await stories["rollout-0"].ending()
+        assert reason.startswith("worker 'rollout-0' on node ")
         # Which of them depends on what Ray notices first.
         assert any(f"{what}: " in reason for what in ("was lost with its node", "cannot be reached any more"))
         await asyncio.gather(*(worker.stop(grace_s=5.0) for worker in workers.values()))
