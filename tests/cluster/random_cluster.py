@@ -21,10 +21,10 @@ from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.journal import Entry
-from tailrace.cluster.rules import Grain
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Grain
 
 OPERATIONS = 3
 MAX_EVENTS = 4000

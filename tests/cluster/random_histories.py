@@ -11,8 +11,8 @@ from cluster.random_cluster import History
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
+from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.settings import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
 
 STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
 TENANTS = [TenantId("a"), TenantId("b")]

@@ -6,9 +6,9 @@ from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.rules import ClusterRules, NodeGroup
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 
 def trace(period_s: float, busy_s: float) -> DemandTrace:

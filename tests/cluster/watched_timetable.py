@@ -59,7 +59,7 @@ class WatchedTimetable(Timetable):
 def watched(world: World) -> WatchedTimetable:
     """Give the world's scheduler a timetable that is watched. The history must not have begun."""
     timetable = WatchedTimetable(world)
-    world.scheduler.state.timetable = timetable
+    world.scheduler.rooms.groups.timetable = timetable
     return timetable
 
 

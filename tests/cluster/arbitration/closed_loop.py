@@ -16,7 +16,7 @@ from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 G0 = NodeGroupId("g0")
 

@@ -7,7 +7,7 @@ from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.ratios import Candidate
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import ClusterRules, Ratio
+from tailrace.cluster.settings import ClusterRules, Ratio
 
 NOW = 1000.0
 RULES = ClusterRules(max_wait_s=100.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.cluster.arbitration.ratios import Candidate, execution_ratio, priority, rank, response_ratio
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import Ratio
+from tailrace.cluster.settings import Ratio
 
 NOW = 1000.0
 SECONDS = st.integers(1, 900).map(float)

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.cluster.arbitration.requests import Durations, Request
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import Grain
+from tailrace.cluster.settings import Grain
 
 
 def request(*operations_s: float, job: str = "a") -> Request:

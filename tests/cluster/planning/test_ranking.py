@@ -14,7 +14,7 @@ from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.planning.ranking import SearchCounts, best_place, has_room, is_commensurate
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 NUM_SLOTS = 24
 GROUPS = [NodeGroupId(f"g{index}") for index in range(4)]

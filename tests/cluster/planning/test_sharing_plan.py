@@ -6,10 +6,10 @@ import pytest
 
 from tailrace.cluster.demand.trace import DemandTrace, Segment
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.forecast import forecast
 from tailrace.cluster.planning.sharing_plan import plan_sharing
-from tailrace.cluster.rules import ClusterRules, Policy
+from tailrace.cluster.settings import ClusterRules, Policy
 
 
 def trace(period: float, busy: float, slack: float = 0.0) -> DemandTrace:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 
 
 @st.composite

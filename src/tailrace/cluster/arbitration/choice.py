@@ -17,7 +17,7 @@ from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.ratios import Candidate, rank
 from tailrace.cluster.arbitration.requests import Request
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import ClusterRules, Ratio
+from tailrace.cluster.settings import ClusterRules, Ratio
 
 
 def is_overdue(request: Request, rules: ClusterRules, now: float) -> bool:

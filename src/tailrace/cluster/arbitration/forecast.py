@@ -9,7 +9,7 @@ from tailrace.cluster.arbitration.requests import Durations, Request
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
 from tailrace.cluster.arbitration.turns import Prefetched
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 
 class Forecast:

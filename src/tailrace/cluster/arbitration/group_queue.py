@@ -40,7 +40,7 @@ from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
 from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.rules import ClusterRules, Grain
+from tailrace.cluster.settings import ClusterRules, Grain
 from tailrace.core.run.waits import Wait
 
 

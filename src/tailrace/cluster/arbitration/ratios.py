@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tailrace.cluster.arbitration.requests import Request
-from tailrace.cluster.rules import Ratio
+from tailrace.cluster.settings import Ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

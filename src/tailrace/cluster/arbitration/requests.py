@@ -14,8 +14,8 @@ from statistics import median
 
 from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Grain
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import Grain
 
 _NUM_REMEMBERED = 5
 

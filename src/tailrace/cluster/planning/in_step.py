@@ -16,7 +16,7 @@ from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import Candidate, best_place
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 
 def place_in_step(

@@ -22,7 +22,7 @@ from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.planning.fitting import Footprint, Placement, least_shift, least_shift_by_capacity
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 PERIOD_TOLERANCE = 0.02
 MAX_PERIOD_RATIO = 8

@@ -16,7 +16,7 @@ from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.planning.capacity import CapacityProfile
 from tailrace.cluster.planning.fitting import Footprint, Placement
 from tailrace.cluster.planning.intervals import IntervalSet
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
