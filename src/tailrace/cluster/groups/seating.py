@@ -1,4 +1,4 @@
-"""A job gets or leaves its place. When one leaves, others may find a place, so admission looks again."""
+"""A job leaves its place, or a node group opens otherwise: others may find a place, so admission looks again."""
 
 from __future__ import annotations
 

@@ -56,5 +56,5 @@ def time_passed(rooms: Rooms, event: ev.TimePassed, now: float) -> Iterator[do.C
     for name, queue in rooms.phases.queues.items():
         at = queue.wake_at()
         if at is not None and at <= now:
-            queue_of(rooms, rooms.groups.named(name), now)
-            yield from noted(rooms, queue.tick(now), now)
+            group = rooms.groups.named(name)
+            yield from noted(rooms, queue_of(rooms, group, now).tick(now), now)
