@@ -32,14 +32,14 @@ from statistics import median
 from typing import Any
 
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import SearchCounts, best_place
 from tailrace.cluster.planning.timetable import Reservation, Timetable
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy
 
 ROWS = {
     "7B": (289.03, 9.66 + 38.08 + 9.76),
@@ -61,7 +61,7 @@ def traces(num_jobs: int, seed: int) -> list[DemandTrace]:
         cycle_s, phase_s = rows[index % len(rows)]
         period_s = cycle_s * rng.uniform(1 - JITTER, 1 + JITTER)
         duration_s = phase_s * rng.uniform(1 - JITTER, 1 + JITTER)
-        segments = (Segment(offset_s=0.0, duration_s=duration_s),)
+        segments = (DemandSegment(offset_s=0.0, duration_s=duration_s),)
         found.append(DemandTrace(period_s=period_s, segments=segments))
     rng.shuffle(found)
     return found
@@ -130,7 +130,7 @@ def submit_all(num_jobs: int, num_groups: int, seed: int) -> dict[str, Any]:
         spec = JobSpec(id=JobId(f"job-{number}"), train_devices=8, rollout_devices=1, steps=100, trace=trace)
         scheduler.handle(ev.JobSubmitted(job=spec), now=0.0)
     seconds = time.process_time() - began
-    return {"scheduler_cpu_s": round(seconds, 2), "scheduler_admitted": len(scheduler.state.running)}
+    return {"scheduler_cpu_s": round(seconds, 2), "scheduler_admitted": len(scheduler.rooms.jobs.running)}
 
 
 def events_with_many_waiting(num_jobs: int, seed: int) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def events_with_many_waiting(num_jobs: int, seed: int) -> dict[str, Any]:
         steps = 100 + number % 7 * 300
         spec = JobSpec(id=JobId(f"job-{number}"), train_devices=8, rollout_devices=1, steps=steps, trace=trace)
         submits.append(_cpu_s(scheduler, ev.JobSubmitted(job=spec), float(number)))
-    num_waiting = len(scheduler.state.queue)
-    names = list(scheduler.state.running)[:40]
+    num_waiting = len(scheduler.rooms.jobs.queue)
+    names = list(scheduler.rooms.jobs.running)[:40]
     ends = [_cpu_s(scheduler, ev.JobEnded(job=name), 2.0 * num_jobs + 100 * at) for at, name in enumerate(names)]
     return {
         "waiting": num_waiting,

@@ -19,6 +19,7 @@ SHARED = {
     "FinishStep": "the core's command, and the message that carries it out",
     "Load": "a command of the cluster, in its journals; a message to the trainer",
     "PullFailed": "the worker's message, and the event it becomes",
+    "Rooms": "the rooms of each of the two deciders",
     "World": "what is simulated: one run, or a cluster",
 }
 """Names that stand in two places, and why that is right."""

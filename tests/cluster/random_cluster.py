@@ -18,17 +18,17 @@ from itertools import count
 
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.journal import Entry
-from tailrace.cluster.rules import Grain
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Grain
 
 OPERATIONS = 3
 MAX_EVENTS = 4000
-UNKNOWN = DemandTrace(period_s=8.0, segments=(Segment(offset_s=5.0, duration_s=3.0),))
+UNKNOWN = DemandTrace(period_s=8.0, segments=(DemandSegment(offset_s=5.0, duration_s=3.0),))
 """What a job does whose demand is not known."""
 
 
@@ -77,7 +77,7 @@ class SimulatedJob:
     is_over: bool = False
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> DemandSegment:
         return self.trace.segments[self.num_phases % len(self.trace.segments)]
 
     @property

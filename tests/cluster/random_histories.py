@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cluster.random_cluster import History
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
+from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.settings import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
 
 STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
 TENANTS = [TenantId("a"), TenantId("b")]
@@ -25,7 +25,7 @@ def traces(draw: st.DrawFn) -> DemandTrace:
     for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
         offset_s = at + draw(st.integers(1, 12))
         duration_s, slack_s = draw(st.integers(1, 6)), draw(st.integers(0, 5))
-        segments.append(Segment(offset_s=offset_s, duration_s=float(duration_s), slack_s=float(slack_s)))
+        segments.append(DemandSegment(offset_s=offset_s, duration_s=float(duration_s), slack_s=float(slack_s)))
         at = segments[-1].end_s
     period_s = at + draw(st.integers(0, 6))
     return DemandTrace(period_s=period_s, segments=tuple(segments), steps=draw(st.sampled_from([1, len(segments)])))

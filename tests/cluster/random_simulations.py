@@ -12,7 +12,7 @@ from cluster.random_histories import STATES, TENANTS, node_groups, rules
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.journal import Entry
 from tailrace.cluster.scheduler import Scheduler
 from tailrace.sim.cluster.driver import Driver

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.rules import ClusterRules, NodeGroup
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 
 def trace(period_s: float, busy_s: float) -> DemandTrace:
-    return DemandTrace(period_s=period_s, segments=(Segment(offset_s=0.0, duration_s=busy_s),))
+    return DemandTrace(period_s=period_s, segments=(DemandSegment(offset_s=0.0, duration_s=busy_s),))
 
 
 def group(name: str, devices: int = 8, **memory: int) -> NodeGroup:

@@ -6,8 +6,8 @@ import pytest
 
 from cluster.small_cluster import cluster, end, submit, trace
 from tailrace.cluster.ids import TenantId
-from tailrace.cluster.rules import Order, Policy
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Order, Policy
 
 A, B = TenantId("a"), TenantId("b")
 

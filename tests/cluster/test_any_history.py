@@ -35,15 +35,14 @@ from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster import journal
-from tailrace.cluster.admission import displaced
-from tailrace.cluster.admission_order import in_order
+from tailrace.cluster.admission.order import in_order
+from tailrace.cluster.groups.placement import choose, slot_of
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import Stage
-from tailrace.cluster.placement import choose, slot_of
+from tailrace.cluster.jobs.record import Stage
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.ranking import best_place, has_room
-from tailrace.cluster.rules import ClusterRules, Grain, Order, Policy, Ratio, Transfers
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, Grain, Order, Policy, Ratio, Transfers
 
 NUM_HISTORIES = max(1, round(200 * float(os.environ.get("TAILRACE_HISTORIES", "0.5"))))
 """Half of them if nothing is said, so that all tests end within eight minutes on two cores."""
@@ -103,22 +102,22 @@ def test_3_pruning_never_rejects_a_feasible_placement(history: History) -> None:
     seen = [-1]
 
     def look(world: World) -> None:
-        rules, state = world.rules, world.scheduler.state
+        rules, rooms = world.rules, world.scheduler.rooms
         version = len(timetable.made) + len(world.down) * 1000
         if version == seen[0]:
             return
         seen[0] = version
         first = slot_of(world.now, rules)
         for trace in {
-            job.trace for job in state.jobs.values() if job.trace is not None and job.stage is not Stage.ENDED
+            job.trace for job in rooms.jobs.every() if job.trace is not None and job.stage is not Stage.ENDED
         }:
             footprint = Footprint.of(trace, rules.slot_s, rules.horizon_slots)
             if footprint is None:
                 continue
-            found = best_place(timetable, footprint, list(state.groups), first, rules)
+            found = best_place(timetable, footprint, list(rooms.groups.records), first, rules)
             feasible = {
                 group: shift
-                for group in state.groups
+                for group in rooms.groups.records
                 if has_room(timetable, group, footprint, rules)
                 and (shift := least_shift_by_trying(footprint, first, timetable.taken[group].keys())) is not None
             }
@@ -147,7 +146,7 @@ def test_5_no_starvation_every_job_comes_to_its_end(history: History) -> None:
     world = World(history)
     world.run()
     assert all(job.is_over for job in world.jobs.values()), world.scheduler.waits(world.now)
-    assert all(job.stage is Stage.ENDED for job in world.scheduler.state.jobs.values())
+    assert all(job.stage is Stage.ENDED for job in world.scheduler.rooms.jobs.every())
     assert world.scheduler.waits(world.now) == []
 
 
@@ -248,7 +247,8 @@ def test_9_the_duty_cap_is_never_exceeded_by_admission(history: History) -> None
     def look(world: World) -> None:
         for command in world.entries[-1].commands:
             if isinstance(command, do.Place | do.Move):
-                group = world.scheduler.state.groups[command.group if isinstance(command, do.Place) else command.target]
+                name = command.group if isinstance(command, do.Place) else command.target
+                group = world.scheduler.rooms.groups.named(name)
                 assert len(group.jobs) <= rules.max_jobs_per_group
                 assert len(group.jobs) <= 1 or group.duty <= rules.max_duty + 1e-6
                 assert len(group.jobs) <= 1 or rules.policy is not Policy.ISOLATED
@@ -260,20 +260,21 @@ def test_9_the_duty_cap_is_never_exceeded_by_admission(history: History) -> None
 @given(histories())
 def test_10_a_failure_releases_the_group_the_jobs_queue_fails_fast_and_the_others_proceed(history: History) -> None:
     world = World(history)
-    state, ended = world.scheduler.state, set[JobId]()
+    rooms, ended = world.scheduler.rooms, set[JobId]()
 
     def look(world: World) -> None:
         entry = world.entries[-1]
         if isinstance(entry.event, ev.PhaseEnded) and entry.event.failed:
-            assert state.jobs[entry.event.job].phase is None
-            assert all(group.queue.running != entry.event.job for group in state.groups.values())
+            assert rooms.jobs.named(entry.event.job).log.phase is None
+            assert all(queue.running != entry.event.job for queue in rooms.phases.queues.values())
         if isinstance(entry.event, ev.JobEnded):
             ended.add(entry.event.job)
         assert not any(getattr(command, "job", None) in ended for command in entry.commands)
 
     world.run(look)
-    assert state.free_rollout_devices == state.num_rollout_devices
-    assert all(group.queue.is_idle and not group.jobs for group in state.groups.values())
+    assert rooms.admission.free_rollout_devices == rooms.admission.num_rollout_devices
+    assert all(queue.is_idle for queue in rooms.phases.queues.values())
+    assert not any(group.jobs for group in rooms.groups.every())
 
 
 @many
@@ -283,8 +284,8 @@ def test_a_journal_replays_to_the_same_commands(history: History) -> None:
     world.run()
     lines = [journal.encode(entry) for entry in world.entries]
     replayed = journal.replay(journal.decode(line) for line in lines)
-    assert {id: job.stage for id, job in replayed.state.jobs.items()} == {
-        id: job.stage for id, job in world.scheduler.state.jobs.items()
+    assert {id: job.stage for id, job in replayed.rooms.jobs.records.items()} == {
+        id: job.stage for id, job in world.scheduler.rooms.jobs.records.items()
     }
 
 
@@ -293,8 +294,8 @@ def test_a_journal_replays_to_the_same_commands(history: History) -> None:
 def test_at_any_moment_every_job_that_waits_is_named(history: History) -> None:
     def look(world: World) -> None:
         told = " ".join(wait.what for wait in world.scheduler.waits(world.now))
-        for job in world.scheduler.state.jobs.values():
-            waits_for_phase = job.phase is not None and job.phase.lease is None
+        for job in world.scheduler.rooms.jobs.every():
+            waits_for_phase = job.log.phase is not None and job.log.phase.lease is None
             if job.stage is Stage.QUEUED or job.displaced is not None or waits_for_phase:
                 assert job.id in told, (job, told)
 
@@ -311,13 +312,13 @@ def test_the_first_job_in_the_queue_never_waits_for_a_place_that_is_there(histor
     )  # fmt: skip
     jobs = tuple((at, replace(spec, steps=4 * spec.steps)) for at, spec in history.jobs)
     world = World(replace(history, started=replace(history.started, rules=rules), jobs=jobs))
-    state = world.scheduler.state
+    rooms = world.scheduler.rooms
 
     def look(world: World) -> None:
-        for job in [*displaced(state), *in_order(state, world.now)][:1]:
-            has_devices = job.is_live or job.spec.rollout_devices <= state.free_rollout_devices
-            groups = state.groups_for(job, world.now, with_claimed=True)
-            assert not has_devices or choose(job, groups, state.timetable, rules, world.now) is None, job
+        for job in [*rooms.jobs.displaced(), *in_order(rooms, world.now)][:1]:
+            has_devices = job.is_live or job.spec.rollout_devices <= rooms.admission.free_rollout_devices
+            groups = rooms.groups.taking(job, rules, world.now)
+            assert not has_devices or choose(job, groups, rooms.groups.timetable, rules, world.now) is None, job
 
     world.run(look)
 
@@ -326,15 +327,15 @@ class Forgetful(Scheduler):
     """Looks for every place as if for the first time."""
 
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
-        self.state.searched.clear()
-        self.state.room_searched = ()
+        self.rooms.admission.searched.clear()
+        self.rooms.rearranging.room_searched = ()
         return super().handle(event, now=now)
 
 
 @many
 @given(alike_histories([Policy.PACK, Policy.ISOLATED]))
 def test_what_is_remembered_of_searches_changes_no_decision(history: History) -> None:
-    """With these policies. With the others a fit may also appear because time passes (``openings.py``)."""
+    """With these policies. With the others a fit may also appear because time passes (``groups/openings.py``)."""
     worlds = [World(history), World(history)]
     worlds[1].scheduler = Forgetful(history.started)
     told = []

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.small_cluster import group
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Transfers
+from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.settings import ClusterRules, NodeGroup, Transfers
 
 
 @pytest.mark.parametrize(

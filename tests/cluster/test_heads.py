@@ -9,12 +9,12 @@ import pytest
 from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster import waits
-from tailrace.cluster.admission import head_of
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.admission.heads import head_of
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import Policy
+from tailrace.cluster.watch import waits
 
 LONG = 10**6
 
@@ -92,9 +92,9 @@ def test_the_state_of_all_jobs_counts_whoever_came_first() -> None:
 def test_a_hold_that_ends_at_once_is_woken() -> None:
     scheduler = cluster(policy=Policy.PACK)
     assert scheduler.handle(ev.TimePassed(), now=1.0) == []
-    scheduler._wake_at = 1.0
+    scheduler.rooms.watch.wake_at = 1.0
     assert scheduler.handle(ev.TimePassed(), now=1.0) == []
-    assert scheduler._wake_at is None
+    assert scheduler.rooms.watch.wake_at is None
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
@@ -117,8 +117,8 @@ def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: f
             commands = scheduler.handle(measured, now=now)
         scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=seconds), now=now + 20)
         scheduler.check()
-    job = scheduler.state.jobs[JobId("a")]
-    assert (job.num_phases, job.phase) == (4, None)
+    job = scheduler.rooms.jobs.named(JobId("a"))
+    assert (job.log.num_phases, job.log.phase) == (4, None)
     assert job.trace == trace(100, 20)
 
 
@@ -132,11 +132,11 @@ def test_a_trace_with_a_number_that_is_none_is_refused() -> None:
 def test_a_job_that_drifted_and_stays_is_planned_where_its_phases_are() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
-    before = scheduler.state.jobs[JobId("a")].seat
+    before = scheduler.rooms.jobs.named(JobId("a")).seat
     assert before is not None
     assert before.reservation is not None
     run_phase(scheduler, "a", now=25.0)
-    after = scheduler.state.jobs[JobId("a")].seat
+    after = scheduler.rooms.jobs.named(JobId("a")).seat
     assert after is not None
     assert after.reservation is not None
     assert before.reservation.placement.start == 0
@@ -149,18 +149,18 @@ def test_the_head_waits_for_room_not_for_an_empty_group() -> None:
     assert submit(scheduler, "b", trace=trace(100, 30), steps=2)  # beside c, on the fullest group
     assert submit(scheduler, "a", trace=trace(100, 60), steps=10)
     assert not submit(scheduler, "head", trace=trace(100, 30), steps=10)
-    assert scheduler.state.claims == {"head": "g0"}
+    assert scheduler.rooms.admission.claims == {"head": "g0"}
     assert [wait.limit_s for wait in scheduler.waits(0.0)] == [200.0]  # when b has ended; c ends at 500
 
 
 def test_the_next_phase_is_expected_after_the_gap_between_its_segments() -> None:
     scheduler = cluster(policy=Policy.SPREAD)
     segments = (
-        Segment(offset_s=0.0, duration_s=10.0, slack_s=1.0),
-        Segment(offset_s=30.0, duration_s=10.0, slack_s=2.0),
+        DemandSegment(offset_s=0.0, duration_s=10.0, slack_s=1.0),
+        DemandSegment(offset_s=30.0, duration_s=10.0, slack_s=2.0),
     )
     assert submit(scheduler, "a", trace=DemandTrace(period_s=100.0, segments=segments), steps=10)
-    job = scheduler.state.jobs[JobId("a")]
+    job = scheduler.rooms.jobs.named(JobId("a"))
     assert job.latest_start(0.0) is None
     run_phase(scheduler, "a", now=0.0)
     assert job.latest_start(10.0) == 32.0
@@ -195,12 +195,12 @@ def test_a_job_that_lost_its_group_takes_over_the_claim_of_the_head_before_it() 
     assert submit(scheduler, "unknown", steps=5)
     assert submit(scheduler, "other", trace=trace(100, 20), steps=LONG)
     assert not submit(scheduler, "head", steps=5)
-    assert scheduler.state.claims == {"head": "g1"}
+    assert scheduler.rooms.admission.claims == {"head": "g1"}
     assert not submit(scheduler, "later", trace=trace(100, 20), steps=2 * LONG)
     commands = scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=5.0)
     scheduler.check()
     assert commands == [], "nobody else joins the only group that is left"
-    assert scheduler.state.claims == {"unknown": "g1"}
+    assert scheduler.rooms.admission.claims == {"unknown": "g1"}
 
 
 def test_a_head_claims_only_a_group_that_can_hold_its_state() -> None:
@@ -213,7 +213,7 @@ def test_a_head_claims_only_a_group_that_can_hold_its_state() -> None:
     state = StateBytes(weights=50)
     assert submit(scheduler, "a", trace=trace(100, 20), steps=10, state=state)
     assert not submit(scheduler, "head", trace=trace(100, 20), steps=10, state=state)
-    assert scheduler.state.claims == {"head": "large"}
+    assert scheduler.rooms.admission.claims == {"head": "large"}
     assert submit(scheduler, "later", trace=trace(100, 20), steps=LONG, state=StateBytes(weights=5))
     assert end(scheduler, "a", now=1000.0) == ["head"]
 
@@ -223,7 +223,7 @@ def test_the_waits_of_many_jobs_look_for_one_head_of_each_size(monkeypatch: pyte
     for number in range(20):
         submit(scheduler, f"job{number}", trace=trace(100, 20), steps=10)
     asked: list[object] = []
-    monkeypatch.setattr(waits, "head_of", lambda state, job, now: asked.append(job) or head_of(state, job, now))
+    monkeypatch.setattr(waits, "head_of", lambda rooms, job, now: asked.append(job) or head_of(rooms, job, now))
     assert len(scheduler.waits(1.0)) >= 19
     assert len(asked) == 1
 

@@ -10,11 +10,12 @@ import pytest
 from cluster.small_cluster import cluster, group, submit, trace
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_record import JobRecord, PhaseInProgress
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.phases.log import PhaseInProgress
+from tailrace.cluster.rooms import Rooms
 from tailrace.cluster.scheduler import Scheduler
-from tailrace.cluster.state import ClusterState
+from tailrace.cluster.settings import Policy
 
 A, B, WAITING = JobId("a"), JobId("b"), JobId("waiting")
 G0 = NodeGroupId("g0")
@@ -37,49 +38,58 @@ def phase(lease: int | None = None) -> PhaseInProgress:
     return PhaseInProgress(asked_at=0.0, operations_s=(1.0,), slack_s=0.0, lease=lease)
 
 
-def job(state: ClusterState, name: JobId) -> JobRecord:
-    return state.jobs[name]
+def job(rooms: Rooms, name: JobId) -> JobRecord:
+    return rooms.jobs.named(name)
 
 
-def set_seat(state: ClusterState, name: JobId, **changes: object) -> None:
-    seat = job(state, name).seat
+def set_seat(rooms: Rooms, name: JobId, **changes: object) -> None:
+    seat = job(rooms, name).seat
     assert seat is not None
-    job(state, name).seat = replace(seat, **changes)  # type: ignore[arg-type]
+    job(rooms, name).seat = replace(seat, **changes)  # type: ignore[arg-type]
 
 
-def lose_lease(state: ClusterState) -> None:
-    job(state, A).phase = phase()
+def lose_lease(rooms: Rooms) -> None:
+    job(rooms, A).log.phase = phase()
 
 
-def no_resident(state: ClusterState) -> None:
-    state.groups[G0].queue._resident = None
+def set_devices(rooms: Rooms, *, free: int, of: int) -> None:
+    rooms.admission.free_rollout_devices, rooms.admission.num_rollout_devices = free, of
 
 
-BROKEN: dict[str, Callable[[ClusterState], object]] = {
-    "a rollout device too many": lambda s: setattr(s, "free_rollout_devices", 3),
-    "rollout devices below 0": lambda s: (setattr(s, "free_rollout_devices", -1), setattr(s, "num_rollout_devices", 1)),
-    "a running job in the queue": lambda s: s.queue.update({A: job(s, A)}),
-    "a queued job that is not in the queue": lambda s: s.queue.pop(WAITING),
+def small_host(rooms: Rooms) -> None:
+    group = rooms.groups.named(G0)
+    group.facts = replace(group.facts, host_bytes=99)
+
+
+def no_resident(rooms: Rooms) -> None:
+    rooms.phases.queues[G0]._resident = None
+
+
+BROKEN: dict[str, Callable[[Rooms], object]] = {
+    "a rollout device too many": lambda s: set_devices(s, free=3, of=4),
+    "rollout devices below 0": lambda s: set_devices(s, free=-1, of=1),
+    "a running job in the queue": lambda s: s.jobs.queue.update({A: job(s, A)}),
+    "a queued job that is not in the queue": lambda s: s.jobs.queue.pop(WAITING),
     "a running job without a seat": lambda s: setattr(job(s, B), "seat", None),
     "a queued job with a seat": lambda s: setattr(job(s, WAITING), "seat", job(s, A).seat),
-    "a seat that its group does not know": lambda s: s.groups[G0].jobs.pop(B),
-    "a phase of a queued job": lambda s: setattr(job(s, WAITING), "phase", phase()),
-    "a running job that is not among the running ones": lambda s: s.running.pop(B),
-    "a claim of a job that has a seat": lambda s: s.claims.update({A: G0}),
-    "jobs on a lost group": lambda s: s.groups[G0].lost.add(NodeId("g0-node")),
-    "two leases": lambda s: setattr(job(s, B), "phase", phase(lease=2)),
+    "a seat that its group does not know": lambda s: s.groups.records[G0].jobs.pop(B),
+    "a phase of a queued job": lambda s: setattr(job(s, WAITING).log, "phase", phase()),
+    "a running job that is not among the running ones": lambda s: s.jobs.running.pop(B),
+    "a claim of a job that has a seat": lambda s: s.admission.claims.update({A: G0}),
+    "jobs on a lost group": lambda s: s.groups.records[G0].lost.add(NodeId("g0-node")),
+    "two leases": lambda s: setattr(job(s, B).log, "phase", phase(lease=2)),
     "a lease that the job does not know": lose_lease,
     "a computing job that is not resident": no_resident,
     "a dedicated group of two": lambda s: set_seat(s, B, is_dedicated=True),
     "isolated jobs that share": lambda s: setattr(s, "rules", replace(s.rules, policy=Policy.ISOLATED)),
     "too many jobs": lambda s: setattr(s, "rules", replace(s.rules, max_jobs_per_group=1)),
-    "too many bytes": lambda s: setattr(s.groups[G0], "facts", replace(s.groups[G0].facts, host_bytes=99)),
+    "too many bytes": small_host,
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_the_check_finds(what: str) -> None:
     scheduler = running()
-    BROKEN[what](scheduler.state)
+    BROKEN[what](scheduler.rooms)
     with pytest.raises(AssertionError):
         scheduler.check()

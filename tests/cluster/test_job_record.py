@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
+from tailrace.cluster.groups.seat import Seat
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.job_record import JobRecord, PhaseInProgress, Seat
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.phases.log import PhaseInProgress, PhaseLog
 
-SEGMENTS = (Segment(offset_s=0.0, duration_s=10.0), Segment(offset_s=50.0, duration_s=20.0))
+SEGMENTS = (DemandSegment(offset_s=0.0, duration_s=10.0), DemandSegment(offset_s=50.0, duration_s=20.0))
 TRACE = DemandTrace(period_s=100.0, segments=SEGMENTS, steps=4)
+SEAT = Seat(group=NodeGroupId("g0"), is_dedicated=False)
 
 
-def job(**fields: object) -> JobRecord:
+def job(
+    *,
+    trace: DemandTrace | None = TRACE,
+    seat: Seat | None = SEAT,
+    admitted_at: float | None = 0.0,
+    seated_at: float = 100.0,
+    **log: object,
+) -> JobRecord:
+    """``log``: what is known about its phases."""
     spec = JobSpec(id=JobId("a"), train_devices=8, steps=10)
-    seat = Seat(group=NodeGroupId("g0"), is_dedicated=False)
-    given: dict[str, object] = {"trace": TRACE, "seat": seat, "admitted_at": 0.0, "seated_at": 100.0}
-    return JobRecord(spec=spec, number=1, submitted_at=0.0, **(given | fields))  # type: ignore[arg-type]
+    phases = PhaseLog(seated_at=seated_at, **log)  # type: ignore[arg-type]
+    return JobRecord(spec=spec, number=1, submitted_at=0.0, trace=trace, seat=seat, admitted_at=admitted_at, log=phases)
 
 
 def waiting(asked_at: float, *, slack_s: float = 5.0, lease: int | None = None) -> PhaseInProgress:
@@ -52,52 +62,8 @@ def test_the_end_is_expected_at_the_present_pace() -> None:
     assert job(admitted_at=None).ends_at(120.0) is None
 
 
-def test_a_phase_drifts_if_it_is_longer_or_elsewhere_by_more_than_the_share_of_a_period() -> None:
-    for seconds, late_s, off_s, expected in [
-        (10.0, 0.0, 0.0, 0),
-        (31.0, 0.0, 0.0, 1),
-        (30.0, 0.0, 0.0, 0),
-        (10.0, 21.0, 0.0, 1),
-        (20.0, 11.0, 0.0, 1),
-        (5.0, 20.5, 0.0, 1),
-        (10.0, 0.0, 21.0, 1),
-        (20.0, 0.0, 15.0, 0),
-    ]:
-        record = job()
-        record.note_phase(seconds, late_s, off_s, drift=0.2)
-        assert (record.num_drifted, record.num_phases) == (expected, 1), (seconds, late_s, off_s)
-
-
-def test_drift_counts_in_a_row_and_not_while_the_job_rests() -> None:
-    record = job(rest=1)
-    counts = []
-    for seconds in (99.0, 99.0, 99.0, 10.0, 99.0):
-        record.note_phase(seconds, 0.0, 0.0, drift=0.2)
-        counts.append(record.num_drifted)
-    assert counts == [0, 1, 2, 0, 1]
-
-
-def test_the_last_eight_phases_are_remembered_beside_their_own_segments() -> None:
-    record = job()
-    for number in range(10):
-        record.note_phase(10.0 + number, 0.0, 0.0, drift=0.2)
-    assert record.ratios == [1.2, 0.65, 1.4, 0.75, 1.6, 0.85, 1.8, 0.95]
-    unknown = job(trace=None)
-    unknown.note_phase(10.0, 0.0, 0.0, drift=0.2)
-    assert (unknown.ratios, unknown.num_phases) == ([], 1)
-
-
-def test_a_rest_is_twice_as_long_as_the_last_one_and_never_too_long() -> None:
-    record = job()
-    rests = []
-    for _ in range(7):
-        record.give_rest(3)
-        rests.append(record.rest)
-    assert rests == [3, 6, 12, 24, 48, 64, 64]
-
-
 def test_a_lease_that_is_withdrawn_leaves_the_phase_waiting() -> None:
-    record = job(phase=PhaseInProgress(asked_at=1.0, operations_s=(1.0,), slack_s=0.0, lease=3, num_granted=1))
-    record.withdraw_lease()
-    assert record.phase == PhaseInProgress(asked_at=1.0, operations_s=(1.0,), slack_s=0.0)
-    job().withdraw_lease()
+    log = PhaseLog(phase=PhaseInProgress(asked_at=1.0, operations_s=(1.0,), slack_s=0.0, lease=3, num_granted=1))
+    log.withdraw_lease()
+    assert log.phase == PhaseInProgress(asked_at=1.0, operations_s=(1.0,), slack_s=0.0)
+    PhaseLog().withdraw_lease()

@@ -10,18 +10,18 @@ from cluster.test_wait_share import ask, ended, tell
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.job_spec import StateBytes
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Policy
 
 
 def one_too_many(policy: Policy, **spec: object) -> Scheduler:
     """Jobs a and b fill g0, c is alone on g1, and a job of unknown demand waits for an empty group."""
     scheduler = cluster(group("g0"), group("g1"), policy=policy, max_jobs_per_group=2, rollout_devices=10)
-    scheduler.handle(ev.NodeLost(node=scheduler.state.groups[G1].facts.nodes[0]), now=0.0)
+    scheduler.handle(ev.NodeLost(node=scheduler.rooms.groups.named(G1).facts.nodes[0]), now=0.0)
     for name in ("a", "b"):
         assert submit(scheduler, name, trace=trace(60, 12), steps=LONG, rollout_devices=2)
-    scheduler.handle(ev.NodeReturned(node=scheduler.state.groups[G1].facts.nodes[0]), now=0.0)
+    scheduler.handle(ev.NodeReturned(node=scheduler.rooms.groups.named(G1).facts.nodes[0]), now=0.0)
     assert submit(scheduler, "c", trace=trace(60, 10), steps=LONG, rollout_devices=2)
     assert where(scheduler) == {"a": G0, "b": G0, "c": G1}
     assert not submit(scheduler, "head", now=1.0, **({"steps": LONG} | spec))
@@ -84,9 +84,9 @@ def test_one_job_moves_for_one_that_waits() -> None:
         assert submit(scheduler, name, steps=LONG)
     for number, name in enumerate(("a", "b", "c")):
         profiled(scheduler, name, trace(60, 10), now=100.0 + number)
-        scheduler.state.jobs[JobId(name)].late_s = 1000.0  # nobody joins a job that has waited so much
-    for record in scheduler.state.jobs.values():
-        record.late_s = 0.0
+        scheduler.rooms.jobs.named(JobId(name)).log.late_s = 1000.0  # nobody joins a job that has waited so much
+    for record in scheduler.rooms.jobs.every():
+        record.log.late_s = 0.0
     assert len(set(where(scheduler).values())) == 3
     assert submit(scheduler, "new", now=200.0, steps=LONG)
     assert len(set(where(scheduler).values())) == 3, "two of the three share a group now"
@@ -96,7 +96,7 @@ def test_one_job_moves_for_one_that_waits() -> None:
 @pytest.mark.parametrize("policy", SHARING)
 def test_a_lone_job_kept_out_by_waits_moves_when_their_share_is_small_enough(policy: Policy) -> None:
     scheduler = cluster(group("g0"), group("g1"), policy=policy, max_wait_share=0.1, drift=10.0)
-    node = scheduler.state.groups[G1].facts.nodes[0]
+    node = scheduler.rooms.groups.named(G1).facts.nodes[0]
     scheduler.handle(ev.NodeLost(node=node), now=0.0)
     for name in ("a", "b"):
         assert submit(scheduler, name, trace=trace(100, 20), steps=LONG)

@@ -9,17 +9,18 @@ import pytest
 
 from cluster.small_cluster import cluster, end, group, submit, trace
 from cluster.test_wait_share import ask, tell
-from tailrace.cluster import admission, placement
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster.admission_order import changes_at
-from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.admission import rules as admission
+from tailrace.cluster.admission.order import changes_at
+from tailrace.cluster.groups import placement
+from tailrace.cluster.groups.openings import NEVER, Openings
+from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.openings import NEVER, Openings
-from tailrace.cluster.rules import Order, Policy
+from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Order, Policy
 
 G0, G1, G2 = (NodeGroupId(f"g{number}") for number in range(3))
 LONG = 10**6
@@ -57,10 +58,10 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[NodeGroupId]]
     found: list[tuple[str, list[NodeGroupId]]] = []
     real = admission._choose_among
 
-    def choose_among(state: object, job: JobRecord, groups: Sequence[GroupRecord], now: float) -> object:
+    def choose_among(rooms: object, job: JobRecord, groups: Sequence[GroupRecord], now: float) -> object:
         if groups:
             found.append((job.id, [group.id for group in groups]))
-        return real(state, job, groups, now)  # type: ignore[arg-type]
+        return real(rooms, job, groups, now)  # type: ignore[arg-type]
 
     monkeypatch.setattr(admission, "_choose_among", choose_among)
     return found
@@ -71,7 +72,7 @@ def test_a_new_job_is_tried_everywhere_and_those_that_wait_are_tried_nowhere(
 ) -> None:
     scheduler = full(Policy.SPREAD_BACKFILL)
     tried.clear()
-    [claimed] = scheduler.state.claims.values()
+    [claimed] = scheduler.rooms.admission.claims.values()
     assert not submit(scheduler, "other", now=1.0, trace=trace(70, 30), steps=LONG)
     assert tried == [("waits", [claimed]), ("other", [name for name in (G0, G1, G2) if name != claimed])]
 
@@ -81,8 +82,10 @@ def test_where_a_job_has_left_the_first_that_waits_starts_and_the_others_are_tri
 ) -> None:
     scheduler = full(Policy.SPREAD_BACKFILL)
     assert not submit(scheduler, "other", now=1.0, trace=trace(70, 30), steps=LONG)
-    [claimed] = scheduler.state.claims.values()
-    [name] = [name for name in "abc" if (seat := scheduler.state.jobs[JobId(name)].seat) and seat.group == claimed]
+    [claimed] = scheduler.rooms.admission.claims.values()
+    [name] = [
+        name for name in "abc" if (seat := scheduler.rooms.jobs.named(JobId(name)).seat) and seat.group == claimed
+    ]
     tried.clear()
     assert end(scheduler, name, now=2.0) == ["waits"]
     assert tried[-1] == ("other", [claimed])
@@ -131,29 +134,29 @@ def test_a_claim_that_another_job_takes_over_leaves_nothing_behind() -> None:
     for name in ("a", "b"):
         assert submit(scheduler, name, trace=trace(60, 30), steps=LONG)
     assert not submit(scheduler, "long", now=1.0, trace=trace(60, 30), steps=10**5)
-    assert list(scheduler.state.claims) == ["long"]
+    assert list(scheduler.rooms.admission.claims) == ["long"]
     assert not submit(scheduler, "short", now=2.0, trace=trace(60, 30), steps=1)
-    scheduler.handle(ev.JobSubmitted(job=scheduler.state.jobs[JobId("a")].spec), now=5000.0)  # ignored
+    scheduler.handle(ev.JobSubmitted(job=scheduler.rooms.jobs.named(JobId("a")).spec), now=5000.0)  # ignored
     assert end(scheduler, "a", now=5001.0) == ["short"]
-    assert list(scheduler.state.claims) == ["long"]
+    assert list(scheduler.rooms.admission.claims) == ["long"]
     assert end(scheduler, "short", now=5002.0) == ["long"]
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_a_group_that_is_calm_is_there_for_later_jobs_with_the_same_needs(policy: Policy) -> None:
+def test_a_group_whose_jobs_wait_less_is_there_for_later_jobs_with_the_same_needs(policy: Policy) -> None:
     """Job x waits, because jobs of g0 and g1 have waited for too much of their time, and then takes g2. Nobody waits
-    any more, so nobody is woken when g0 and g1 are calm. A later job finds them."""
+    any more, so nobody is woken when they wait less. A later job finds them."""
     scheduler = cluster(*(group(f"g{n}") for n in range(3)), policy=policy, max_jobs_per_group=2, max_wait_share=0.1)
     usual, large = trace(60, 20), trace(60, 47)
     for name in ("a", "b", "c"):
         assert submit(scheduler, name, trace=large, steps=LONG)
     for name in ("a", "b"):
         scheduler.handle(ev.JobProfiled(job=JobId(name), trace=usual), now=1.0)
-    seats = {job.seat.group for job in scheduler.state.running.values() if job.seat is not None}
+    seats = {job.seat.group for job in scheduler.rooms.jobs.live() if job.seat is not None}
     if len(seats) < 3:  # one of them has joined the other
         assert submit(scheduler, "d", now=1.0, trace=large, steps=LONG)
-    for job in scheduler.state.running.values():
-        job.late_s = 30.0 if job.trace == usual else 0.0
+    for job in scheduler.rooms.jobs.live():
+        job.log.late_s = 30.0 if job.trace == usual else 0.0
     assert not submit(scheduler, "x", now=100.0, trace=usual, steps=LONG)
     assert end(scheduler, "c", now=110.0) == ["x"]
     for number in range(2):
@@ -173,7 +176,7 @@ def test_a_lone_job_makes_room_when_rollout_devices_have_come_back(policy: Polic
     assert submit(scheduler, "b", trace=trace(60, 40), steps=LONG)
     assert not submit(scheduler, "unknown", now=2.0, steps=LONG, rollout_devices=4)
     for name in ("a", "b"):
-        scheduler.state.to_refit.clear()
+        scheduler.rooms.rearranging.to_refit.clear()
         scheduler.handle(ev.JobProfiled(job=JobId(name), trace=trace(60, 20)), now=2.5)
     scheduler.handle(ev.NodeLost(node=NodeId("h0-node")), now=3.0)
     assert end(scheduler, "d", now=4.0) == ["unknown"]
@@ -198,26 +201,26 @@ def test_a_job_that_becomes_overdue_passes_the_others_of_its_tenant_at_that_time
     assert not submit(scheduler, "long", now=1.0, trace=trace(60, 6), steps=10**5)
     assert not submit(scheduler, "short", now=2.0, trace=trace(60, 35), steps=1)
     assert end(scheduler, "b", now=100.0) == [], "there is room for the long one, but the short one comes first"
-    assert changes_at(scheduler.state, 100.0) == 502.0, "a second after the long one becomes overdue"
+    assert changes_at(scheduler.rooms, 100.0) == 502.0, "a second after the long one becomes overdue"
     assert do.Admit(job=JobId("long")) in scheduler.handle(ev.TimePassed(), now=502.0)
 
 
 def test_with_first_come_first_served_time_changes_nothing() -> None:
     scheduler = full(Policy.PACK)
     assert not submit(scheduler, "other", now=1.0, trace=trace(70, 30), steps=1)
-    assert changes_at(scheduler.state, 1.0) == math.inf
+    assert changes_at(scheduler.rooms, 1.0) == math.inf
 
 
 def test_searches_of_jobs_that_do_not_wait_any_more_are_forgotten() -> None:
     scheduler = full(Policy.SPREAD_BACKFILL)
     for number in range(9):
         assert not submit(scheduler, f"w{number}", now=1.0, trace=trace(70 + number, 30), steps=LONG)
-    assert len(scheduler.state.searched) == 10
+    assert len(scheduler.rooms.admission.searched) == 10
     for number in range(9):
         end(scheduler, f"w{number}", now=2.0)
-    assert len(scheduler.state.searched) <= 2
+    assert len(scheduler.rooms.admission.searched) <= 2
     end(scheduler, "waits", now=3.0)
-    assert not scheduler.state.searched
+    assert not scheduler.rooms.admission.searched
 
 
 def test_a_job_that_computes_and_needs_less_than_was_believed_lets_another_one_in_at_once() -> None:
@@ -226,8 +229,8 @@ def test_a_job_that_computes_and_needs_less_than_was_believed_lets_another_one_i
     for name in ("a", "b"):
         assert submit(scheduler, name, trace=trace(60, 45), steps=LONG)
     assert not submit(scheduler, "waits", trace=trace(60, 10), steps=LONG)
-    [claimed] = scheduler.state.claims.values()
-    [other] = [job.id for job in scheduler.state.running.values() if job.seat is not None and job.seat.group != claimed]
+    [claimed] = scheduler.rooms.admission.claims.values()
+    [other] = [job.id for job in scheduler.rooms.jobs.live() if job.seat is not None and job.seat.group != claimed]
     ask(scheduler, other, now=5.0)
     commands = tell(scheduler, ev.JobProfiled(job=other, trace=trace(60, 10)), now=9.0)
     assert do.Admit(job=JobId("waits")) in commands
@@ -240,9 +243,9 @@ def test_a_job_whose_empty_group_is_lost_claims_another_one_at_once(policy: Poli
     assert submit(scheduler, "a", trace=trace(60, 30), steps=LONG, rollout_devices=4)
     scheduler.handle(ev.NodeReturned(node=NodeId("g0-node")), now=0.0)
     assert not submit(scheduler, "head", trace=trace(60, 30), steps=LONG, rollout_devices=8)
-    assert scheduler.state.claims == {"head": G0}
+    assert scheduler.rooms.admission.claims == {"head": G0}
     scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=1.0)
-    assert scheduler.state.claims == {"head": G1}
+    assert scheduler.rooms.admission.claims == {"head": G1}
 
 
 def test_for_a_job_that_is_tried_nowhere_nothing_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A long job among a stream of short ones is admitted within the bound of ``cluster/admission_order.py``."""
+"""A long job among a stream of short ones is admitted within the bound of ``cluster/admission/order.py``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cluster.small_cluster import cluster, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.rules import Order, Policy
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Order, Policy
 
 A, B = TenantId("a"), TenantId("b")
 SHORT_S, LONG_S = 100.0, 1000.0
@@ -52,13 +52,13 @@ class Queue:
                 if isinstance(command, do.Admit):
                     if command.job == name:
                         return now
-                    record = self.scheduler.state.jobs[command.job]
+                    record = self.scheduler.rooms.jobs.named(command.job)
                     heapq.heappush(self._agenda, (now + (record.spec.alone_s or 0.0), 0, command.job, record.spec))
             self.scheduler.check()
         return None
 
     def _count(self) -> None:
-        waiting = self.scheduler.state.queue.values()
+        waiting = self.scheduler.rooms.jobs.queued()
         self.num_ahead = sum(record.submitted_at < SUBMITTED and record.tenant == A for record in waiting)
 
 
@@ -104,7 +104,7 @@ def test_overdue_jobs_of_a_tenant_go_by_submission_and_the_shares_of_tenants_hol
     jobs += [(20.0 + number, job(f"b{number}", 200.0, 4.0, B)) for number in range(10)]
     queue = Queue(scheduler, jobs, SUBMITTED)
     assert queue.admitted_at("a3") is not None
-    admitted = [record for record in scheduler.state.jobs.values() if record.admitted_at is not None]
+    admitted = [record for record in scheduler.rooms.jobs.every() if record.admitted_at is not None]
     order = [record.id for record in sorted(admitted, key=lambda record: record.admitted_at or 0.0)]
     assert [name for name in order if name.startswith("a")] == ["a0", "a1", "a2", "a3"]
     assert len([name for name in order if name.startswith("b")]) in (6, 7, 8), "two for each one of tenant a"

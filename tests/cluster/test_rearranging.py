@@ -8,19 +8,18 @@ from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from cluster.test_wait_share import tell
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.jobs import Stage
+from tailrace.cluster.jobs.record import JobRecord, Stage
 from tailrace.cluster.planning.timetable import Reservation
-from tailrace.cluster.rules import Grain, NodeGroup, Policy
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Grain, NodeGroup, Policy
 
 G0, G1 = NodeGroupId("g0"), NodeGroupId("g1")
 
 
 def record(scheduler: Scheduler, name: str) -> JobRecord:
-    return scheduler.state.jobs[JobId(name)]
+    return scheduler.rooms.jobs.named(JobId(name))
 
 
 def reservation(scheduler: Scheduler, name: str) -> Reservation | None:
@@ -43,7 +42,7 @@ def test_after_its_first_clean_period_a_job_joins_another_and_its_group_is_free(
     [move] = profiled(scheduler, "new", trace(60, 10), now=20.0)
     assert move == do.Move(job=JobId("new"), source=G0, target=G1, shift_s=0.0)
     assert record(scheduler, "new").stage is Stage.RUNNING
-    assert scheduler.state.groups[G0].jobs == {}
+    assert scheduler.rooms.groups.named(G0).jobs == {}
 
 
 def test_a_profiled_job_stays_if_all_other_groups_are_empty_and_then_others_may_join() -> None:
@@ -56,7 +55,7 @@ def test_a_profiled_job_stays_if_all_other_groups_are_empty_and_then_others_may_
     assert seat.reservation is not None
     assert seat.reservation.placement.start == 20
     assert submit(scheduler, "other", now=21.0, trace=trace(60, 10), steps=10)
-    assert len(scheduler.state.groups[G0].jobs) + len(scheduler.state.groups[G1].jobs) == 2
+    assert len(scheduler.rooms.groups.named(G0).jobs) + len(scheduler.rooms.groups.named(G1).jobs) == 2
 
 
 def test_with_isolated_jobs_a_profile_moves_nobody() -> None:
@@ -73,10 +72,10 @@ def test_a_profile_that_says_nothing_new_is_ignored() -> None:
     assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
     for name, demand in (("unknown", trace(60, 10)), ("a", trace(60, 10))):
         profiled(scheduler, name, demand, now=1.0)
-    assert scheduler.state.num_ignored == 2
+    assert scheduler.rooms.watch.num_ignored == 2
     end(scheduler, "a", now=2.0)
     profiled(scheduler, "a", trace(60, 30), now=3.0)
-    assert scheduler.state.num_ignored == 3
+    assert scheduler.rooms.watch.num_ignored == 3
     assert record(scheduler, "a").trace == trace(60, 10)
 
 
@@ -110,13 +109,16 @@ def test_a_job_that_drifts_has_no_slots_if_phases_are_not_planned(policy: Policy
 
 def test_a_job_whose_phases_have_become_longer_is_planned_with_the_longer_ones() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=2)
-    segments = (Segment(offset_s=5.0, duration_s=10.0), Segment(offset_s=25.0, duration_s=10.0, slack_s=3.0))
+    segments = (
+        DemandSegment(offset_s=5.0, duration_s=10.0),
+        DemandSegment(offset_s=25.0, duration_s=10.0, slack_s=3.0),
+    )
     demand = DemandTrace(period_s=60.0, segments=segments, steps=2)
     assert submit(scheduler, "a", trace=demand, steps=100)
     run_phase(scheduler, "a", now=5.0, seconds=20.0)
     assert record(scheduler, "a").trace == demand, "one phase may be an accident"
     run_phase(scheduler, "a", now=35.0, seconds=20.0)
-    longer = (Segment(offset_s=5.0, duration_s=20.0), Segment(offset_s=35.0, duration_s=20.0, slack_s=3.0))
+    longer = (DemandSegment(offset_s=5.0, duration_s=20.0), DemandSegment(offset_s=35.0, duration_s=20.0, slack_s=3.0))
     assert record(scheduler, "a").trace == DemandTrace(period_s=80.0, segments=longer, steps=2)
     found = reservation(scheduler, "a")
     assert found is not None
@@ -140,18 +142,18 @@ def beside_another(policy: Policy) -> Scheduler:
 def test_a_job_moves_only_if_it_will_be_disturbed_less_by_a_margin(policy: Policy, late_s: float, moves: bool) -> None:
     """The margin is a tenth of its time: 60 s of 600 s."""
     scheduler = beside_another(policy)
-    record(scheduler, "a").late_s = late_s
+    record(scheduler, "a").log.late_s = late_s
     commands = profiled(scheduler, "a", trace(60, 11), now=600.0)
     found = [command for command in commands if isinstance(command, do.Move)]
     assert [(move.job, move.source, move.target) for move in found] == ([("a", G0, G1)] if moves else [])
-    assert (JobId("a") in scheduler.state.groups[G1].jobs) == moves
+    assert (JobId("a") in scheduler.rooms.groups.named(G1).jobs) == moves
 
 
 def test_a_job_that_drifts_with_phases_that_took_no_time_keeps_its_trace() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
     run_phase(scheduler, "a", now=25.0, seconds=0.0)
-    assert record(scheduler, "a").rest == 1, "it was planned again"
+    assert record(scheduler, "a").drift.pause == 1, "it was planned again"
     assert record(scheduler, "a").trace == trace(60, 10)
 
 
@@ -165,15 +167,15 @@ def test_one_very_long_phase_of_eight_does_not_count() -> None:
     assert (found.segments[0].duration_s, found.period_s) == (20.0, 70.0)
 
 
-def test_drift_rests_longer_each_time() -> None:
+def test_drift_pauses_longer_each_time() -> None:
     scheduler = cluster(policy=Policy.SPREAD, drift=0.1, drift_cycles=1)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=1000)
-    rests, now = [], 30.0
+    pauses, now = [], 30.0
     for _ in range(8):
         run_phase(scheduler, "a", now=now)
-        rests.append((record(scheduler, "a").rest, record(scheduler, "a").last_rest))
+        pauses.append((record(scheduler, "a").drift.pause, record(scheduler, "a").drift.last_pause))
         now += 60.0 + 17.0
-    assert rests == [(1, 1), (0, 1), (2, 2), (1, 2), (0, 2), (4, 4), (3, 4), (2, 4)]
+    assert pauses == [(1, 1), (0, 1), (2, 2), (1, 2), (0, 2), (4, 4), (3, 4), (2, 4)]
 
 
 def two_nodes(name: str) -> NodeGroup:
@@ -188,7 +190,7 @@ def test_a_group_is_usable_when_all_its_nodes_are_back() -> None:
     for node in (first, second, first):
         assert scheduler.handle(ev.NodeLost(node=node), now=1.0) == []
         scheduler.check()
-    assert scheduler.state.num_ignored == 1
+    assert scheduler.rooms.watch.num_ignored == 1
     displaced = record(scheduler, "a").displaced
     assert displaced is not None
     assert (displaced.group, displaced.at) == (G0, 1.0)
@@ -196,7 +198,7 @@ def test_a_group_is_usable_when_all_its_nodes_are_back() -> None:
     assert scheduler.handle(ev.NodeReturned(node=first), now=2.0) == []
     assert scheduler.handle(ev.NodeReturned(node=NodeId("elsewhere")), now=2.0) == []
     assert scheduler.handle(ev.NodeLost(node=NodeId("elsewhere")), now=2.0) == []
-    assert scheduler.state.num_ignored == 4
+    assert scheduler.rooms.watch.num_ignored == 4
     [move] = scheduler.handle(ev.NodeReturned(node=second), now=3.5)
     assert move == do.Move(job=JobId("a"), source=G0, target=G0, shift_s=0.5)
     scheduler.check()
@@ -207,11 +209,11 @@ def test_a_claim_on_a_lost_group_ends() -> None:
     assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
     assert submit(scheduler, "b", trace=trace(60, 10), steps=20)
     assert not submit(scheduler, "head", trace=trace(60, 10), steps=10)
-    assert scheduler.state.claims == {"head": G0}
+    assert scheduler.rooms.admission.claims == {"head": G0}
     scheduler.handle(ev.NodeLost(node=NodeId("g0-node")), now=1.0)
     scheduler.check()
-    assert G0 not in scheduler.state.claims.values()
-    assert set(scheduler.state.claims) == {"a"}, "the job that lost its group is first now"
+    assert G0 not in scheduler.rooms.admission.claims.values()
+    assert set(scheduler.rooms.admission.claims) == {"a"}, "the job that lost its group is first now"
 
 
 @pytest.mark.parametrize(("asked_at", "has_drifted"), [(50.0, False), (30.0, True)])
@@ -220,15 +222,15 @@ def test_a_phase_counts_as_drifted_if_it_is_far_from_where_it_is_planned(asked_a
     scheduler = cluster(policy=Policy.SPREAD, slot_s=2.0, drift=0.2, drift_cycles=9)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=100)
     run_phase(scheduler, "a", now=asked_at)
-    assert scheduler.state.jobs[JobId("a")].num_drifted == int(has_drifted)
+    assert scheduler.rooms.jobs.named(JobId("a")).drift.num_drifted == int(has_drifted)
 
 
 def test_a_phase_of_two_operations_is_complete_when_both_are_done() -> None:
     scheduler = cluster(policy=Policy.PACK, grain=Grain.OPERATION)
     assert submit(scheduler, "a", trace=trace(60, 20), steps=100)
-    job = scheduler.state.jobs[JobId("a")]
+    job = scheduler.rooms.jobs.named(JobId("a"))
     for asked_at, operations_s in ((5.0, (12.0, 8.0)), (17.5, (8.0,))):
         tell(scheduler, ev.PhaseAsked(job=job.id, operations_s=operations_s), now=asked_at)
-        assert (job.num_phases, job.asked_at) == (0, 5.0)
+        assert (job.log.num_phases, job.log.asked_at) == (0, 5.0)
         tell(scheduler, ev.PhaseEnded(job=job.id, seconds=operations_s[0]), now=asked_at + operations_s[0])
-    assert (job.num_phases, job.ratios) == (1, [1.0]), "20 s, as planned"
+    assert (job.log.num_phases, job.drift.ratios) == (1, [1.0]), "20 s, as planned"

@@ -7,11 +7,11 @@ import pytest
 from cluster.small_cluster import cluster, end, group, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import NodeGroup, Policy
+from tailrace.cluster.job_spec import StateBytes
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import NodeGroup, Policy
 
 G0, G1 = NodeGroupId("g0"), NodeGroupId("g1")
 SHARING = [Policy.PACK, Policy.SPREAD, Policy.SPREAD_BACKFILL]
@@ -33,7 +33,7 @@ def profiled(scheduler: Scheduler, name: str, demand: DemandTrace, *, now: float
 
 
 def where(scheduler: Scheduler) -> dict[str, str]:
-    return {job: group.id for group in scheduler.state.groups.values() for job in group.jobs}
+    return {job: group.id for group in scheduler.rooms.groups.every() for job in group.jobs}
 
 
 @pytest.mark.parametrize("policy", SHARING)
@@ -61,8 +61,8 @@ def test_a_job_that_needs_its_group_nearly_all_the_time_keeps_it_to_itself(polic
     scheduler = cold_cluster(policy, "a", "busy")
     profiled(scheduler, "a", trace(60, 10), now=100.0)
     assert profiled(scheduler, "busy", trace(60, 50), now=101.0) == []
-    assert scheduler.state.groups[G1].is_dedicated
-    assert scheduler.state.groups[G0].is_dedicated == (policy is Policy.ISOLATED)
+    assert scheduler.rooms.groups.named(G1).is_dedicated
+    assert scheduler.rooms.groups.named(G0).is_dedicated == (policy is Policy.ISOLATED)
 
 
 @pytest.mark.parametrize("policy", SHARING)
@@ -70,11 +70,11 @@ def test_the_group_that_becomes_empty_goes_to_the_job_that_waits_for_an_empty_on
     """The head claims g0. Who joins g0 and leaves g1 empty does not delay it: it can have g1 at once."""
     scheduler = cold_cluster(policy, "a", "b", "head")
     profiled(scheduler, "a", trace(60, 10), now=100.0)
-    assert scheduler.state.claims == {"head": G0}
+    assert scheduler.rooms.admission.claims == {"head": G0}
     commands = profiled(scheduler, "b", trace(60, 10), now=120.0)
     assert [type(command) for command in commands] == [do.Move, do.Place, do.Admit]
     assert where(scheduler) == {"a": G0, "b": G0, "head": G1}
-    assert scheduler.state.claims == {}
+    assert scheduler.rooms.admission.claims == {}
 
 
 @pytest.mark.parametrize("policy", SHARING)
@@ -84,10 +84,10 @@ def test_a_head_that_still_lacks_rollout_devices_claims_the_empty_group_instead(
         assert submit(scheduler, name, steps=LONG, rollout_devices=5)
     assert not submit(scheduler, "head", steps=LONG, rollout_devices=5)
     profiled(scheduler, "a", trace(60, 10), now=100.0)
-    assert scheduler.state.claims == {"head": G0}
+    assert scheduler.rooms.admission.claims == {"head": G0}
     [move] = profiled(scheduler, "b", trace(60, 10), now=120.0)
     assert isinstance(move, do.Move)
-    assert scheduler.state.claims == {"head": G1}
+    assert scheduler.rooms.admission.claims == {"head": G1}
     assert end(scheduler, "a", now=130.0) == ["head"]
     assert where(scheduler) == {"b": G0, "head": G1}
 
@@ -100,7 +100,7 @@ def test_the_job_whose_group_the_head_can_use_is_the_one_that_moves(policy: Poli
         assert submit(scheduler, name, steps=LONG, state=StateBytes(weights=10))
     assert not submit(scheduler, "head", steps=LONG, state=StateBytes(weights=50))
     profiled(scheduler, "a", trace(60, 10), now=100.0)
-    assert scheduler.state.claims == {"head": G0}
+    assert scheduler.rooms.admission.claims == {"head": G0}
     commands = profiled(scheduler, "b", trace(60, 10), now=120.0)
     assert [type(command) for command in commands] == [do.Move, do.Place, do.Admit]
     assert where(scheduler) == {"a": G1, "b": G1, "head": G0}
@@ -111,7 +111,7 @@ def test_the_job_whose_group_the_head_can_use_is_the_one_that_moves(policy: Poli
 def test_the_limits_of_a_group_hold_for_a_job_that_would_leave_its_own(policy: Policy, limit: dict[str, float]) -> None:
     scheduler = cold_cluster(policy, "a", "b", **limit)
     profiled(scheduler, "a", trace(60, 10), now=100.0)
-    scheduler.state.jobs[JobId("a")].late_s = 40.0
+    scheduler.rooms.jobs.named(JobId("a")).log.late_s = 40.0
     assert profiled(scheduler, "b", trace(60, 10), now=120.0) == []
     assert where(scheduler) == {"a": G0, "b": G1}
 
@@ -130,18 +130,21 @@ def test_jobs_whose_periods_differ_by_less_than_drift_are_planned_in_step(
     profiled(scheduler, "b", trace(period_s, 20 if period_s > 50 else 10), now=120.0)
     assert where(scheduler)["b"] == (G1 if planned_s is None else G0)
     if planned_s is not None:
-        seat = scheduler.state.jobs[JobId("b")].seat
+        seat = scheduler.rooms.jobs.named(JobId("b")).seat
         assert seat is not None
         assert seat.reservation is not None
         assert seat.reservation.placement.footprint.period == planned_s
 
 
 def test_another_period_makes_the_pauses_longer_or_shorter() -> None:
-    segments = (Segment(offset_s=10.0, duration_s=5.0, slack_s=3.0), Segment(offset_s=35.0, duration_s=15.0))
+    segments = (
+        DemandSegment(offset_s=10.0, duration_s=5.0, slack_s=3.0),
+        DemandSegment(offset_s=35.0, duration_s=15.0),
+    )
     demand = DemandTrace(period_s=60.0, segments=segments, steps=2)  # pauses of 10, 20 and 10 s
-    longer = (Segment(offset_s=20.0, duration_s=5.0, slack_s=3.0), Segment(offset_s=65.0, duration_s=15.0))
+    longer = (DemandSegment(offset_s=20.0, duration_s=5.0, slack_s=3.0), DemandSegment(offset_s=65.0, duration_s=15.0))
     assert demand.with_period(100.0) == DemandTrace(period_s=100.0, segments=longer, steps=2)
-    without = (Segment(offset_s=0.0, duration_s=5.0, slack_s=3.0), Segment(offset_s=5.0, duration_s=15.0))
+    without = (DemandSegment(offset_s=0.0, duration_s=5.0, slack_s=3.0), DemandSegment(offset_s=5.0, duration_s=15.0))
     assert demand.with_period(20.0) == DemandTrace(period_s=20.0, segments=without, steps=2)
     assert demand.with_period(19.0) is None
     always = trace(10.0, 10.0)

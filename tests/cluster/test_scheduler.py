@@ -10,11 +10,11 @@ from cluster.small_cluster import cluster, end, group, run_phase, submit, trace
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster import journal
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
+from tailrace.cluster.job_spec import JobSpec, StateBytes
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy
 from tailrace.core.errors import ReplayMismatch
 
 
@@ -36,7 +36,7 @@ def test_a_job_that_can_never_run_is_refused_with_the_reason(spec: dict[str, obj
     assert isinstance(refused, do.Refuse)
     assert refused.reason.startswith(reason)
     assert scheduler.waits(0.0) == []
-    assert scheduler.state.jobs[JobId("a")].reason == refused.reason
+    assert scheduler.rooms.jobs.named(JobId("a")).reason == refused.reason
 
 
 def test_what_fits_exactly_is_not_refused() -> None:
@@ -53,7 +53,7 @@ def test_reports_that_cannot_be_true_are_counted_and_change_nothing() -> None:
     scheduler = cluster(policy=Policy.PACK)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=10)
     name, unknown = JobId("a"), JobId("unknown")
-    spec = scheduler.state.jobs[name].spec
+    spec = scheduler.rooms.jobs.named(name).spec
     elsewhere = ev.TransferMeasured(
         job=name, group=NodeGroupId("g9"), transfer=1, direction=ev.Direction.LOAD, num_bytes=0, seconds=1.0
     )
@@ -71,16 +71,16 @@ def test_reports_that_cannot_be_true_are_counted_and_change_nothing() -> None:
     ]
     for number, report in enumerate(reports, 1):
         assert scheduler.handle(report, now=1.0) == []
-        assert scheduler.state.num_ignored == number, report
+        assert scheduler.rooms.watch.num_ignored == number, report
     scheduler.handle(ev.PhaseAsked(job=name, operations_s=(0.0,)), now=2.0)
-    assert scheduler.state.num_ignored == len(reports), "an operation may take no time"
+    assert scheduler.rooms.watch.num_ignored == len(reports), "an operation may take no time"
     scheduler.handle(ev.PhaseAsked(job=name, operations_s=(1.0,)), now=2.0)
     scheduler.handle(ev.PhaseEnded(job=name, seconds=1.0), now=2.0)
-    assert scheduler.state.num_ignored == len(reports) + 2, "one phase at a time, and it has no lease yet"
+    assert scheduler.rooms.watch.num_ignored == len(reports) + 2, "one phase at a time, and it has no lease yet"
     end(scheduler, "a", now=3.0)
     scheduler.handle(ev.JobEnded(job=name), now=4.0)
     scheduler.handle(ev.PhaseAsked(job=name, operations_s=(1.0,)), now=4.0)
-    assert scheduler.state.num_ignored == len(reports) + 4
+    assert scheduler.rooms.watch.num_ignored == len(reports) + 4
     with pytest.raises(TypeError, match="unknown event"):
         scheduler.handle(ev.Event(), now=5.0)
 
@@ -92,14 +92,14 @@ def test_a_report_about_an_earlier_lease_is_ignored() -> None:
     [granted] = scheduler.handle(ev.PhaseAsked(job=JobId("a"), operations_s=(10.0,)), now=60.0)
     assert granted == do.GrantLease(job=JobId("a"), group=NodeGroupId("g0"), num_operations=1, lease=2)
     assert scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=10.0, lease=1), now=61.0) == []
-    assert scheduler.state.num_ignored == 1
-    assert scheduler.state.jobs[JobId("a")].num_phases == 1
+    assert scheduler.rooms.watch.num_ignored == 1
+    assert scheduler.rooms.jobs.named(JobId("a")).log.num_phases == 1
     scheduler.handle(ev.PhaseEnded(job=JobId("a"), seconds=10.0, lease=2), now=70.0)
-    assert scheduler.state.jobs[JobId("a")].num_phases == 2
+    assert scheduler.rooms.jobs.named(JobId("a")).log.num_phases == 2
 
 
 def placed(scheduler: Scheduler) -> dict[str, str]:
-    return {job: group.id for group in scheduler.state.groups.values() for job in group.jobs}
+    return {job: group.id for group in scheduler.rooms.groups.every() for job in group.jobs}
 
 
 def test_pack_takes_the_fullest_group_and_an_empty_one_last() -> None:
@@ -116,7 +116,7 @@ def test_a_job_that_is_too_busy_or_whose_period_is_too_long_has_a_group_to_itsel
     assert submit(scheduler, "usual", trace=trace(100, 10), steps=5)
     assert submit(scheduler, "another", trace=trace(100, 10), steps=5)
     assert placed(scheduler) == {"busy": "g0", "long": "g1", "usual": "g2", "another": "g2"}
-    assert [group.is_dedicated for group in scheduler.state.groups.values()] == [True, True, False]
+    assert [group.is_dedicated for group in scheduler.rooms.groups.every()] == [True, True, False]
 
 
 def test_a_shift_counts_from_now_in_whole_slots() -> None:
@@ -132,9 +132,9 @@ def test_a_shift_counts_from_now_in_whole_slots() -> None:
 def test_no_job_joins_a_group_on_which_another_waits_for_too_long() -> None:
     scheduler = cluster(group("g0"), policy=Policy.PACK, max_wait_share=0.5)
     assert submit(scheduler, "a", trace=trace(60, 10), steps=50)
-    scheduler.state.jobs[JobId("a")].late_s = 61.0
+    scheduler.rooms.jobs.named(JobId("a")).log.late_s = 61.0
     assert not submit(scheduler, "b", now=120.0, trace=trace(60, 10), steps=5)
-    scheduler.state.jobs[JobId("a")].late_s = 60.0
+    scheduler.rooms.jobs.named(JobId("a")).log.late_s = 60.0
     assert submit(scheduler, "c", now=120.0, trace=trace(60, 10), steps=5)
 
 
@@ -170,12 +170,17 @@ def test_names_of_groups_and_nodes_are_used_once() -> None:
 
 def test_a_trace_ends_within_its_period() -> None:
     with pytest.raises(ValueError, match=r"ends at 10\.1 s, after the period of 10\.0 s"):
-        DemandTrace(period_s=10.0, segments=(Segment(offset_s=5.1, duration_s=5.0),))
-    assert DemandTrace(period_s=10.0, segments=(Segment(offset_s=5.0, duration_s=5.0),)).duty == 0.5
+        DemandTrace(period_s=10.0, segments=(DemandSegment(offset_s=5.1, duration_s=5.0),))
+    assert DemandTrace(period_s=10.0, segments=(DemandSegment(offset_s=5.0, duration_s=5.0),)).duty == 0.5
     for period_s, steps, segments in ((0.0, 1, 1), (10.0, 0, 1), (10.0, 1, 0)):
         with pytest.raises(ValueError, match="a demand trace needs"):
-            DemandTrace(period_s=period_s, steps=steps, segments=(Segment(offset_s=0.0, duration_s=1.0),) * segments)
-    for segment in (Segment(offset_s=0.0, duration_s=0.0), Segment(offset_s=0.0, duration_s=1.0, slack_s=-1.0)):
+            DemandTrace(
+                period_s=period_s, steps=steps, segments=(DemandSegment(offset_s=0.0, duration_s=1.0),) * segments
+            )
+    for segment in (
+        DemandSegment(offset_s=0.0, duration_s=0.0),
+        DemandSegment(offset_s=0.0, duration_s=1.0, slack_s=-1.0),
+    ):
         with pytest.raises(ValueError, match="segments must follow each other"):
             DemandTrace(period_s=10.0, segments=(segment,))
 

@@ -6,9 +6,9 @@ from cluster.arbitration.group_histories import LOAD, PREFETCH, SETUP, A, B, C, 
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup
+from tailrace.cluster.job_spec import JobSpec, StateBytes
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 G0, N0 = NodeGroupId("g0"), NodeId("n0")
 

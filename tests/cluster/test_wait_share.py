@@ -14,9 +14,9 @@ from cluster.test_job_record import waiting
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.scheduler import Scheduler
+from tailrace.cluster.settings import Policy
 
 G0 = NodeGroupId("g0")
 SHARING = [Policy.PACK, Policy.SPREAD, Policy.SPREAD_BACKFILL]
@@ -124,7 +124,7 @@ def test_nobody_is_woken_when_the_job_that_waited_has_gone() -> None:
     scheduler = crowded(Policy.PACK)
     submitted(scheduler, "c", now=230.0)
     assert end(scheduler, "c", now=240.0) == []
-    assert not scheduler.state.calm_at
+    assert not scheduler.rooms.groups.opens_at
     assert tell(scheduler, ev.TimePassed(), now=2000.0) == []
 
 
@@ -137,23 +137,23 @@ def test_a_job_takes_another_group_if_one_becomes_free_first() -> None:
 
 
 def test_the_share_of_a_job_is_expected_to_fall_until_its_next_phase_waits() -> None:
-    assert record(late_s=30.0).calm_at(0.3, 150.0) == 150.0, "less than a period: nothing counts yet"
-    assert record(late_s=30.0).calm_at(0.2, 200.0) == 250.0
-    assert record(late_s=30.0).calm_at(0.2, 260.0) == 260.0
-    assert record(late_s=30.0).calm_at(0.0, 200.0) == math.inf
+    assert record(late_s=30.0).wait_share_falls_at(0.3, 150.0) == 150.0, "less than a period: nothing counts yet"
+    assert record(late_s=30.0).wait_share_falls_at(0.2, 200.0) == 250.0
+    assert record(late_s=30.0).wait_share_falls_at(0.2, 260.0) == 260.0
+    assert record(late_s=30.0).wait_share_falls_at(0.0, 200.0) == math.inf
     for phase, expected in (
         (waiting(246.0, slack_s=5.0), 250.0),
         (waiting(198.0, slack_s=51.0), math.inf),  # its slack ends before
         (waiting(190.0, slack_s=5.0), math.inf),
         (waiting(190.0, slack_s=5.0, lease=1), 250.0),
     ):
-        assert record(late_s=30.0, phase=phase).calm_at(0.2, 200.0) == expected, phase
+        assert record(late_s=30.0, phase=phase).wait_share_falls_at(0.2, 200.0) == expected, phase
 
 
 @given(st.floats(1.0, 1e5), st.floats(0.01, 0.99), st.floats(0.0, 1e9))
 def test_at_that_time_the_share_is_small_enough_and_not_before(late_s: float, most: float, seated_at: float) -> None:
     job, now = record(late_s=late_s, seated_at=seated_at), seated_at + 100.0
-    at = job.calm_at(most, now)
+    at = job.wait_share_falls_at(most, now)
     assert job.wait_share(at) <= most
     if at > now:
         assert job.wait_share(max(now, at - 1e-3)) > most

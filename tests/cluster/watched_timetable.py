@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cluster.planning.worlds import slots_of
 from cluster.random_cluster import World
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.planning.fitting import Footprint, Placement
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint
 from tailrace.cluster.planning.timetable import Reservation, Timetable
 
 
@@ -59,14 +59,14 @@ class WatchedTimetable(Timetable):
 def watched(world: World) -> WatchedTimetable:
     """Give the world's scheduler a timetable that is watched. The history must not have begun."""
     timetable = WatchedTimetable(world)
-    world.scheduler.state.timetable = timetable
+    world.scheduler.rooms.groups.timetable = timetable
     return timetable
 
 
 def least_shift_by_trying(footprint: Footprint, start: int, busy: frozenset[int] | set[int]) -> int | None:
     """The least shift below a period at which all slots are free, tried one by one."""
     for shift in range(footprint.period):
-        placement = Placement(footprint, (start + shift) % footprint.num_slots)
+        placement = PlacedFootprint(footprint, (start + shift) % footprint.num_slots)
         if not busy & set(slots_of(placement)):
             return shift
     return None

@@ -16,7 +16,7 @@ from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
-from tailrace.observe.time_use.phases import EVALUATE, ROLLOUT, Phases
+from tailrace.observe.time_use.phases import EVALUATE, ROLLOUT, PhaseTimes
 
 SCHEDULE = Schedule(
     train_source="train",
@@ -143,9 +143,9 @@ def test_a_comparison_of_schedules_leaves_evaluation_out_of_steps_and_speed(
 
 def test_the_phase_of_evaluation_is_where_its_responses_run_alone() -> None:
     kinds = (ROLLOUT, EVALUATE)
-    phases = [phase for phase in Phases.of(BESIDE_THEN_ALONE).all() if phase.kind in kinds]
+    phases = [phase for phase in PhaseTimes.of(BESIDE_THEN_ALONE).all() if phase.kind in kinds]
     assert [(phase.kind, phase.start, phase.end) for phase in phases] == [(ROLLOUT, 0.0, 2.0), (EVALUATE, 2.0, 5.0)]
-    phases = [phase for phase in Phases.of(ALONE_THEN_BESIDE).all() if phase.kind in kinds]
+    phases = [phase for phase in PhaseTimes.of(ALONE_THEN_BESIDE).all() if phase.kind in kinds]
     assert [(phase.kind, phase.start, phase.end) for phase in phases] == [(EVALUATE, 0.0, 3.0), (ROLLOUT, 3.0, 6.0)]
 
 

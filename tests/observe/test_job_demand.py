@@ -10,7 +10,7 @@ import pytest
 
 from core.world import World
 from observe.runs import write_journal
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.core.schedule import Schedule
 from tailrace.observe.demand import job_demand
 from tailrace.observe.demand.job_demand import JobDemand
@@ -54,7 +54,7 @@ def test_one_step_alone_shows_no_period(tmp_path: Path) -> None:
 
 
 def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
-    trace = DemandTrace(period_s=10.0, segments=(Segment(offset_s=6.0, duration_s=3.0, slack_s=1.0),), steps=2)
+    trace = DemandTrace(period_s=10.0, segments=(DemandSegment(offset_s=6.0, duration_s=3.0, slack_s=1.0),), steps=2)
     step = StepTime(step=1, rollout_s=6.0, train_s=2.0, sync_s=1.0)
     demand = JobDemand(name="a", trace=trace, train_devices=8, rollout_devices=4, run=(step,))
     job_demand.write(demand, tmp_path / "a.json")
@@ -62,7 +62,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_part_without_time_is_written_as_a_very_short_one() -> None:
-    trace = DemandTrace(period_s=10.0, segments=(Segment(offset_s=0.0, duration_s=3.0),))
+    trace = DemandTrace(period_s=10.0, segments=(DemandSegment(offset_s=0.0, duration_s=3.0),))
     demand = JobDemand(name="a", trace=trace, run=(StepTime(step=1, rollout_s=6.0, train_s=2.0, sync_s=0.0),))
     assert demand.to_dict()["steps"] == [[6.0, 2.0, job_demand.SHORTEST_S]]
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.sharing_plan import SharingPlan, plan_sharing
-from tailrace.cluster.rules import ClusterRules, Policy
+from tailrace.cluster.settings import ClusterRules, Policy
 from tailrace.dashboard import plan_text
 from tailrace.observe.demand import job_demand
 from tailrace.observe.demand.job_demand import JobDemand

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.rules import ClusterRules, NodeGroup
+from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.cluster.planning.forecast import Use
+from tailrace.cluster.planning.sharing_forecast import Use
 from tailrace.cluster.planning.sharing_plan import PlacedJob, SharedGroup, SharingPlan
 
 BAR_CELLS = 48

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from tailrace.cluster import commands as do
 from tailrace.cluster.arbitration.group_queue import GroupQueue
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 G0 = NodeGroupId("g0")
 
@@ -72,7 +72,7 @@ class ClosedLoop:
 
     def _ask(self, job: SerialJob) -> list[do.Command]:
         job.asked_at = self.now
-        request = Request(
+        request = PhaseRequest(
             job=job.id,
             tenant=job.tenant,
             asked_at=self.now,

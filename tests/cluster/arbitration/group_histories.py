@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tailrace.cluster import commands as do
 from tailrace.cluster.arbitration.group_queue import GroupQueue
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.rules import ClusterRules, Transfers
+from tailrace.cluster.settings import ClusterRules, Transfers
 
 G0 = NodeGroupId("g0")
 A, B, C = JobId("a"), JobId("b"), JobId("c")
@@ -32,7 +32,9 @@ class History:
         tenant: str = "t",
         slack_s: float = 0,
     ) -> list[str]:
-        request = Request(job=job, tenant=TenantId(tenant), asked_at=now, operations_s=operations_s, slack_s=slack_s)
+        request = PhaseRequest(
+            job=job, tenant=TenantId(tenant), asked_at=now, operations_s=operations_s, slack_s=slack_s
+        )
         return self._told(self.queue.ask(request, now))
 
     def ended(

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from tailrace.cluster.arbitration.choice import choose
 from tailrace.cluster.arbitration.fair_share import FairShare
-from tailrace.cluster.arbitration.ratios import Candidate
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.ratios import WaitingPhase
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import ClusterRules, Ratio
+from tailrace.cluster.settings import ClusterRules, Ratio
 
 NOW = 1000.0
 RULES = ClusterRules(max_wait_s=100.0)
 
 
-def candidate(job: str, waited_s: float, total_s: float, *, slack_s: float = 0.0, tenant: str = "t") -> Candidate:
-    request = Request(
+def candidate(job: str, waited_s: float, total_s: float, *, slack_s: float = 0.0, tenant: str = "t") -> WaitingPhase:
+    request = PhaseRequest(
         job=JobId(job),
         tenant=TenantId(tenant),
         asked_at=NOW - waited_s,
         operations_s=(total_s,),
         slack_s=slack_s,
     )
-    return Candidate(request=request, execution_s=total_s, setup_s=0.0, needs_switch=False)
+    return WaitingPhase(request=request, execution_s=total_s, setup_s=0.0, needs_switch=False)
 
 
 def chosen(
-    *candidates: Candidate,
+    *candidates: WaitingPhase,
     shares: FairShare | None = None,
     starts: dict[str, float] | None = None,
     rules: ClusterRules = RULES,

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, PREFETCH, SETUP, A, B, C, History, computing
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import ClusterRules, Grain, Ratio
+from tailrace.cluster.settings import ClusterRules, Grain, Ratio
 
 PLAIN = ClusterRules(transfers=SETUP, prefetch=False)
 SINGLE = ClusterRules(transfers=SETUP, prefetch=False, grain=Grain.OPERATION)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, PREFETCH, SETUP, A, B, C, History, computing
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import ClusterRules, Grain, Transfers
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import ClusterRules, Grain, Transfers
 
 HOLD = ClusterRules(transfers=SETUP, prefetch=False, grain=Grain.OPERATION, hold_s=60.0)
 AHEAD = ClusterRules(transfers=SETUP)

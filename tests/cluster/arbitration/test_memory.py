@@ -6,8 +6,8 @@ import pytest
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, PREFETCH, SETUP, A, B, C, History, computing
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import ClusterRules
 
 D = JobId("d")
 PLAIN = ClusterRules(transfers=SETUP, prefetch=False)

@@ -11,7 +11,7 @@ from cluster.arbitration.closed_loop import ClosedLoop, SerialJob
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, PREFETCH, History
 from tailrace.cluster import commands as do
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import ClusterRules, Grain, Ratio, Transfers
+from tailrace.cluster.settings import ClusterRules, Grain, Ratio, Transfers
 
 SECONDS = st.integers(0, 40).map(float)
 JOBS = st.builds(

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tailrace.cluster.arbitration.ratios import Candidate, execution_ratio, priority, rank, response_ratio
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.ratios import WaitingPhase, execution_ratio, priority, rank, response_ratio
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import Ratio
+from tailrace.cluster.settings import Ratio
 
 NOW = 1000.0
 SECONDS = st.integers(1, 900).map(float)
 HRRS = (Ratio.RESPONSE, Ratio.EXECUTION)
 
 
-def candidate(job: str, waited_s: float, execution_s: float, setup_s: float = 0.0) -> Candidate:
-    request = Request(job=JobId(job), tenant=TenantId("t"), asked_at=NOW - waited_s, operations_s=(execution_s,))
-    return Candidate(request=request, execution_s=execution_s, setup_s=setup_s, needs_switch=setup_s > 0)
+def candidate(job: str, waited_s: float, execution_s: float, setup_s: float = 0.0) -> WaitingPhase:
+    request = PhaseRequest(job=JobId(job), tenant=TenantId("t"), asked_at=NOW - waited_s, operations_s=(execution_s,))
+    return WaitingPhase(request=request, execution_s=execution_s, setup_s=setup_s, needs_switch=setup_s > 0)
 
 
-def first(ratio: Ratio, *candidates: Candidate) -> str:
+def first(ratio: Ratio, *candidates: WaitingPhase) -> str:
     return min(candidates, key=lambda each: rank(each, ratio, NOW)).request.job
 
 

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from tailrace.cluster.arbitration.requests import Durations, Request
+from tailrace.cluster.arbitration.requests import Durations, PhaseRequest
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import Grain
+from tailrace.cluster.settings import Grain
 
 
-def request(*operations_s: float, job: str = "a") -> Request:
-    return Request(job=JobId(job), tenant=TenantId("t"), asked_at=10.0, operations_s=operations_s, slack_s=4.0)
+def request(*operations_s: float, job: str = "a") -> PhaseRequest:
+    return PhaseRequest(job=JobId(job), tenant=TenantId("t"), asked_at=10.0, operations_s=operations_s, slack_s=4.0)
 
 
 def test_a_phase_lasts_as_long_as_all_its_operations_and_an_operation_as_the_first() -> None:

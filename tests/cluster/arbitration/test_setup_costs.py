@@ -9,8 +9,8 @@ import pytest
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Transfers
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import Transfers
 
 A, B = JobId("a"), JobId("b")
 STATE = StateBytes(weights=20, optimizer=80)

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.arbitration.closed_loop import ClosedLoop, SerialJob
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.rules import ClusterRules, Grain, Ratio, Transfers
+from tailrace.cluster.settings import ClusterRules, Grain, Ratio, Transfers
 
 OPERATIONS_30B_S, CYCLE_30B_S = (19.62, 56.35, 7.57), 284.80
 OPERATIONS_7B_S, CYCLE_7B_S = (9.66, 38.08, 9.76), 289.03

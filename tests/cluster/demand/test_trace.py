@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 
 
 def test_duty_and_seconds_per_step_follow_from_the_segments() -> None:
-    segments = (Segment(offset_s=5.0, duration_s=10.0), Segment(offset_s=30.0, duration_s=20.0))
+    segments = (DemandSegment(offset_s=5.0, duration_s=10.0), DemandSegment(offset_s=30.0, duration_s=20.0))
     trace = DemandTrace(period_s=60.0, segments=segments, steps=2)
     assert (trace.busy_s, trace.duty, trace.step_s) == (30.0, 0.5, 30.0)
     assert trace == DemandTrace(period_s=60.0, segments=segments, steps=2)
@@ -19,16 +19,16 @@ def test_duty_and_seconds_per_step_follow_from_the_segments() -> None:
 @pytest.mark.parametrize("period_s", [0.0, -1.0, math.inf, math.nan])
 def test_a_period_is_above_zero_and_finite(period_s: float) -> None:
     with pytest.raises(ValueError, match="needs a period above 0"):
-        DemandTrace(period_s=period_s, segments=(Segment(offset_s=0.0, duration_s=1.0),))
+        DemandTrace(period_s=period_s, segments=(DemandSegment(offset_s=0.0, duration_s=1.0),))
 
 
 def test_segments_follow_each_other_within_the_period() -> None:
-    one = Segment(offset_s=0.0, duration_s=10.0)
+    one = DemandSegment(offset_s=0.0, duration_s=10.0)
     for segments in (
         (),
         (one, one),
-        (Segment(offset_s=0.0, duration_s=0.0),),
-        (Segment(offset_s=55.0, duration_s=10.0),),
+        (DemandSegment(offset_s=0.0, duration_s=0.0),),
+        (DemandSegment(offset_s=55.0, duration_s=10.0),),
     ):
         with pytest.raises(ValueError, match="segment"):
             DemandTrace(period_s=60.0, segments=segments)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.planning.worlds import all_slots, footprints, slots_of, timetables
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.planning.capacity import CapacityProfile
 from tailrace.cluster.planning.fitting import (
     Footprint,
-    Placement,
+    PlacedFootprint,
     SlotSegment,
     least_shift,
     least_shift_by_capacity,
@@ -35,7 +35,7 @@ def feasible_shifts(busy: IntervalSet, footprint: Footprint, start: int) -> list
     return [
         shift
         for shift in range(footprint.period)
-        if not taken & set(slots_of(Placement(footprint, (start + shift) % NUM_SLOTS)))
+        if not taken & set(slots_of(PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)))
     ]
 
 
@@ -74,21 +74,23 @@ def test_the_bound_by_capacity_is_the_least_shift_at_which_enough_nodes_are_free
     allowed = [
         shift
         for shift in range(footprint.period)
-        if all(free[slot] >= 2 for slot in slots_of(Placement(footprint, (start + shift) % NUM_SLOTS)))
+        if all(free[slot] >= 2 for slot in slots_of(PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)))
     ]
     assert least_shift_by_capacity(profile, footprint, start, 2) == (allowed[0] if allowed else None)
 
 
 @given(footprints(NUM_SLOTS), st.integers(0, NUM_SLOTS - 1))
 def test_ranges_are_the_slots_of_all_repetitions_and_disjoint(footprint: Footprint, start: int) -> None:
-    ranges = list(Placement(footprint, start).ranges())
+    ranges = list(PlacedFootprint(footprint, start).ranges())
     slots = sorted(slot % NUM_SLOTS for first, count in ranges for slot in range(first, first + count))
-    assert slots == sorted(all_slots([Placement(footprint, start)]))
+    assert slots == sorted(all_slots([PlacedFootprint(footprint, start)]))
     assert len(slots) == footprint.num_repetitions * footprint.busy_per_period
 
 
 def trace(period_s: float, *segments: tuple[float, float, float]) -> DemandTrace:
-    parts = tuple(Segment(offset_s=offset, duration_s=seconds, slack_s=slack) for offset, seconds, slack in segments)
+    parts = tuple(
+        DemandSegment(offset_s=offset, duration_s=seconds, slack_s=slack) for offset, seconds, slack in segments
+    )
     return DemandTrace(period_s=period_s, segments=parts)
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.planning.worlds import footprints, slots_of
-from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.interference import interference
 
 NUM_SLOTS = 24
 
 
-def by_definition(placed: Placement, residents: list[Placement], guard: int) -> float:
+def by_definition(placed: PlacedFootprint, residents: list[PlacedFootprint], guard: int) -> float:
     active, total = set(slots_of(placed)), 0.0
     for resident in residents:
         footprint, overlap = resident.footprint, 0
@@ -27,19 +27,19 @@ def by_definition(placed: Placement, residents: list[Placement], guard: int) -> 
     return total
 
 
-placements = st.builds(Placement, footprints(NUM_SLOTS), st.integers(0, NUM_SLOTS - 1))
+placements = st.builds(PlacedFootprint, footprints(NUM_SLOTS), st.integers(0, NUM_SLOTS - 1))
 
 
 @given(placements, st.lists(placements, max_size=3), st.integers(0, 14))
 def test_interference_is_the_mean_critical_overlap_per_period(
-    placed: Placement, residents: list[Placement], guard: int
+    placed: PlacedFootprint, residents: list[PlacedFootprint], guard: int
 ) -> None:
     assert interference(placed, residents, guard) == pytest.approx(by_definition(placed, residents, guard))
 
 
-def at(start: int, *, slack: int = 0) -> Placement:
+def at(start: int, *, slack: int = 0) -> PlacedFootprint:
     segments = (SlotSegment(offset=0, count=2, slack=slack),)
-    return Placement(Footprint(num_slots=NUM_SLOTS, period=8, segments=segments, duty=0.25), start)
+    return PlacedFootprint(Footprint(num_slots=NUM_SLOTS, period=8, segments=segments, duty=0.25), start)
 
 
 def test_only_a_neighbour_within_the_guard_interferes() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from cluster.planning.worlds import busy_slots, footprints, group, is_feasible, slots_of, timetables
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.planning.ranking import SearchCounts, best_place, has_room, is_commensurate
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 NUM_SLOTS = 24
 GROUPS = [NodeGroupId(f"g{index}") for index in range(4)]
@@ -37,7 +37,7 @@ def num_windows(busy: set[int]) -> int:
     return sum(slot not in busy and (slot - 1) % NUM_SLOTS in busy for slot in range(NUM_SLOTS))
 
 
-def key(timetable: Timetable, where: NodeGroupId, shift: int, placement: Placement, rules: ClusterRules):
+def key(timetable: Timetable, where: NodeGroupId, shift: int, placement: PlacedFootprint, rules: ClusterRules):
     """The criteria, straight from their definition."""
     residents, bucket_s = timetable.residents(where), rules.bucket_s
     disturbance = interference(placement, residents, math.ceil(rules.guard_s / rules.slot_s))
@@ -58,7 +58,7 @@ def by_brute_force(timetable: Timetable, footprint: Footprint, start: int, rules
         if timetable.is_lost(where) or num_jobs > rules.max_jobs_per_group or duty > rules.max_duty + 1e-6:
             continue
         for shift in range(footprint.period):
-            placement = Placement(footprint, (start + shift) % NUM_SLOTS)
+            placement = PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)
             if is_feasible(timetable, where, placement):
                 keys.append((key(timetable, where, shift, placement, rules), shift))
                 break
@@ -79,7 +79,7 @@ def test_the_best_place_is_that_of_brute_force(
         criteria, shift = expected
         assert found is not None
         assert (found.group, found.shift, found.interference) == (criteria[-1], shift, criteria[1])
-        assert found.placement == Placement(footprint, (start + shift) % NUM_SLOTS)
+        assert found.placement == PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)
         timetable.reserve(JobId("new"), found.group, footprint, found.placement.start)
         timetable.check()
 

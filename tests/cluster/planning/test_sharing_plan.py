@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import JobSpec
-from tailrace.cluster.planning.forecast import forecast
+from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.planning.sharing_forecast import forecast
 from tailrace.cluster.planning.sharing_plan import plan_sharing
-from tailrace.cluster.rules import ClusterRules, Policy
+from tailrace.cluster.settings import ClusterRules, Policy
 
 
 def trace(period: float, busy: float, slack: float = 0.0) -> DemandTrace:
-    return DemandTrace(period_s=period, segments=(Segment(offset_s=period - busy, duration_s=busy, slack_s=slack),))
+    return DemandTrace(
+        period_s=period, segments=(DemandSegment(offset_s=period - busy, duration_s=busy, slack_s=slack),)
+    )
 
 
 def job(name: str, period: float, busy: float, *, devices: int = 8) -> JobSpec:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cluster.planning.worlds import footprints, group, is_feasible, slots_of, timetables
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.timetable import Timetable
 
 NUM_SLOTS = 24
@@ -35,7 +35,7 @@ def test_free_and_reserved_slots_make_up_the_horizon(timetable: Timetable) -> No
 def test_a_reservation_is_made_whole_or_not_at_all_and_release_restores_the_exact_state(
     timetable: Timetable, footprint: Footprint, start: int
 ) -> None:
-    placement, before = Placement(footprint, start % NUM_SLOTS), snapshot(timetable)
+    placement, before = PlacedFootprint(footprint, start % NUM_SLOTS), snapshot(timetable)
     if timetable.is_lost(G0) or not is_feasible(timetable, G0, placement):
         with pytest.raises(ValueError, match=r"does not fit|is lost"):
             timetable.reserve(A, G0, footprint, start)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.planning.fitting import Footprint, Placement, SlotSegment
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 
 
 @st.composite
@@ -24,7 +24,7 @@ def footprints(draw: st.DrawFn, num_slots: int) -> Footprint:
     return Footprint(num_slots=num_slots, period=period, segments=segments, duty=duty)
 
 
-def slots_of(placement: Placement) -> list[int]:
+def slots_of(placement: PlacedFootprint) -> list[int]:
     """Straight from the definition: (t0 + o_k + m * T + i) mod H."""
     footprint = placement.footprint
     return [
@@ -48,7 +48,7 @@ def timetables(draw: st.DrawFn, num_slots: int, num_groups: int) -> Timetable:
     for number in range(draw(st.integers(0, 2 * num_groups))):
         where, start = draw(st.sampled_from(groups)).id, draw(st.integers(0, num_slots - 1))
         footprint = draw(footprints(num_slots))
-        if is_feasible(timetable, where, Placement(footprint, start)):
+        if is_feasible(timetable, where, PlacedFootprint(footprint, start)):
             timetable.reserve(JobId(f"job-{number}"), where, footprint, start)
     if draw(st.booleans()):
         timetable.lose(draw(st.sampled_from(groups)).id)
@@ -59,9 +59,9 @@ def busy_slots(timetable: Timetable, where: NodeGroupId) -> set[int]:
     return all_slots(timetable.residents(where))
 
 
-def all_slots(placements: Iterable[Placement]) -> set[int]:
+def all_slots(placements: Iterable[PlacedFootprint]) -> set[int]:
     return {slot for placement in placements for slot in slots_of(placement)}
 
 
-def is_feasible(timetable: Timetable, where: NodeGroupId, placement: Placement) -> bool:
+def is_feasible(timetable: Timetable, where: NodeGroupId, placement: PlacedFootprint) -> bool:
     return not busy_slots(timetable, where) & set(slots_of(placement))

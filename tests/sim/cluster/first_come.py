@@ -10,7 +10,7 @@ from itertools import count
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 
 
 class FirstCome:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sim.cluster.clusters import SMALL, small
-from tailrace.cluster.rules import Grain, Policy
+from tailrace.cluster.settings import Grain, Policy
 from tailrace.sim.cluster.scenario_file import check_cluster, is_cluster_scenario, load_cluster_scenario
 from tailrace.sim.scenario import ScenarioError
 

@@ -14,24 +14,24 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tailrace.cluster.arbitration.fair_share import FairShare
-from tailrace.cluster.arbitration.ratios import Candidate, rank
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.ratios import WaitingPhase, rank
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import ClusterRules, Ratio
+from tailrace.cluster.settings import ClusterRules, Ratio
 
 
-def is_overdue(request: Request, rules: ClusterRules, now: float) -> bool:
+def is_overdue(request: PhaseRequest, rules: ClusterRules, now: float) -> bool:
     return now - request.asked_at > rules.max_wait_s
 
 
 def choose(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[WaitingPhase],
     *,
     shares: FairShare,
     latest_starts: Mapping[JobId, float],
     rules: ClusterRules,
     now: float,
-) -> Candidate | None:
+) -> WaitingPhase | None:
     """Return the candidate that comes next; None if there are none.
 
     ``latest_starts``: when other jobs, which do not wait yet, must start in order not to become slower.
@@ -44,14 +44,14 @@ def choose(
     tenant = shares.pick(candidate.request.tenant for candidate in in_order)
     starts = dict(latest_starts) | {each.request.job: each.request.latest_start for each in in_order}
 
-    def key(candidate: Candidate) -> tuple[bool, tuple[float, bool, float, float, str]]:
+    def key(candidate: WaitingPhase) -> tuple[bool, tuple[float, bool, float, float, str]]:
         is_late = rules.ratio is not Ratio.FIRST_COME and not _delays_nobody(candidate, starts, now)
         return is_late, rank(candidate, rules.ratio, now)
 
     return min((each for each in in_order if each.request.tenant == tenant), key=key)
 
 
-def _delays_nobody(candidate: Candidate, starts: Mapping[JobId, float], now: float) -> bool:
+def _delays_nobody(candidate: WaitingPhase, starts: Mapping[JobId, float], now: float) -> bool:
     job = candidate.request.job
     next_start = min((start for other, start in starts.items() if other != job), default=math.inf)
     return now + candidate.total_s <= next_start

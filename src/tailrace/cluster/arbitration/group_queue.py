@@ -31,25 +31,25 @@ from dataclasses import replace
 
 from tailrace.cluster.arbitration.choice import choose, is_overdue
 from tailrace.cluster.arbitration.fair_share import FairShare
-from tailrace.cluster.arbitration.forecast import Forecast
+from tailrace.cluster.arbitration.known_costs import KnownCosts
 from tailrace.cluster.arbitration.named_waits import prefetch_wait, request_waits, turn_wait
-from tailrace.cluster.arbitration.ratios import Candidate
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.ratios import WaitingPhase
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
 from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
 from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.rules import ClusterRules, Grain
+from tailrace.cluster.settings import ClusterRules, Grain
 from tailrace.core.run.waits import Wait
 
 
 class GroupQueue:
     def __init__(self, group: NodeGroupId, rules: ClusterRules) -> None:
         self._group, self._rules = group, rules
-        self._forecast = Forecast(rules)
+        self._forecast = KnownCosts(rules)
         self._shares = FairShare(dict(rules.tenants))
-        self._waiting: dict[JobId, Request] = {}
+        self._waiting: dict[JobId, PhaseRequest] = {}
         self._latest_starts: dict[JobId, float] = {}
         self._resident: JobState | None = None
         self._turn: Turn | None = None
@@ -110,7 +110,7 @@ class GroupQueue:
         """Set when jobs that do not wait now must start at the latest, in order not to become slower."""
         self._latest_starts = dict(latest_starts)
 
-    def ask(self, request: Request, now: float) -> list[Command]:
+    def ask(self, request: PhaseRequest, now: float) -> list[Command]:
         if not request.operations_s or request.job in self._waiting or request.job == self._job_of_turn():
             return self._ignore()
         if not self._is_active(request.tenant):
@@ -197,7 +197,7 @@ class GroupQueue:
             commands += self._begin(chosen, now)
         return commands + self._prefetch(now)
 
-    def _begin(self, chosen: Candidate, now: float) -> list[Command]:
+    def _begin(self, chosen: WaitingPhase, now: float) -> list[Command]:
         request = self._waiting.pop(chosen.request.job)
         self._shares.begin(request.tenant, chosen.total_s)
         if not chosen.needs_switch:
@@ -217,7 +217,7 @@ class GroupQueue:
         )
         return [Offload(job=resident.job, group=self._group, transfer=transfer)]
 
-    def _load(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+    def _load(self, request: PhaseRequest, now: float, *, began_at: float, expected_s: float) -> list[Command]:
         transfer = self._next_transfer()
         self._turn = Switch(
             request=request,
@@ -236,7 +236,7 @@ class GroupQueue:
         self._num_transfers += 1
         return self._num_transfers
 
-    def _grant(self, request: Request, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+    def _grant(self, request: PhaseRequest, now: float, *, began_at: float, expected_s: float) -> list[Command]:
         grain = self._rules.grain
         self._turn = Lease(
             request=request,
@@ -267,7 +267,7 @@ class GroupQueue:
         match self._turn:
             case Held(tenant=tenant, began_at=began_at):
                 self._shares.charge(tenant, now - began_at)
-            case Lease(request=Request(tenant=tenant)) | Switch(request=Request(tenant=tenant)) as turn:
+            case Lease(request=PhaseRequest(tenant=tenant)) | Switch(request=PhaseRequest(tenant=tenant)) as turn:
                 self._shares.charge(tenant, now - turn.began_at - turn.expected_s)
             case _:
                 pass
@@ -275,7 +275,7 @@ class GroupQueue:
 
     # Holds
 
-    def _hold_after(self, request: Request, next_in_s: float | None, now: float) -> Held | None:
+    def _hold_after(self, request: PhaseRequest, next_in_s: float | None, now: float) -> Held | None:
         """Return the hold that follows an operation, if it is worth one."""
         if self._rules.grain is Grain.PHASE or next_in_s is None:
             return None
@@ -287,7 +287,7 @@ class GroupQueue:
             return Held(job=job, tenant=request.tenant, began_at=now, until=now, is_reserved=False)
         return None
 
-    def _follow(self, request: Request, held: Held, now: float) -> list[Command]:
+    def _follow(self, request: PhaseRequest, held: Held, now: float) -> list[Command]:
         """The job for which the group is held has asked."""
         self._end_turn(now)
         if not held.is_reserved or now > held.until or self._is_any_overdue(now):
@@ -311,12 +311,12 @@ class GroupQueue:
 
     # The choice
 
-    def _choose(self, now: float) -> Candidate | None:
+    def _choose(self, now: float) -> WaitingPhase | None:
         return choose(
             self._candidates(now), shares=self._shares, latest_starts=self._latest_starts, rules=self._rules, now=now
         )
 
-    def _candidates(self, now: float) -> list[Candidate]:
+    def _candidates(self, now: float) -> list[WaitingPhase]:
         return [self._forecast.candidate(request, self._resident, now) for request in self._waiting.values()]
 
     def _is_any_overdue(self, now: float) -> bool:

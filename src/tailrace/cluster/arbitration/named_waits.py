@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from tailrace.cluster.arbitration.ratios import Candidate
+from tailrace.cluster.arbitration.ratios import WaitingPhase
 from tailrace.cluster.arbitration.turns import Held, Lease, Prefetched, Switch, Turn
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import NodeGroupId
@@ -42,7 +42,7 @@ def prefetch_wait(prefetched: Prefetched | None, group: NodeGroupId) -> Wait | N
 
 
 def request_waits(
-    candidates: Sequence[Candidate], turn: Turn | None, group: NodeGroupId, *, max_wait_s: float, is_up: bool
+    candidates: Sequence[WaitingPhase], turn: Turn | None, group: NodeGroupId, *, max_wait_s: float, is_up: bool
 ) -> list[Wait]:
     """Return a wait for each request. Its limit is the bound on waiting of ``group_queue``, where everything may also
     take ten times as long as expected."""

@@ -15,15 +15,15 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from tailrace.cluster.arbitration.requests import Request
-from tailrace.cluster.rules import Ratio
+from tailrace.cluster.arbitration.requests import PhaseRequest
+from tailrace.cluster.settings import Ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class WaitingPhase:
     """A waiting request with its predicted costs."""
 
-    request: Request
+    request: PhaseRequest
     execution_s: float
     setup_s: float
     needs_switch: bool
@@ -44,7 +44,7 @@ def execution_ratio(waited_s: float, execution_s: float, total_s: float) -> floa
     return math.inf if total_s <= 0 else (waited_s + execution_s) / total_s
 
 
-def priority(candidate: Candidate, ratio: Ratio, now: float) -> float:
+def priority(candidate: WaitingPhase, ratio: Ratio, now: float) -> float:
     """Return the number by which ``ratio`` orders requests, highest first."""
     waited_s = now - candidate.request.asked_at
     match ratio:
@@ -58,7 +58,7 @@ def priority(candidate: Candidate, ratio: Ratio, now: float) -> float:
             assert_never(ratio)
 
 
-def rank(candidate: Candidate, ratio: Ratio, now: float) -> tuple[float, bool, float, float, str]:
+def rank(candidate: WaitingPhase, ratio: Ratio, now: float) -> tuple[float, bool, float, float, str]:
     """Return a key that sorts requests: the next one is the smallest."""
     request = candidate.request
     return (

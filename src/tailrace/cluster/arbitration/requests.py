@@ -14,14 +14,14 @@ from statistics import median
 
 from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Grain
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import Grain
 
 _NUM_REMEMBERED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PhaseRequest:
     """A job wants to run the operations of a phase."""
 
     job: JobId
@@ -58,14 +58,14 @@ class Durations:
     def __init__(self) -> None:
         self._seconds: dict[JobId, dict[int, deque[float]]] = {}
 
-    def observe(self, request: Request, seconds: float) -> None:
+    def observe(self, request: PhaseRequest, seconds: float) -> None:
         """Remember how long the operations granted to ``request`` took."""
         if math.isfinite(seconds) and seconds >= 0:
             # Operations of a phase differ; how many are left tells which one is meant.
             of_job = self._seconds.setdefault(request.job, {})
             of_job.setdefault(len(request.operations_s), deque(maxlen=_NUM_REMEMBERED)).append(seconds)
 
-    def execution_s(self, request: Request, grain: Grain) -> float:
+    def execution_s(self, request: PhaseRequest, grain: Grain) -> float:
         """Return the seconds that a grant to ``request`` is expected to last."""
         seen = self._seconds.get(request.job, {}).get(len(request.operations_s))
         return max(request.estimate_s(grain), median(seen) if seen else 0.0)

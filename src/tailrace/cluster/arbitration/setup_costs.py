@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import Transfers
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.settings import Transfers
 
 _NEWEST_SHARE = 0.3
 """Weight of the newest transfer in an average: five transfers after a change, five sixths of it are learned."""

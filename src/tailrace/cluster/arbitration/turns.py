@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.cluster.arbitration.requests import Request
+from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId, TenantId
 
@@ -13,7 +13,7 @@ from tailrace.cluster.ids import JobId, TenantId
 class Switch:
     """The resident job's state goes out, then the state of the request's job comes in."""
 
-    request: Request | None
+    request: PhaseRequest | None
     """None: the job left while the state of the one before it was still moving out."""
     began_at: float
     expected_s: float
@@ -35,7 +35,7 @@ class Switch:
 class Lease:
     """The request's job computes."""
 
-    request: Request
+    request: PhaseRequest
     began_at: float
     """When its turn began, with the switch if there was one."""
     expected_s: float

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from tailrace.cluster.demand.periods import period_in_steps
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 
 PLANNED_SHARE = 0.9
 """Share of the observed durations that the planned duration covers."""
@@ -121,11 +121,11 @@ def _planned_s(durations: Sequence[float]) -> float:
     return sorted(durations)[math.ceil(PLANNED_SHARE * len(durations)) - 1]
 
 
-def _segments(planned: Sequence[tuple[float, float]], period_s: float, slack_s: float) -> tuple[Segment, ...]:
+def _segments(planned: Sequence[tuple[float, float]], period_s: float, slack_s: float) -> tuple[DemandSegment, ...]:
     """Segments of these (start, duration), none longer than until the next one or the end of the period."""
     ends = [*(start for start, _ in planned[1:]), period_s]
     return tuple(
-        Segment(offset_s=start, duration_s=_clipped(start, duration, end), slack_s=slack_s)
+        DemandSegment(offset_s=start, duration_s=_clipped(start, duration, end), slack_s=slack_s)
         for (start, duration), end in zip(planned, ends, strict=True)
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class DemandSegment:
     offset_s: float
     """Seconds from the start of the period."""
     duration_s: float
@@ -26,7 +26,7 @@ class Segment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandTrace:
     period_s: float
-    segments: tuple[Segment, ...]
+    segments: tuple[DemandSegment, ...]
     """In order, without overlap, all within the period."""
     steps: int = 1
     """Optimizer steps in one period. Tail batching, for instance, repeats only every five steps."""

@@ -82,7 +82,7 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedFootprint:
     """A footprint whose first period begins at a slot."""
 
     footprint: Footprint

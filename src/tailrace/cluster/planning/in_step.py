@@ -14,20 +14,20 @@ from collections.abc import Iterable
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.planning.fitting import Footprint
-from tailrace.cluster.planning.ranking import Candidate, best_place
+from tailrace.cluster.planning.ranking import RankedPlace, best_place
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 
 def place_in_step(
     timetable: Timetable, trace: DemandTrace, candidates: Iterable[NodeGroupId], start_slot: int, rules: ClusterRules
-) -> Candidate | None:
+) -> RankedPlace | None:
     """The place with the least shift beside other jobs; None: no group has jobs of such a period, and room."""
     by_period: dict[int, list[NodeGroupId]] = {}
     for group in candidates:
         if (period := _near_period(timetable, trace, group, rules)) is not None:
             by_period.setdefault(period, []).append(group)
-    best: Candidate | None = None
+    best: RankedPlace | None = None
     for period, groups in by_period.items():
         adapted = trace.with_period(period * rules.slot_s)
         footprint = None if adapted is None else Footprint.of(adapted, rules.slot_s, rules.horizon_slots)
@@ -38,7 +38,7 @@ def place_in_step(
     return best
 
 
-def _rank(place: Candidate) -> tuple[int, float, NodeGroupId]:
+def _rank(place: RankedPlace) -> tuple[int, float, NodeGroupId]:
     return place.shift, place.interference, place.group
 
 

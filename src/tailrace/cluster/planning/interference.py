@@ -17,10 +17,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
-from tailrace.cluster.planning.fitting import Footprint, Placement
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint
 
 
-def interference(placed: Placement, residents: Iterable[Placement], guard: int) -> float:
+def interference(placed: PlacedFootprint, residents: Iterable[PlacedFootprint], guard: int) -> float:
     """Interference of ``placed`` with the residents; ``guard`` in slots."""
     activity = _Activity(placed)
     return sum(_overlap(activity, resident, guard) / _planned_slots(resident.footprint) for resident in residents)
@@ -30,7 +30,7 @@ def _planned_slots(footprint: Footprint) -> int:
     return footprint.num_repetitions * footprint.period
 
 
-def _overlap(activity: _Activity, resident: Placement, guard: int) -> int:
+def _overlap(activity: _Activity, resident: PlacedFootprint, guard: int) -> int:
     """Slots in which critical occurrences of the resident, widened, meet the new job."""
     footprint, total = resident.footprint, 0
     for segment in footprint.segments:
@@ -50,7 +50,7 @@ class _Activity:
 
     __slots__ = ("_before", "_footprint", "_num_planned", "_num_slots", "_offsets", "_per_period", "_period", "_start")
 
-    def __init__(self, placed: Placement) -> None:
+    def __init__(self, placed: PlacedFootprint) -> None:
         footprint = placed.footprint
         self._footprint, self._start = footprint, placed.start
         self._period, self._num_slots = footprint.period, footprint.num_slots

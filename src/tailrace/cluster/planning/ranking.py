@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tailrace.cluster.ids import NodeGroupId
-from tailrace.cluster.planning.fitting import Footprint, Placement, least_shift, least_shift_by_capacity
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, least_shift, least_shift_by_capacity
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 PERIOD_TOLERANCE = 0.02
 MAX_PERIOD_RATIO = 8
@@ -33,11 +33,11 @@ _DUTY_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RankedPlace:
     group: NodeGroupId
     shift: int
     """Slots from the earliest start to the start of the job's first period."""
-    placement: Placement
+    placement: PlacedFootprint
     interference: float
 
 
@@ -86,7 +86,7 @@ def best_place(
     *,
     at_most: int | None = None,
     counts: SearchCounts | None = None,
-) -> Candidate | None:
+) -> RankedPlace | None:
     """Best feasible place for a job that can start at ``start_slot`` at the earliest; None: there is none.
 
     ``at_most``: a larger shift is of no use.
@@ -141,7 +141,7 @@ def _worth_trying(
 class _Fit:
     group: NodeGroupId
     shift: int
-    placement: Placement
+    placement: PlacedFootprint
 
 
 class _Search:
@@ -164,13 +164,13 @@ class _Search:
             counts.no_fit += 1
             return
         counts.compared += 1
-        fit = _Fit(group, shift, Placement(self._footprint, (self._start + shift) % self._footprint.num_slots))
+        fit = _Fit(group, shift, PlacedFootprint(self._footprint, (self._start + shift) % self._footprint.num_slots))
         self._found.append(fit)
         # One bucket and one slot more than needed, so that rounding does no harm.
         beyond_s = self._cost(fit) + self._rules.bucket_s
         self._last_worth = min(self._last_worth, math.ceil(beyond_s / self._rules.slot_s) + 1)
 
-    def best(self) -> Candidate | None:
+    def best(self) -> RankedPlace | None:
         """Compare what was found, one criterion after the other."""
         left = self._found
         criteria: tuple[Callable[[_Fit], float], ...] = (
@@ -186,7 +186,7 @@ class _Search:
             return None
         best = min(left, key=lambda fit: fit.group)
         disturbance = self._interference(best)
-        return Candidate(group=best.group, shift=best.shift, placement=best.placement, interference=disturbance)
+        return RankedPlace(group=best.group, shift=best.shift, placement=best.placement, interference=disturbance)
 
     def _cost(self, fit: _Fit) -> float:
         rules = self._rules

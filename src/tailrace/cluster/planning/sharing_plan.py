@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import NodeGroupId, NodeId
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.fitting import Footprint
-from tailrace.cluster.planning.forecast import Forecast, forecast
 from tailrace.cluster.planning.in_step import place_in_step
 from tailrace.cluster.planning.ranking import best_place
+from tailrace.cluster.planning.sharing_forecast import SharingForecast, forecast
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy
+from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy
 
 SLOTS_PER_PERIOD = 100
 """Slots of the shortest period, if that needs slots below the default."""
@@ -53,7 +53,7 @@ class SharedGroup:
     id: NodeGroupId
     devices: int
     jobs: tuple[PlacedJob, ...]
-    forecast: Forecast
+    forecast: SharingForecast
 
     @property
     def duty(self) -> float:

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.planning.capacity import CapacityProfile
-from tailrace.cluster.planning.fitting import Footprint, Placement
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint
 from tailrace.cluster.planning.intervals import IntervalSet
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     job: JobId
     group: NodeGroupId
-    placement: Placement
+    placement: PlacedFootprint
     generation: int
     """Number of reservations made before it, so that an earlier one of the same job is told apart."""
 
@@ -65,7 +65,7 @@ class Timetable:
     def num_jobs(self, group: NodeGroupId) -> int:
         return len(self._rows[group].reservations)
 
-    def residents(self, group: NodeGroupId) -> list[Placement]:
+    def residents(self, group: NodeGroupId) -> list[PlacedFootprint]:
         """Placements of the group's jobs, in the order of their reservations."""
         return [reservation.placement for reservation in self._rows[group].reservations.values()]
 
@@ -85,7 +85,7 @@ class Timetable:
             raise ValueError(f"node group {group} is lost")
         if footprint.num_slots != self.num_slots:
             raise ValueError(f"the footprint is for {footprint.num_slots} slots, the timetable has {self.num_slots}")
-        placement = Placement(footprint, start_slot % self.num_slots)
+        placement = PlacedFootprint(footprint, start_slot % self.num_slots)
         if not _take(row.busy, placement):
             raise ValueError(f"job {job} does not fit on {group} at slot {start_slot}")
         for part in placement.ranges():
@@ -153,7 +153,7 @@ class Timetable:
         assert row.duty == _duty(row), f"{group}: duty differs from a recount"
 
 
-def _take(busy: IntervalSet, placement: Placement) -> bool:
+def _take(busy: IntervalSet, placement: PlacedFootprint) -> bool:
     """Make all slots of the placement busy, or none. Return whether they were free."""
     taken: list[tuple[int, int]] = []
     for part in placement.ranges():

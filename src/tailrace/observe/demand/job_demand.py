@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.observe.time_use.phases import StepTime
 
 FORMAT = 1
@@ -79,7 +79,7 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
             _check_keys(each, "trace.segments.", ("offset_s", "duration_s", "slack_s"))
             _numbers(each, "trace.segments.")
         segments = tuple(
-            Segment(offset_s=each["offset_s"], duration_s=each["duration_s"], slack_s=each.get("slack_s", 0.0))
+            DemandSegment(offset_s=each["offset_s"], duration_s=each["duration_s"], slack_s=each.get("slack_s", 0.0))
             for each in trace["segments"]
         )
         return JobDemand(

@@ -14,7 +14,7 @@ from tailrace.observe.account import MISFITS
 from tailrace.observe.demand.job_demand import JobDemand
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.run_files import RunFiles
-from tailrace.observe.time_use.phases import ON_TRAINING_DEVICES, ROLLOUT, TRAIN, Phase, Phases
+from tailrace.observe.time_use.phases import ON_TRAINING_DEVICES, ROLLOUT, TRAIN, Phase, PhaseTimes
 
 MAX_GAP_S, MAX_GAP_SHARE = 1.0, 0.02
 """Longest pause inside one use of the training devices: seconds, and share of a step."""
@@ -35,17 +35,17 @@ def demand_of_run(path: Path) -> JobDemand:
     )
 
 
-def _follow(files: RunFiles) -> Phases:
+def _follow(files: RunFiles) -> PhaseTimes:
     entries: Iterator[Entry] = (entry for _, entry in journal_file.read(files.journal))
     try:
-        return Phases.of(entries)
+        return PhaseTimes.of(entries)
     except MISFITS as error:  # a damaged entry is one of them
         raise ValueError(
             f"the journal cannot be followed: {error}; `tailrace doctor {files.path}` says more"
         ) from error
 
 
-def _trace(phases: Phases, path: Path) -> DemandTrace:
+def _trace(phases: PhaseTimes, path: Path) -> DemandTrace:
     uses = [phase for phase in phases.all() if phase.kind in ON_TRAINING_DEVICES and phase.step <= phases.num_steps]
     step_s = statistics.fmean([step.seconds for step in phases.steps()] or [0.0])
     trace = trace_of(

@@ -87,7 +87,7 @@ class _Lane:
         self._since = clock
 
 
-class Phases:
+class PhaseTimes:
     """Feed it a journal from its first entry."""
 
     def __init__(self, run: RunFold | None = None) -> None:
@@ -101,7 +101,7 @@ class Phases:
         """Optimizer steps that are complete."""
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Phases:
+    def of(cls, entries: Iterable[Entry]) -> PhaseTimes:
         phases = cls()
         for entry in entries:
             phases.feed(entry)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 
 
 class DevicesFull(RuntimeError):

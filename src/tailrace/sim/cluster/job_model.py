@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailrace.cluster.events import Event, JobEnded, JobProfiled, PhaseAsked, PhaseEnded
-from tailrace.cluster.jobs import JobSpec
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.sim.cluster.step_times import Overlap, StepTimes, demand_trace
 from tailrace.sim.driver import Agenda
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.cluster.rules import Policy
+from tailrace.cluster.settings import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

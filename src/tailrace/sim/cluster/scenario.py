@@ -14,8 +14,8 @@ from pydantic import field_validator, model_validator
 
 from tailrace.cluster.events import ClusterStarted
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.jobs import JobSpec, StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup, Policy, Transfers
+from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy, Transfers
 from tailrace.sim.cluster.arrivals import JobArrivals, mixed_models, submission_times
 from tailrace.sim.cluster.faults import Fault
 from tailrace.sim.cluster.group_memory import Bandwidths

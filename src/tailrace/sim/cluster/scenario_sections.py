@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tailrace.cluster.ids import JobId, NodeId
-from tailrace.cluster.rules import Grain, Order, Policy, Ratio
+from tailrace.cluster.settings import Grain, Order, Policy, Ratio
 from tailrace.sim.cluster.arrivals import JobArrivals
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.step_times import Overlap
@@ -44,7 +44,7 @@ class ClusterSection(Sourced):
 
 
 class RuleOverrides(ScenarioSection):
-    """Rules of the scheduler. A rule without a value has its default (``cluster/rules.py``)."""
+    """Rules of the scheduler. A rule without a value has its default (``cluster/settings.py``)."""
 
     policy: Policy | None = None
     """How jobs are given node groups."""

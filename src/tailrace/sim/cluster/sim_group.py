@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tailrace.cluster.events import Direction, Event, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 from tailrace.sim.cluster.group_memory import Bandwidths, DevicesFull, GroupMemory, Shift
 from tailrace.sim.cluster.job_model import SimJob
 from tailrace.sim.cluster.meter import GroupMeter

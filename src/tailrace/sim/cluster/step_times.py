@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 
 
 class Overlap(StrEnum):
@@ -79,16 +79,16 @@ def alone_s(steps: Sequence[StepTimes], overlap: Overlap, *, load_s: float = 0.0
 
 def demand_trace(cycle: Sequence[StepTimes], overlap: Overlap) -> DemandTrace:
     """Return what a job that repeats these steps needs of its node group."""
-    segments: list[Segment] = []
+    segments: list[DemandSegment] = []
     offset = 0.0
     for index, step in enumerate(cycle):
         if overlap is Overlap.SERIAL:
-            segments.append(Segment(offset_s=offset + step.rollout_s, duration_s=step.group_s))
+            segments.append(DemandSegment(offset_s=offset + step.rollout_s, duration_s=step.group_s))
             offset = segments[-1].end_s
             continue
         rollout_s = cycle[(index + 1) % len(cycle)].rollout_s
         slack = max(0.0, rollout_s - step.train_s)
-        segments.append(Segment(offset_s=offset, duration_s=step.train_s, slack_s=slack))
-        segments.append(Segment(offset_s=offset + max(rollout_s, step.train_s), duration_s=step.sync_s))
+        segments.append(DemandSegment(offset_s=offset, duration_s=step.train_s, slack_s=slack))
+        segments.append(DemandSegment(offset_s=offset + max(rollout_s, step.train_s), duration_s=step.sync_s))
         offset = segments[-1].end_s
     return DemandTrace(period_s=offset, segments=tuple(segments), steps=len(cycle))

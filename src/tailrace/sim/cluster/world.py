@@ -12,7 +12,7 @@ from functools import partial
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.rules import NodeGroup
+from tailrace.cluster.settings import NodeGroup
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.group_memory import Bandwidths
 from tailrace.sim.cluster.job_model import JobPlan, SimJob

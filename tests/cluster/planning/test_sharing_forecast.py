@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tailrace.cluster.demand.trace import DemandTrace, Segment
-from tailrace.cluster.planning.forecast import Use, forecast
+from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
+from tailrace.cluster.planning.sharing_forecast import Use, forecast
 
 
 def trace(period_s: float, *segments: tuple[float, float, float], steps: int = 1) -> DemandTrace:
-    parts = tuple(Segment(offset_s=at, duration_s=seconds, slack_s=slack_s) for at, seconds, slack_s in segments)
+    parts = tuple(DemandSegment(offset_s=at, duration_s=seconds, slack_s=slack_s) for at, seconds, slack_s in segments)
     return DemandTrace(period_s=period_s, segments=parts, steps=steps)
 
 

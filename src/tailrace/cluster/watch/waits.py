@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import math
 
-from tailrace.cluster.admission import Head, displaced, head_of
-from tailrace.cluster.admission_order import in_order
-from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.state import ClusterState
+from tailrace.cluster.admission.heads import Head, head_of
+from tailrace.cluster.admission.order import in_order
+from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.rooms import Rooms
 from tailrace.core.run.waits import Wait
 
 
-def waits(state: ClusterState, now: float) -> list[Wait]:
+def waits(rooms: Rooms, now: float) -> list[Wait]:
     found: list[Wait] = []
     heads: dict[int, Head] = {}
-    for job in [*displaced(state), *in_order(state, now)]:
+    for job in [*rooms.jobs.displaced(), *in_order(rooms, now)]:
         size = job.spec.train_devices
         if size not in heads:
-            heads[size] = head_of(state, job, now)
-        found.append(_wait_for_place(state, job, heads[size]))
-    for group in state.groups.values():
-        found += group.queue.waits(now)
-    return found
+            heads[size] = head_of(rooms, job, now)
+        found.append(_wait_for_place(rooms, job, heads[size]))
+    return found + rooms.phases.waits(now)
 
 
-def _wait_for_place(state: ClusterState, job: JobRecord, head: Head) -> Wait:
+def _wait_for_place(rooms: Rooms, job: JobRecord, head: Head) -> Wait:
     since = job.submitted_at if job.displaced is None else job.displaced.at
     why = "" if job.displaced is None else f", because {job.displaced.group} was lost"
     if head.job is not job:
@@ -36,8 +34,8 @@ def _wait_for_place(state: ClusterState, job: JobRecord, head: Head) -> Wait:
     what = f"room on a node group of {job.spec.train_devices} devices"
     if head.group is not None:
         what += f", on {head.group}"
-        if head.group in state.calm_at:
+        if rooms.groups.is_opening_awaited(head.group):
             what += ", whose jobs have waited for too much of their time"
-    if not job.is_live and job.spec.rollout_devices > state.free_rollout_devices:
-        what += f", and {job.spec.rollout_devices} rollout devices ({state.free_rollout_devices} are free)"
+    if not job.is_live and job.spec.rollout_devices > rooms.admission.free_rollout_devices:
+        what += f", and {job.spec.rollout_devices} rollout devices ({rooms.admission.free_rollout_devices} are free)"
     return Wait(what=f"job {job.id}: {what}{why}", since=since, limit_s=max(0.0, head.at - since))

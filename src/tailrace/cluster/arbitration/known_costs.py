@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.cluster.arbitration.ratios import Candidate
-from tailrace.cluster.arbitration.requests import Durations, Request
+from tailrace.cluster.arbitration.ratios import WaitingPhase
+from tailrace.cluster.arbitration.requests import Durations, PhaseRequest
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
 from tailrace.cluster.arbitration.turns import Prefetched
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.rules import ClusterRules
+from tailrace.cluster.settings import ClusterRules
 
 
-class Forecast:
+class KnownCosts:
     def __init__(self, rules: ClusterRules) -> None:
         self._grain, self._hold_s = rules.grain, rules.hold_s
         self.costs = SetupCosts(rules.transfers)
@@ -36,23 +36,23 @@ class Forecast:
             return 0.0
         return min(prefetched.seconds_at(now), self.costs.load_s(owner.job, owner.state))
 
-    def candidate(self, request: Request, resident: JobState | None, now: float) -> Candidate:
+    def candidate(self, request: PhaseRequest, resident: JobState | None, now: float) -> WaitingPhase:
         """Return the request with the costs of granting it now."""
-        return Candidate(
+        return WaitingPhase(
             request=request,
             execution_s=self.execution_s(request),
             setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.owner, now)),
             needs_switch=resident is None or resident.job != request.job,
         )
 
-    def execution_s(self, request: Request) -> float:
+    def execution_s(self, request: PhaseRequest) -> float:
         return self._durations.execution_s(request, self._grain)
 
     def hold_limit_s(self, job: JobState) -> float:
         """Return for how long a hold for the job pays: until the switches away from it and back cost as much."""
         return min(self._hold_s, self.costs.offload_s(job.job, job.state) + self.costs.load_s(job.job, job.state))
 
-    def took(self, request: Request, seconds: float) -> None:
+    def took(self, request: PhaseRequest, seconds: float) -> None:
         """The operations that were granted to the request took ``seconds``."""
         self._durations.observe(request, seconds)
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.jobs import StateBytes
-from tailrace.cluster.rules import ClusterRules, NodeGroup
+from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupRecord:
     facts: NodeGroup
-    queue: GroupQueue
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     lost: set[NodeId] = field(default_factory=set)
     # What follows from its jobs, counted when they change: every search for a place asks every group.
@@ -42,15 +40,15 @@ class GroupRecord:
 
     def takes(self, job: JobRecord, rules: ClusterRules, now: float) -> bool:
         """Whether the job may join: by the number of jobs, their duty, their waits and the bytes of their state."""
-        return self.has_place_for(job, rules) and self.calm_from(rules, now) <= now
+        return self.has_place_for(job, rules) and self.joinable_from(rules, now) <= now
 
-    def calm_from(self, rules: ClusterRules, now: float) -> float:
+    def joinable_from(self, rules: ClusterRules, now: float) -> float:
         """When none of its jobs will have waited for more than ``max_wait_share`` of its time, if nothing happens;
         infinite: not known."""
         at = now
         for job in self.jobs.values():
-            if job.late_s or job.phase is not None:  # otherwise it has never waited here
-                at = max(at, job.calm_at(rules.max_wait_share, now))
+            if job.log.late_s or job.log.phase is not None:  # otherwise it has never waited here
+                at = max(at, job.wait_share_falls_at(rules.max_wait_share, now))
         return at
 
     def has_place_for(self, job: JobRecord, rules: ClusterRules) -> bool:

@@ -29,7 +29,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class SharingForecast:
     slowdowns: tuple[float, ...]
     """Time with sharing over time alone, for each job. The first, planned shift does not count."""
     uses: tuple[Use, ...]
@@ -39,7 +39,7 @@ class Forecast:
 
 def forecast(
     traces: Sequence[DemandTrace], starts: Sequence[float], *, switch_s: float = 0.0, num_periods: int = NUM_PERIODS
-) -> Forecast:
+) -> SharingForecast:
     """Play the jobs of one group through. ``starts``: when the first period of each begins."""
     players = [_Player(index, trace, start) for index, (trace, start) in enumerate(zip(traces, starts, strict=True))]
     until = max(starts) + num_periods * max(trace.period_s for trace in traces)
@@ -57,7 +57,7 @@ def forecast(
         resident, num_switches = index, num_switches + is_switch
         heapreplace(waiting, (players[index].asks_at, index))
     steps = sum(player.num_periods * player.trace.steps for player in players)
-    return Forecast(
+    return SharingForecast(
         slowdowns=tuple(player.slowdown for player in players),
         uses=tuple(uses),
         switches_per_step=num_switches / steps if steps else 0.0,

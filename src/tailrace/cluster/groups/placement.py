@@ -1,18 +1,18 @@
-"""Which node group a job gets, by each policy. ``rules.Policy`` says what they mean."""
+"""Which node group a job gets, by each policy. ``settings.Policy`` says what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.cluster.group_record import GroupRecord
+from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
-from tailrace.cluster.job_record import JobRecord
+from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.planning.fitting import Footprint
 from tailrace.cluster.planning.in_step import place_in_step
 from tailrace.cluster.planning.ranking import best_place
 from tailrace.cluster.planning.timetable import Timetable
-from tailrace.cluster.rules import ClusterRules, Policy
+from tailrace.cluster.settings import ClusterRules, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

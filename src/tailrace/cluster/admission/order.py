@@ -13,7 +13,7 @@ displaced, the job is admitted after at most
     max_queue_s + (n + 1) L
 
 Proof: from then on only those n are ahead. The first of the queue that finds no place claims a group, and nobody who
-would stay longer joins it (``admission.py``). So after at most L the group is empty, rollout devices of the jobs that
+would stay longer joins it (``rules.py``). So after at most L the group is empty, rollout devices of the jobs that
 ran have been given back, and the first of the queue is admitted. That happens n + 1 times at most.
 
 With m tenants of weights w_i, the others get their shares meanwhile. If all jobs use the same number of devices and
@@ -30,41 +30,41 @@ from __future__ import annotations
 import math
 
 from tailrace.cluster.ids import TenantId
-from tailrace.cluster.job_record import JobRecord
-from tailrace.cluster.rules import Order
-from tailrace.cluster.state import ClusterState
+from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.rooms import Rooms
+from tailrace.cluster.settings import Order
 
 _UNKNOWN_S = 3600.0
 """Seconds that a job is expected to take if nothing is known about it."""
 
 
-def in_order(state: ClusterState, now: float) -> list[JobRecord]:
-    waiting = list(state.queue.values())
-    if state.rules.order is Order.FIRST_COME:
+def in_order(rooms: Rooms, now: float) -> list[JobRecord]:
+    waiting = list(rooms.jobs.queued())
+    if rooms.rules.order is Order.FIRST_COME:
         return waiting
-    by_ratio = sorted(waiting, key=lambda job: (*_urgency(job, state.rules.max_queue_s, now), job.number))
+    by_ratio = sorted(waiting, key=lambda job: (*_urgency(job, rooms.rules.max_queue_s, now), job.number))
     of_tenants: dict[TenantId, list[JobRecord]] = {}
     for job in by_ratio:
         of_tenants.setdefault(job.tenant, []).append(job)
     starts = {
         job.id: start
         for tenant, jobs in of_tenants.items()
-        for job, start in zip(jobs, state.shares.starts(tenant, map(_device_seconds, jobs)), strict=True)
+        for job, start in zip(jobs, rooms.admission.shares.starts(tenant, map(_device_seconds, jobs)), strict=True)
     }
     return sorted(by_ratio, key=lambda job: starts[job.id])
 
 
-def changes_at(state: ClusterState, now: float) -> float:
+def changes_at(rooms: Rooms, now: float) -> float:
     """When the order will be another one, only because time passes; infinite: never.
 
     A job passes its neighbour of the same tenant when its ratio, which grows faster, has become the larger one, or when
     it is overdue. A second is added, so that rounding does no harm.
     """
-    if state.rules.order is Order.FIRST_COME:
+    if rooms.rules.order is Order.FIRST_COME:
         return math.inf
-    limit_s, before = state.rules.max_queue_s, dict[TenantId, JobRecord]()
+    limit_s, before = rooms.rules.max_queue_s, dict[TenantId, JobRecord]()
     at = math.inf
-    for job in in_order(state, now):
+    for job in in_order(rooms, now):
         ahead = before.get(job.tenant)
         if ahead is not None and now - job.submitted_at <= limit_s:
             at = min(at, job.submitted_at + limit_s)
@@ -82,23 +82,27 @@ def _passes_at(job: JobRecord, ahead: JobRecord) -> float:
     return (job.submitted_at * other_s - ahead.submitted_at * own_s) / (other_s - own_s)
 
 
-def enter(state: ClusterState, job: JobRecord) -> None:
+def enter(rooms: Rooms, job: JobRecord) -> None:
     """The job joins the queue."""
-    if all(other.tenant != job.tenant for other in state.queue.values()):
-        state.shares.enter(job.tenant)
-    state.queue[job.id] = job
+    if not rooms.jobs.is_tenant_queued(job.tenant):
+        rooms.admission.shares.enter(job.tenant)
+    rooms.jobs.enqueue(job)
+    rooms.admission.look_again()
 
 
-def charge(state: ClusterState, job: JobRecord) -> None:
+def begin(rooms: Rooms, job: JobRecord, now: float) -> None:
     """The job is admitted: its tenant is charged for what it is expected to take."""
-    job.charged_device_s = _device_seconds(job)
-    state.shares.begin(job.tenant, job.charged_device_s)
+    seconds = _device_seconds(job)
+    rooms.jobs.begin(job, seconds, now)
+    rooms.admission.take_devices(job.spec.rollout_devices)
+    rooms.admission.shares.begin(job.tenant, seconds)
 
 
-def settle(state: ClusterState, job: JobRecord, now: float) -> None:
+def settle(rooms: Rooms, job: JobRecord, now: float) -> None:
     """The job has ended: its tenant is charged for what it really took instead."""
     if job.admitted_at is not None:
-        state.shares.charge(job.tenant, _num_devices(job) * (now - job.admitted_at) - job.charged_device_s)
+        seconds = _num_devices(job) * (now - job.admitted_at) - job.charged_device_s
+        rooms.admission.shares.charge(job.tenant, seconds)
 
 
 def _urgency(job: JobRecord, max_queue_s: float, now: float) -> tuple[bool, float]:

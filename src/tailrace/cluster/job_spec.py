@@ -1,23 +1,12 @@
-"""What a user says about a job, and the stages of its life."""
+"""What a user says about a job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tailrace.cluster.checks import finite
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId, TenantId
-
-
-class Stage(StrEnum):
-    """``QUEUED -> (PROFILING ->) RUNNING -> ENDED``. A refused job goes from ``QUEUED`` to ``ENDED``."""
-
-    QUEUED = "queued"
-    PROFILING = "profiling"
-    """Runs alone on a node group, because nothing is known about its phases yet."""
-    RUNNING = "running"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +23,6 @@ class StateBytes:
     @property
     def total(self) -> int:
         return self.weights + self.optimizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What decides where a job can be placed."""
-
-    devices: int
-    state: StateBytes
-    trace: DemandTrace | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,60 @@
+"""Events of the phases room: phases asked for and ended, state loaded and offloaded, holds that end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tailrace.cluster import commands as do
+from tailrace.cluster import events as ev
+from tailrace.cluster.phases.leases import ask, noted, queue_of
+from tailrace.cluster.rooms import Rooms
+
+
+def phase_asked(rooms: Rooms, event: ev.PhaseAsked, now: float) -> Iterator[do.Command]:
+    job = rooms.jobs.find(event.job)
+    if job is None or not job.is_live or job.log.phase is not None or not _is_sound(event):
+        rooms.watch.ignore()
+        return
+    job.log.ask(event.operations_s, event.slack_s, now)
+    yield from ask(rooms, job, now)
+
+
+def _is_sound(event: ev.PhaseAsked) -> bool:
+    numbers = (*event.operations_s, event.slack_s)
+    return bool(event.operations_s) and all(math.isfinite(number) and number >= 0 for number in numbers)
+
+
+def phase_ended(rooms: Rooms, event: ev.PhaseEnded, now: float) -> Iterator[do.Command]:
+    job = rooms.jobs.find(event.job)
+    phase = None if job is None else job.log.phase
+    if job is None or job.seat is None or phase is None or phase.lease is None:
+        rooms.watch.ignore()
+        return
+    if event.lease not in (0, phase.lease):
+        rooms.watch.ignore()
+        return
+    job.log.end_lease(event.seconds, failed=event.failed)
+    if not job.log.is_between_operations:
+        if not event.failed:
+            rooms.rearranging.phase_completed(job, rooms.rules)
+        job.log.end_phase(failed=event.failed)
+    queue = queue_of(rooms, rooms.groups.named(job.seat.group), now)
+    yield from noted(rooms, queue.ended(job.id, event.seconds, event.failed, event.next_in_s, now), now)
+
+
+def transfer_measured(rooms: Rooms, event: ev.TransferMeasured, now: float) -> Iterator[do.Command]:
+    group = rooms.groups.find(event.group)
+    if group is None:
+        rooms.watch.ignore()
+        return
+    yield from noted(rooms, queue_of(rooms, group, now).transferred(event, now), now)
+
+
+def time_passed(rooms: Rooms, event: ev.TimePassed, now: float) -> Iterator[do.Command]:
+    """Holds that are over end."""
+    for name, queue in rooms.phases.queues.items():
+        at = queue.wake_at()
+        if at is not None and at <= now:
+            group = rooms.groups.named(name)
+            yield from noted(rooms, queue_of(rooms, group, now).tick(now), now)
