@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.config.load import assemble
 from tailrace.config.presets import STRATEGIES, resolved
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Strategy
 
 
@@ -17,7 +17,7 @@ def test_staleflow_is_strict_and_has_every_strategy() -> None:
     assert preset(preset="staleflow", max_staleness=3) == {
         "leftovers": Leftovers.KEEP,
         "max_staleness": 3,
-        "admission": AdmissionRule.DEADLINE,
+        "admission": Admission.DEADLINE,
         **dict.fromkeys(STRATEGIES, Strategy.THROUGHPUT),
     }
 
@@ -31,8 +31,8 @@ def test_each_strategy_can_be_switched_to_its_vanilla_twin_or_on_elsewhere() -> 
 
 
 def test_how_the_bound_is_kept_can_be_chosen_where_there_is_one() -> None:
-    assert preset(preset="async-cap")["admission"] is AdmissionRule.COUNT
-    assert preset(preset="async-cap", bound="order")["admission"] is AdmissionRule.ORDER
-    assert preset(preset="async-cap", bound="deadline")["admission"] is AdmissionRule.DEADLINE
-    assert preset(preset="active-partial", bound="deadline")["admission"] is AdmissionRule.UNBOUNDED
-    assert preset(preset="active-partial", max_staleness=3)["admission"] is AdmissionRule.DEADLINE
+    assert preset(preset="async-cap")["admission"] is Admission.COUNT
+    assert preset(preset="async-cap", bound="order")["admission"] is Admission.ORDER
+    assert preset(preset="async-cap", bound="deadline")["admission"] is Admission.DEADLINE
+    assert preset(preset="active-partial", bound="deadline")["admission"] is Admission.UNBOUNDED
+    assert preset(preset="active-partial", max_staleness=3)["admission"] is Admission.DEADLINE

@@ -24,7 +24,7 @@ from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import (
     Coordination,
     EpochEnd,
@@ -157,7 +157,7 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
         "launch_prompts": 2 * batch_size,
         "leftovers": Leftovers.RESUME,
         "max_staleness": None,
-        "admission": AdmissionRule.UNBOUNDED,
+        "admission": Admission.UNBOUNDED,
         "max_steps": rng.randint(3, 7),
     }
     return Schedule(**{**_BASE, **drawn, **changes})
@@ -172,9 +172,7 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
         "batch_size": batch_size,
         "group_size": rng.randint(1, 3),
         "launch_prompts": launch_prompts,
-        "admission": rng.choice(
-            [AdmissionRule.DEADLINE, AdmissionRule.ORDER][: 2 if launch_prompts == batch_size else 1]
-        ),
+        "admission": rng.choice([Admission.DEADLINE, Admission.ORDER][: 2 if launch_prompts == batch_size else 1]),
         "max_stuck_s": rng.choice([None, None, 15.0, 60.0]),
         "on_stuck": rng.choice(list(OnStuck)),
         "leftovers": Leftovers.KEEP,
@@ -222,7 +220,7 @@ def _common(rng: random.Random) -> dict[str, object]:
 def _draw(rng: random.Random) -> dict[str, object]:
     batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
     bound = rng.choice([0, 0, 1, 2, None])
-    admission = rng.choice([AdmissionRule.DEADLINE] * 3 + [AdmissionRule.COUNT, AdmissionRule.ORDER])
+    admission = rng.choice([Admission.DEADLINE] * 3 + [Admission.COUNT, Admission.ORDER])
     return {
         **_common(rng),
         "batch_size": batch_size,
@@ -232,7 +230,7 @@ def _draw(rng: random.Random) -> dict[str, object]:
         "launch_responses": group_size + rng.randint(0, 2),
         "leftovers": rng.choice(list(Leftovers)),
         "max_staleness": bound,
-        "admission": AdmissionRule.UNBOUNDED if bound is None else admission,
+        "admission": Admission.UNBOUNDED if bound is None else admission,
         "rounds_ahead": rng.choice([0, 0, 1, 2]),
         "placement": rng.choice(list(Placement)),
         "keeps_deferred_tokens": rng.random() < 0.3,

@@ -16,7 +16,7 @@ from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import FORMAT, Entry, OtherFormat, check_format, decode, encode, replay_all
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
@@ -24,7 +24,7 @@ from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPha
 from tailrace.core.schedule import EpochEnd, Leftovers, Placement, Schedule, VersionCap
 
 WORDS = (
-    AdmissionRule, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement,
+    Admission, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement,
     TrajectoryPhase, VersionCap,
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from tailrace.core.fleet.policy import Claims, FleetView, Route, WaitingGroup
 from tailrace.core.fleet.submitting import dispatch, give
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.responses.group import Group
 from tailrace.core.responses.trajectory import TrajectoryPhase
 from tailrace.core.rooms import Rooms
@@ -219,8 +219,8 @@ def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_la
     assert view.backlog.claims() == Claims.of(queue)
 
 
-@pytest.mark.parametrize(("admission", "oldest"), [(AdmissionRule.DEADLINE, 0), (AdmissionRule.COUNT, 1)])
-def test_without_deadlines_only_the_newest_version_may_begin_something(admission: AdmissionRule, oldest: int) -> None:
+@pytest.mark.parametrize(("admission", "oldest"), [(Admission.DEADLINE, 0), (Admission.COUNT, 1)])
+def test_without_deadlines_only_the_newest_version_may_begin_something(admission: Admission, oldest: int) -> None:
     schedule = replace(SCHEDULE, admission=admission)
     assert fleet_view(two_versions(schedule), 0.0).oldest_for_new == oldest
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tailrace.core.costs import CostModel
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, Strategy
 
-UNBOUNDED = {"max_staleness": None, "admission": AdmissionRule.UNBOUNDED}
+UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}
 KEEP = {"leftovers": Leftovers.KEEP}
 RESUME = {"leftovers": Leftovers.RESUME}
@@ -49,20 +49,20 @@ def schedule(**changes: Any) -> Schedule:
         ({"max_versions_per_sample": 2}, "it needs 'resume'"),
         ({**KEEP, "rounds_ahead": 1, "max_staleness": 1}, "'keep' has no rounds"),
         ({"max_staleness": None}, "admission 'deadline' and max_staleness None contradict each other"),
-        ({"admission": AdmissionRule.UNBOUNDED}, "admission 'unbounded' and max_staleness 0 contradict each other"),
-        ({"admission": AdmissionRule.COUNT}, "it needs 'keep'"),
-        ({"admission": AdmissionRule.ORDER}, "it needs 'keep' and no surplus"),
-        ({**KEEP, "admission": AdmissionRule.ORDER, "launch_prompts": 5}, "it needs 'keep' and no surplus"),
+        ({"admission": Admission.UNBOUNDED}, "admission 'unbounded' and max_staleness 0 contradict each other"),
+        ({"admission": Admission.COUNT}, "it needs 'keep'"),
+        ({"admission": Admission.ORDER}, "it needs 'keep' and no surplus"),
+        ({**KEEP, "admission": Admission.ORDER, "launch_prompts": 5}, "it needs 'keep' and no surplus"),
         ({"max_stuck_s": 9.0}, "only 'keep' under a strict bound can be stuck"),
         (
-            {**KEEP, "admission": AdmissionRule.COUNT, "max_stuck_s": 9.0},
+            {**KEEP, "admission": Admission.COUNT, "max_stuck_s": 9.0},
             "only 'keep' under a strict bound can be stuck",
         ),
         ({**KEEP, "max_stuck_s": 0.0}, "for more than 0 seconds"),
         ({**KEEP, **UNBOUNDED}, "'keep' without a bound would launch prompts without end"),
         ({"rounds_ahead": 2, "max_staleness": 1}, "trained that many versions late; the bound is 1"),
         ({"coordination": STEERED}, "they need 'keep' and a strict bound"),
-        ({**KEEP, "admission": AdmissionRule.COUNT, "coordination": STEERED}, "they need 'keep' and a strict bound"),
+        ({**KEEP, "admission": Admission.COUNT, "coordination": STEERED}, "they need 'keep' and a strict bound"),
         ({**RESUME, "launch_prompts": 9, "max_staleness": 1}, "within max_staleness 1: at most 8"),
     ],
 )
@@ -82,8 +82,8 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"rounds_ahead": 1, "max_staleness": 1},
         {"rounds_ahead": 1, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
         {**KEEP, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
-        {**KEEP, "max_staleness": 1, "admission": AdmissionRule.COUNT},
-        {**KEEP, "max_staleness": 1, "admission": AdmissionRule.ORDER, "launch_prompts": 4, "coordination": STEERED},
+        {**KEEP, "max_staleness": 1, "admission": Admission.COUNT},
+        {**KEEP, "max_staleness": 1, "admission": Admission.ORDER, "launch_prompts": 4, "coordination": STEERED},
         {**DEFER, "max_staleness": 1, "keeps_deferred_tokens": True, "has_quotas": True},
         {**DEFER, **UNBOUNDED, "keeps_deferred_tokens": True},
         {**DEFER, "epoch_size": 14, "filters_equal_scores": True},
@@ -93,7 +93,7 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"leftovers": Leftovers.DROP, "launch_prompts": 6, "has_quotas": True},
         {**RESUME, "launch_prompts": 8, "max_staleness": 1, "max_versions_per_sample": 2},
         {**RESUME, **UNBOUNDED, "launch_prompts": 99, "rounds_ahead": 3},
-        {"max_staleness": 2, "leftovers": Leftovers.WAIT, "admission": AdmissionRule.DEADLINE},
+        {"max_staleness": 2, "leftovers": Leftovers.WAIT, "admission": Admission.DEADLINE},
     ],
 )
 def test_a_schedule_at_the_edge_of_soundness_is_accepted(changes: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import EpochEnd, Leftovers, Limits, Schedule
 
 SIZES = [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4), (3, 6)]
@@ -34,7 +34,7 @@ def tail_batching(batch_size: int, launch_prompts: int, rounds_ahead: int, num_p
         launch_prompts=launch_prompts,
         leftovers=Leftovers.DEFER,
         max_staleness=rounds_ahead,
-        admission=AdmissionRule.DEADLINE,
+        admission=Admission.DEADLINE,
         rounds_ahead=rounds_ahead,
         epoch_size=num_prompts,
         limits=Limits(max_restarts=1000),

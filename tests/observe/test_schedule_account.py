@@ -11,7 +11,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Leftovers, Limits, Placement, Schedule
@@ -62,7 +62,7 @@ PARTIAL = Schedule(
     launch_prompts=2,
     leftovers=Leftovers.RESUME,
     max_staleness=None,
-    admission=AdmissionRule.UNBOUNDED,
+    admission=Admission.UNBOUNDED,
 )
 FIRED = ev.TimerFired()
 RESUMED = ev.RunResumed(limits=Limits(), checkpoint=None)

@@ -14,7 +14,7 @@ from core.world import World
 from tailrace.config.aliases import put
 from tailrace.config.load import leaves
 from tailrace.config.settings import Settings
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, Strategy, VersionCap
 from tailrace.runtime import schedule_builder
 
@@ -107,7 +107,7 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.over_provision_trials": (DEFER, [1.5, 2.0], of("trials"), ((48, 12), (64, 16))),
     "schedule.leftovers": (DEFER, "drop", of("leftovers"), Leftovers.DROP),
     "schedule.max_staleness": (RESUME, 3, of("max_staleness"), 3),
-    "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), AdmissionRule.ORDER),
+    "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), Admission.ORDER),
     "schedule.rounds_ahead": ({"schedule.max_staleness": 2}, 2, of("rounds_ahead"), 2),
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),

@@ -14,7 +14,7 @@ import pytest
 from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
 from tailrace.core.journal import decode
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
@@ -185,8 +185,8 @@ def test_presets_and_variants_become_schedules() -> None:
     assert (tail.num_launched, tail.num_members, tail.leftovers) == (7, 5, Leftovers.DEFER)
     spec = schedule_of(scenario, "spec")
     assert (spec.num_launched, spec.num_members, spec.max_staleness, spec.rounds_ahead) == (9, 5, 1, 1)
-    assert schedule_of(scenario, "free").admission is AdmissionRule.UNBOUNDED
-    assert schedule_of(scenario, "async-cap").admission is AdmissionRule.COUNT
+    assert schedule_of(scenario, "free").admission is Admission.UNBOUNDED
+    assert schedule_of(scenario, "async-cap").admission is Admission.COUNT
 
 
 def test_an_unknown_or_unsound_schedule_is_refused() -> None:

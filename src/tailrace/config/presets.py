@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Strategy
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
@@ -27,15 +27,15 @@ class Preset:
     max_staleness: int | None = 0
     """Most versions a token may be old when it is trained; None: any number."""
     rounds_ahead: int = 0
-    bound: AdmissionRule = AdmissionRule.DEADLINE
+    bound: Admission = Admission.DEADLINE
     """How `max_staleness` is enforced, if there is one."""
     routing: Strategy = Strategy.VANILLA
     synchronization: Strategy = Strategy.VANILLA
     migration: Strategy = Strategy.VANILLA
 
     @property
-    def admission(self) -> AdmissionRule:
-        return AdmissionRule.UNBOUNDED if self.max_staleness is None else self.bound
+    def admission(self) -> Admission:
+        return Admission.UNBOUNDED if self.max_staleness is None else self.bound
 
 
 PRESETS: dict[str, Preset] = {
@@ -43,7 +43,7 @@ PRESETS: dict[str, Preset] = {
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
-    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=AdmissionRule.COUNT, routing=Strategy.FIXED),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT, routing=Strategy.FIXED),
     "staleflow": Preset(
         leftovers=Leftovers.KEEP,
         max_staleness=1,
@@ -101,7 +101,7 @@ def resolved(overrides: ScheduleOverrides) -> Preset:
     if overrides.max_staleness is not None:
         given["max_staleness"] = None if overrides.max_staleness == "unbounded" else int(overrides.max_staleness)
     if overrides.bound is not None:
-        given["bound"] = AdmissionRule(overrides.bound)
+        given["bound"] = Admission(overrides.bound)
     given |= {name: Strategy(given_name) for name in STRATEGIES if (given_name := getattr(overrides, name)) is not None}
     return replace(PRESETS[overrides.preset], **given)
 

@@ -9,7 +9,7 @@ from tailrace.core.errors import CoreError
 from tailrace.core.ids import GroupId
 
 
-class AdmissionRule(Enum):
+class Admission(Enum):
     """How the ledger decides whether a group may start. Live groups are those that are admitted and not trained."""
 
     DEADLINE = "deadline"
@@ -26,7 +26,7 @@ class AdmissionRule(Enum):
     @property
     def is_strict(self) -> bool:
         """Whether no group is ever trained above the bound."""
-        return self in (AdmissionRule.DEADLINE, AdmissionRule.ORDER)
+        return self in (Admission.DEADLINE, Admission.ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,20 @@ class LedgerRules:
     """Groups per optimizer step."""
     max_staleness: int
     """The bound: the trained version minus the version of a group's oldest token."""
-    admission: AdmissionRule
+    admission: Admission
     capacity: int
     """Most groups, finished or not, that one future batch holds. Above ``batch_size`` some of them are redundant."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.max_staleness < 0 or self.capacity < self.batch_size:
             raise ValueError(f"batch_size must be >= 1, max_staleness >= 0 and capacity >= batch_size, got {self}")
-        if self.admission is AdmissionRule.ORDER and self.capacity != self.batch_size:
+        if self.admission is Admission.ORDER and self.capacity != self.batch_size:
             raise ValueError(f"admission 'order' trains every group, so capacity must equal batch_size, got {self}")
 
     @property
     def max_entries(self) -> int | None:
         """Most live groups; None: no limit."""
-        return None if self.admission is AdmissionRule.UNBOUNDED else (self.max_staleness + 1) * self.capacity
+        return None if self.admission is Admission.UNBOUNDED else (self.max_staleness + 1) * self.capacity
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Overlay:
         """Return the index of the batch that would admit it; None if none does. `order` takes the earliest batch with
         room, `deadline` the latest."""
         last = version + self.rules.max_staleness - self.current if self.rules.admission.is_strict else 0
-        for index in range(last + 1) if self.rules.admission is AdmissionRule.ORDER else range(last, -1, -1):
+        for index in range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1):
             if free[index]:
                 return index
         return None

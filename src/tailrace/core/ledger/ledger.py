@@ -23,7 +23,7 @@ from enum import Enum
 
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import AdmissionRule, LedgerEntry, LedgerRules, Overlay
+from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules, Overlay
 from tailrace.core.ledger.buffers import Buffers
 from tailrace.core.ledger.in_order import InOrder
 from tailrace.core.ledger.pool import Pool
@@ -69,11 +69,11 @@ class Ledger:
     def __post_init__(self) -> None:
         self._store: Buffers | InOrder | Pool
         match self.rules.admission:
-            case AdmissionRule.DEADLINE:
+            case Admission.DEADLINE:
                 self._store = Buffers(self.entries, self.rules, first=self.current)
-            case AdmissionRule.ORDER:
+            case Admission.ORDER:
                 self._store = InOrder(self.entries, self.rules, first=self.current)
-            case AdmissionRule.COUNT | AdmissionRule.UNBOUNDED:
+            case Admission.COUNT | Admission.UNBOUNDED:
                 self._store = Pool(self.entries, self.rules)
 
     # Admission

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
+from tailrace.core.ledger.admission import Admission, LedgerRules
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.soundness import unsound
@@ -101,7 +101,7 @@ class Schedule:
     max_staleness: int | None = 0
     """Largest staleness of a trained response: the version that is trained minus the version of the response's oldest
     token. None: no limit."""
-    admission: AdmissionRule = AdmissionRule.DEADLINE
+    admission: Admission = Admission.DEADLINE
     """How the ledger enforces ``max_staleness``."""
     rounds_ahead: int = 0
     """How many rounds may begin before the batch of an earlier round is trained."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
 
 
 def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
-    if (bound is None) != (s.admission is AdmissionRule.UNBOUNDED):
+    if (bound is None) != (s.admission is Admission.UNBOUNDED):
         yield f"admission '{s.admission.value}' and max_staleness {bound} contradict each other"
-    if s.admission is AdmissionRule.COUNT and s.has_rounds:
+    if s.admission is Admission.COUNT and s.has_rounds:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
-    if s.admission is AdmissionRule.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
+    if s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
         yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
     if s.max_stuck_s is not None and (s.has_rounds or not s.is_strict or s.max_stuck_s <= 0):
         yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"
