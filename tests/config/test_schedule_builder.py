@@ -185,7 +185,7 @@ def test_another_preset_leaves_everything_else_as_it_was() -> None:
     tree = {"schedule": {"preset": "staleflow", "max_staleness": 3, "max_stuck_s": 9.0, "on_stuck": "drop"}}
     recorded = schedule_builder.schedule(Settings.model_validate(tree), {"train": 320}, prompt_length=8)
     recorded = replace(recorded, max_in_flight=77, edition=1, limits=replace(recorded.limits, train_s=5.0))
-    found = schedule_builder.under(recorded, ScheduleOverrides(preset="tail-batching"))
+    found = schedule_builder.apply_preset(recorded, ScheduleOverrides(preset="tail-batching"))
     direct = schedule_builder.schedule(
         Settings.model_validate({"schedule": {"preset": "tail-batching"}}), {"train": 320}, prompt_length=8
     )
@@ -197,7 +197,7 @@ def test_a_combination_that_cannot_work_is_refused_by_the_builder() -> None:
         built(100, batch_size=4, leftovers="keep", max_staleness="unbounded")
     plain = built(100, batch_size=4)
     with pytest.raises(ValueError, match="it needs 'resume'"):
-        schedule_builder.under(plain, ScheduleOverrides(preset="sync", max_versions_per_sample=2))
+        schedule_builder.apply_preset(plain, ScheduleOverrides(preset="sync", max_versions_per_sample=2))
 
 
 def test_no_bound_reaches_the_ledger_as_none() -> None:

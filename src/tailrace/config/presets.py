@@ -60,24 +60,6 @@ def check_trains(name: str, more: Collection[str] = ()) -> None:
         raise ValueError(f"no schedule '{name}'; there are {', '.join(known)}")
 
 
-def schedule_fields(
-    preset: Preset, *, batch_size: int, group_size: int, trial_factors: Sequence[float] = ()
-) -> dict[str, Any]:
-    """Return the fields of a ``Schedule`` that a preset decides, except ``coordination`` (see ``strategies``)."""
-    sizes = {"batch_size": batch_size, "group_size": group_size}
-    launch_prompts, launch_responses = launch_sizes(preset, **sizes)
-    return {
-        **sizes,
-        "launch_prompts": launch_prompts,
-        "launch_responses": launch_responses,
-        "trials": trials(preset, trial_factors, **sizes),
-        "leftovers": preset.leftovers,
-        "max_staleness": preset.max_staleness,
-        "admission": preset.bound,
-        "rounds_ahead": preset.rounds_ahead,
-    }
-
-
 def strategies(preset: Preset) -> dict[str, Any]:
     """Return the fields of ``Coordination`` that a preset decides."""
     return {name: getattr(preset, name) for name in STRATEGIES}

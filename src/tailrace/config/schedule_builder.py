@@ -1,6 +1,6 @@
 """Makes schedules: of a run from its settings and the number of usable prompts, of a simulation and of a replay.
 
-What a preset and its overrides decide is put into a schedule by ``under``, for all three.
+What a preset and its overrides decide is put into a schedule by ``apply_preset``, for all three.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_lengt
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
         plain = replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
-        return under(plain, settings.schedule)
+        return apply_preset(plain, settings.schedule)
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
 
 
-def under(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
+def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
     """Return a schedule with what a preset and its overrides decide; ``ValueError`` if the result cannot work."""
     preset = chosen.resolved()
+    sizes = {"batch_size": plain.batch_size, "group_size": plain.group_size}
+    launch_prompts, launch_responses = presets.launch_sizes(preset, **sizes)
     made = replace(
         plain,
-        **presets.schedule_fields(
-            preset,
-            batch_size=plain.batch_size,
-            group_size=plain.group_size,
-            trial_factors=chosen.over_provision_trials,
-        ),
+        launch_prompts=launch_prompts,
+        launch_responses=launch_responses,
+        trials=presets.trials(preset, chosen.over_provision_trials, **sizes),
+        leftovers=preset.leftovers,
+        max_staleness=preset.max_staleness,
+        admission=preset.bound,
+        rounds_ahead=preset.rounds_ahead,
         coordination=replace(plain.coordination, **presets.strategies(preset)),
         keep_deferred_tokens=chosen.keep_deferred_tokens,
         max_versions_per_sample=chosen.max_versions_per_sample,

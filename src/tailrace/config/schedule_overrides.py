@@ -1,7 +1,7 @@
 """A schedule by its preset and the values that replace the preset's own.
 
 The settings of a run and the variants of a scenario are such schedules, with more settings beside these; a replay under
-another preset is one without any. `schedule_builder.under` makes a `core` schedule of each.
+another preset is one without any. `schedule_builder.apply_preset` makes a schedule of the core from each.
 """
 
 from __future__ import annotations

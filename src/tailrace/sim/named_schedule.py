@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tailrace.config import presets
 from tailrace.config.rules import TRAIN_SOURCE
-from tailrace.config.schedule_builder import most_in_flight, under
+from tailrace.config.schedule_builder import apply_preset, most_in_flight
 from tailrace.core.costs import CostModel
 from tailrace.core.schedule import Coordination, EvalSet, Limits, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError
@@ -22,7 +22,7 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
     except ValueError as error:
         raise ScenarioError(str(error)) from None
     try:
-        return under(_plain(scenario, variant), variant)
+        return apply_preset(_plain(scenario, variant), variant)
     except ValueError as error:
         raise ScenarioError(f"schedule '{name}': {error}") from None
 
