@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tailrace.config.continuation import HOW_COMPUTED, as_json, differences, may_change, with_kept
+from tailrace.config.schedule_builder import schedule
 from tailrace.config.settings import Settings
-from tailrace.runtime.schedule_builder import schedule
 
 OTHER: dict[str, Any] = {
     "model.device": "cuda:1",

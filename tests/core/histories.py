@@ -37,6 +37,7 @@ from tailrace.core.schedule import (
     Strategy,
     VersionCap,
 )
+from tailrace.core.schedule.soundness import sound
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
@@ -131,7 +132,7 @@ def any_schedule(rng: random.Random) -> Schedule:
 
 def one_schedule(rng: random.Random, **changes: object) -> Schedule:
     """Raises ValueError if what was drawn is unsound."""
-    return Schedule(**{**_BASE, **_draw(rng), **changes})
+    return sound(Schedule(**{**_BASE, **_draw(rng), **changes}))
 
 
 def tail_batching(rng: random.Random, **changes: object) -> Schedule:
@@ -145,7 +146,7 @@ def tail_batching(rng: random.Random, **changes: object) -> Schedule:
         "leftovers": Leftovers.DEFER,
         "max_steps": rng.randint(4, 9),
     }
-    return Schedule(**{**_BASE, **drawn, **changes})
+    return sound(Schedule(**{**_BASE, **drawn, **changes}))
 
 
 def active_partial(rng: random.Random, **changes: object) -> Schedule:
@@ -157,10 +158,9 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
         "launch_prompts": 2 * batch_size,
         "leftovers": Leftovers.RESUME,
         "max_staleness": None,
-        "admission": Admission.UNBOUNDED,
         "max_steps": rng.randint(3, 7),
     }
-    return Schedule(**{**_BASE, **drawn, **changes})
+    return sound(Schedule(**{**_BASE, **drawn, **changes}))
 
 
 def coordinated(rng: random.Random, **changes: object) -> Schedule:
@@ -181,7 +181,7 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
         "num_instances": rng.randint(1, 4),
         "coordination": _coordination(rng),
     }
-    return Schedule(**{**_BASE, **drawn, **changes})
+    return sound(Schedule(**{**_BASE, **drawn, **changes}))
 
 
 def _coordination(rng: random.Random) -> Coordination:
@@ -230,10 +230,10 @@ def _draw(rng: random.Random) -> dict[str, object]:
         "launch_responses": group_size + rng.randint(0, 2),
         "leftovers": rng.choice(list(Leftovers)),
         "max_staleness": bound,
-        "admission": Admission.UNBOUNDED if bound is None else admission,
+        "admission": admission,
         "rounds_ahead": rng.choice([0, 0, 1, 2]),
         "placement": rng.choice(list(Placement)),
-        "keeps_deferred_tokens": rng.random() < 0.3,
+        "keep_deferred_tokens": rng.random() < 0.3,
         "epoch_end": rng.choice([EpochEnd.CARRY] * 3 + [EpochEnd.FLUSH]),
         "max_versions_per_sample": rng.choice([None, None, 1, 2]),
         "version_cap": rng.choice(list(VersionCap)),

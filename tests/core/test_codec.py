@@ -16,7 +16,7 @@ from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import FORMAT, Entry, OtherFormat, check_format, decode, encode, replay_all
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import Admission, LedgerRules
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
@@ -249,3 +249,22 @@ def test_an_illegal_move_of_something_new_says_that_it_has_no_story() -> None:
     assert (error.subject, error.old, error.new, error.story) == ("group a", "open", "trained", ())
     told = InvalidTransition("group a", "open", "trained", ["one", "two"])
     assert str(told).endswith("is not legal\n  one\n  two")
+
+
+def test_a_schedule_of_an_older_release_is_read() -> None:
+    """`keeps_deferred_tokens` has another name now, and "no bound" was said twice."""
+    free = replace(SCHEDULE, leftovers=Leftovers.DEFER, launch_prompts=3, max_staleness=None, keep_deferred_tokens=True)
+    data = json.loads(json.dumps(codec.encode(free)))
+    old = {**data, "admission": "unbounded", "keeps_deferred_tokens": data.pop("keep_deferred_tokens")}
+    assert codec.decode(Schedule, old) == free
+    assert codec.decode(Schedule, codec.encode(free)) == free
+    assert codec.decode(ev.RunStarted, {"schedule": old}).schedule == free
+
+
+def test_the_ledger_of_an_older_checkpoint_is_read() -> None:
+    old = {"batch_size": 2, "max_staleness": 0, "admission": "unbounded", "capacity": 2}
+    found = codec.decode(LedgerRules, old)
+    assert found == LedgerRules(batch_size=2, max_staleness=None, admission=Admission.DEADLINE, capacity=2)
+    assert codec.decode(LedgerRules, codec.encode(found)) == found
+    strict = {**old, "admission": "deadline"}
+    assert codec.decode(LedgerRules, strict).max_staleness == 0

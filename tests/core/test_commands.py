@@ -11,7 +11,6 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId
-from tailrace.core.ledger.admission import Admission
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Leftovers, Placement, Schedule
 
@@ -109,7 +108,6 @@ def test_what_was_begun_with_the_oldest_version_goes_on_first() -> None:
         launch_prompts=2,
         leftovers=Leftovers.RESUME,
         max_staleness=None,
-        admission=Admission.UNBOUNDED,
         num_instances=2,
         max_in_flight=1,
     )

@@ -67,7 +67,7 @@ SHAPES: dict[str, dict[str, object]] = {
     "synchronous": {},
     "ahead": {"rounds_ahead": 1, "max_staleness": 1},
     "far ahead": {"rounds_ahead": 2, "max_staleness": 2, "launch_prompts": 16, "launch_responses": 3},
-    "tokens kept": {"rounds_ahead": 1, "max_staleness": 1, "launch_prompts": 16, "keeps_deferred_tokens": True},
+    "tokens kept": {"rounds_ahead": 1, "max_staleness": 1, "launch_prompts": 16, "keep_deferred_tokens": True},
     "quotas": {"has_quotas": True, "launch_prompts": 16},
     "quotas ahead": {"has_quotas": True, "rounds_ahead": 1, "max_staleness": 1, "launch_responses": 3},
 }
@@ -78,7 +78,7 @@ SHAPES: dict[str, dict[str, object]] = {
 def test_a_run_with_few_useful_prompts_finishes(shape: str, leftovers: Leftovers) -> None:
     changes = SHAPES[shape] | {"leftovers": leftovers}
     if leftovers is Leftovers.DROP:
-        changes["keeps_deferred_tokens"] = False
+        changes["keep_deferred_tokens"] = False
     schedule = schedule_of(**changes)
     for seed in range(5):
         world = ran(schedule, seed)

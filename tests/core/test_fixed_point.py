@@ -50,7 +50,7 @@ def test_any_sound_schedule_does_all_it_can_after_every_event(case: Case) -> Non
 
 
 @held_to(10)
-@given(cases(tail_batching, max_staleness=2, rounds_ahead=1, keeps_deferred_tokens=True))
+@given(cases(tail_batching, max_staleness=2, rounds_ahead=1, keep_deferred_tokens=True))
 def test_deferred_responses_that_keep_their_tokens_wait_for_nothing(case: Case) -> None:
     run(case)
 

@@ -25,7 +25,7 @@ def g(prompt: int) -> GroupId:
 
 def rules(
     batch_size: int,
-    max_staleness: int,
+    max_staleness: int | None,
     *,
     capacity: int | None = None,
     admission: Admission = Admission.DEADLINE,
@@ -311,7 +311,7 @@ def test_a_stored_ledger_in_order_goes_on_in_the_same_order_and_is_refused_when_
 
 
 def test_without_a_bound_what_finished_first_trains_first() -> None:
-    ledger = Ledger(rules(2, 0, admission=Admission.UNBOUNDED))
+    ledger = Ledger(rules(2, None))
     for prompt in range(5):
         ledger.reserve(g(prompt), 0)
     for prompt in (4, 2, 0):
@@ -321,13 +321,16 @@ def test_without_a_bound_what_finished_first_trains_first() -> None:
     assert ledger.state is BatchState.WAITING
     ledger.occupy(g(3))
     done = ledger.consume()
-    assert (done.batch, done.staleness, done.violations) == ((g(0), g(3)), (1, 1), 2)
+    assert (done.batch, done.staleness, done.violations) == ((g(0), g(3)), (1, 1), 0)
 
 
+@pytest.mark.parametrize("max_staleness", [1, None])
 @pytest.mark.parametrize("admission", list(Admission))
-def test_an_overlay_admits_what_the_ledger_would_and_leaves_no_trace(admission: Admission) -> None:
+def test_an_overlay_admits_what_the_ledger_would_and_leaves_no_trace(
+    admission: Admission, max_staleness: int | None
+) -> None:
     capacity = 2 if admission is Admission.ORDER else 3
-    ledger = Ledger(rules(2, 1, capacity=capacity, admission=admission), current=1)
+    ledger = Ledger(rules(2, max_staleness, capacity=capacity, admission=admission), current=1)
     ledger.reserve(g(0), 0)
     before = codec.encode(ledger)
     overlay = ledger.overlay()
@@ -382,7 +385,7 @@ def test_a_group_that_finishes_in_an_overfull_buffer_is_not_put_anywhere(max_sta
 
 
 def test_check_finds_a_group_of_a_version_to_come() -> None:
-    ledger = Ledger(rules(1, 0, admission=Admission.UNBOUNDED))
+    ledger = Ledger(rules(1, None))
     ledger.reserve(g(0), 0)
     ledger.check()
     ledger.entries[g(0)].version = 1
@@ -391,7 +394,7 @@ def test_check_finds_a_group_of_a_version_to_come() -> None:
 
 
 def test_check_finds_a_finished_group_that_is_not_counted() -> None:
-    ledger = Ledger(rules(1, 0, admission=Admission.UNBOUNDED))
+    ledger = Ledger(rules(1, None))
     ledger.reserve(g(0), 0)
     ledger.occupy(g(0))
     ledger.check()

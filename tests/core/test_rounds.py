@@ -83,7 +83,7 @@ def test_a_deferred_group_that_keeps_its_tokens_stops_at_once() -> None:
     num_stopped = 0
     for seed in range(5):
         rng = random.Random(f"stop-{seed}")
-        schedule = tail_batching(rng, keeps_deferred_tokens=True, max_staleness=1, launch_responses=0)
+        schedule = tail_batching(rng, keep_deferred_tokens=True, max_staleness=1, launch_responses=0)
         running: set[TrajectoryId] = set()
         for entry in history(schedule, rng, trouble=0.0, checks=False).world.entries:
             if isinstance(entry.event, ev.RolloutReported):

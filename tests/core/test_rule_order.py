@@ -56,7 +56,7 @@ def test_a_round_that_is_complete_when_it_opens_leaves_the_device_to_the_evaluat
             leftovers=Leftovers.DEFER,
             max_staleness=rng.choice([1, 3]),
             placement=Placement.COLOCATED,
-            keeps_deferred_tokens=True,
+            keep_deferred_tokens=True,
             num_instances=2,
             max_in_flight=16,
             eval_sets=(EvalSet(name="heldout", num_prompts=2, group_size=1),),

@@ -9,8 +9,9 @@ import pytest
 from tailrace.core.costs import CostModel
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, Strategy
+from tailrace.core.schedule.soundness import sound
 
-UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
+UNBOUNDED = {"max_staleness": None}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}
 KEEP = {"leftovers": Leftovers.KEEP}
 RESUME = {"leftovers": Leftovers.RESUME}
@@ -19,7 +20,7 @@ FLUSH = {**DEFER, "epoch_end": EpochEnd.FLUSH}
 
 
 def schedule(**changes: Any) -> Schedule:
-    return Schedule(**{"train_source": "train", "batch_size": 4, "group_size": 3, "max_steps": 5, **changes})
+    return sound(Schedule(**{"train_source": "train", "batch_size": 4, "group_size": 3, "max_steps": 5, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,8 @@ def schedule(**changes: Any) -> Schedule:
         ({"launch_responses": 4, "is_reward_streamed": False}, "only 'wait' without over-provisioning"),
         ({**KEEP, "is_reward_streamed": False}, "only 'wait' without over-provisioning"),
         ({"launch_prompts": 5}, "'wait' has no leftovers"),
-        ({**DEFER, "keeps_deferred_tokens": True}, "need 'defer' and max_staleness above 0"),
-        ({**KEEP, "max_staleness": 1, "keeps_deferred_tokens": True}, "need 'defer' and max_staleness above 0"),
+        ({**DEFER, "keep_deferred_tokens": True}, "need 'defer' and max_staleness above 0"),
+        ({**KEEP, "max_staleness": 1, "keep_deferred_tokens": True}, "need 'defer' and max_staleness above 0"),
         ({"epoch_end": EpochEnd.FLUSH, "epoch_size": 9}, "only 'defer' has a queue to flush"),
         ({**FLUSH, "epoch_size": 9, "filters_equal_scores": True}, "carry the queue on"),
         ({**FLUSH, "epoch_size": 5}, "a round launches 6 prompts, more than the 5 of an epoch"),
@@ -48,8 +49,6 @@ def schedule(**changes: Any) -> Schedule:
         ({"has_quotas": True}, "need 'defer' or 'drop'"),
         ({"max_versions_per_sample": 2}, "it needs 'resume'"),
         ({**KEEP, "rounds_ahead": 1, "max_staleness": 1}, "'keep' has no rounds"),
-        ({"max_staleness": None}, "admission 'deadline' and max_staleness None contradict each other"),
-        ({"admission": Admission.UNBOUNDED}, "admission 'unbounded' and max_staleness 0 contradict each other"),
         ({"admission": Admission.COUNT}, "it needs 'keep'"),
         ({"admission": Admission.ORDER}, "it needs 'keep' and no surplus"),
         ({**KEEP, "admission": Admission.ORDER, "launch_prompts": 5}, "it needs 'keep' and no surplus"),
@@ -84,8 +83,8 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {**KEEP, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
         {**KEEP, "max_staleness": 1, "admission": Admission.COUNT},
         {**KEEP, "max_staleness": 1, "admission": Admission.ORDER, "launch_prompts": 4, "coordination": STEERED},
-        {**DEFER, "max_staleness": 1, "keeps_deferred_tokens": True, "has_quotas": True},
-        {**DEFER, **UNBOUNDED, "keeps_deferred_tokens": True},
+        {**DEFER, "max_staleness": 1, "keep_deferred_tokens": True, "has_quotas": True},
+        {**DEFER, **UNBOUNDED, "keep_deferred_tokens": True},
         {**DEFER, "epoch_size": 14, "filters_equal_scores": True},
         {**DEFER, "epoch_size": 0},
         {"epoch_size": 1},
@@ -93,6 +92,8 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"leftovers": Leftovers.DROP, "launch_prompts": 6, "has_quotas": True},
         {**RESUME, "launch_prompts": 8, "max_staleness": 1, "max_versions_per_sample": 2},
         {**RESUME, **UNBOUNDED, "launch_prompts": 99, "rounds_ahead": 3},
+        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": Admission.COUNT},
+        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": Admission.ORDER},
         {"max_staleness": 2, "leftovers": Leftovers.WAIT, "admission": Admission.DEADLINE},
     ],
 )

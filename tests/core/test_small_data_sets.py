@@ -21,6 +21,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import EpochEnd, Leftovers, Limits, Schedule
+from tailrace.core.schedule.soundness import sound
 
 SIZES = [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4), (3, 6)]
 
@@ -45,7 +46,7 @@ def least_prompts(batch_size: int, launch_prompts: int, rounds_ahead: int) -> in
     """The smallest pass over the data that is accepted."""
     for num_prompts in range(1, 100):
         try:
-            tail_batching(batch_size, launch_prompts, rounds_ahead, num_prompts)
+            sound(tail_batching(batch_size, launch_prompts, rounds_ahead, num_prompts))
         except ValueError:
             continue
         return num_prompts

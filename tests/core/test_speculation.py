@@ -13,6 +13,7 @@ from tailrace.core.collection.round import Round
 from tailrace.core.collection.speculation import ROUNDS_PER_TRIAL, Search
 from tailrace.core.ids import Version
 from tailrace.core.schedule import Leftovers, Schedule
+from tailrace.core.schedule.soundness import sound
 
 TRIALS = ((5, 3), (6, 3), (8, 4))
 
@@ -29,7 +30,7 @@ def tail_batching(**changes: object) -> Schedule:
         "leftovers": Leftovers.DEFER,
         "num_instances": 2,
     }
-    return Schedule(**(settings | changes))
+    return sound(Schedule(**(settings | changes)))
 
 
 def round_of(size: int, *, is_long: bool = False) -> Round:

@@ -23,6 +23,7 @@ from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import Schedule
+from tailrace.core.schedule.soundness import sound
 from tailrace.policies.strategies import policies_of
 
 Sender = InstanceId | str
@@ -49,7 +50,7 @@ class World:
         checks: bool = True,
         rules: Sequence[Rule] = RULES,
     ) -> None:
-        self.schedule, self.rng, self.num_prompts, self.trouble = schedule, rng, num_prompts, trouble
+        self.schedule, self.rng, self.num_prompts, self.trouble = sound(schedule), rng, num_prompts, trouble
         self.checks, self.rules = checks, rules
         self.coordinator = Coordinator(schedule, policies=policies_of(schedule), rules=rules)
         self.entries: list[Entry] = []

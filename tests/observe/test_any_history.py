@@ -35,7 +35,7 @@ from tailrace.observe.time_use.timeline import DOWN
 
 def keeping(rng: random.Random, **changes: object) -> Schedule:
     """Deferred prompts go on where they were."""
-    return tail_batching(rng, **{"keeps_deferred_tokens": True, "max_staleness": rng.randint(1, 3), **changes})
+    return tail_batching(rng, **{"keep_deferred_tokens": True, "max_staleness": rng.randint(1, 3), **changes})
 
 
 def rollout_only(rng: random.Random, **changes: object) -> Schedule:

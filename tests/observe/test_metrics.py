@@ -215,7 +215,7 @@ def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
         launch_prompts=4,
         launch_responses=3,
         leftovers=Leftovers.DEFER,
-        keeps_deferred_tokens=True,
+        keep_deferred_tokens=True,
         max_staleness=2,
     )
     world = World(schedule, random.Random(3), num_prompts=29)

@@ -11,7 +11,6 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.ledger.admission import Admission
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.schedule import Leftovers, Limits, Placement, Schedule
@@ -62,7 +61,6 @@ PARTIAL = Schedule(
     launch_prompts=2,
     leftovers=Leftovers.RESUME,
     max_staleness=None,
-    admission=Admission.UNBOUNDED,
 )
 FIRED = ev.TimerFired()
 RESUMED = ev.RunResumed(limits=Limits(), checkpoint=None)
@@ -174,7 +172,7 @@ def test_a_group_that_begins_again_wastes_the_tokens_it_had_kept() -> None:
         launch_prompts=2,
         leftovers=Leftovers.DEFER,
         max_staleness=1,
-        keeps_deferred_tokens=True,
+        keep_deferred_tokens=True,
     )
     done, cut = response(1), response(1, 1)
     close = do.CloseRound(round=0, is_long=False, accepted=(), deferred=(done.group,))

@@ -22,7 +22,7 @@ from tailrace.sim.scenario import Scenario
 VARIANTS = {
     "one-step-tail-batching": {"preset": "tail-batching", "max_staleness": 1, "rounds_ahead": 1},
     "bounded-partial": {"preset": "active-partial", "max_staleness": 1},
-    "keep-deferred": {"preset": "tail-batching", "max_staleness": 2, "keeps_deferred_tokens": True},
+    "keep-deferred": {"preset": "tail-batching", "max_staleness": 2, "keep_deferred_tokens": True},
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
     "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
     "staleflow-2": {"preset": "staleflow", "max_staleness": 2},

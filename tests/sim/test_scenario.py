@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 
 from sim.worlds import response, small_scenario
 from tailrace.cli.main import main
+from tailrace.config import schedule_builder
+from tailrace.config.load import leaves
+from tailrace.config.settings import Settings
 from tailrace.core.journal import decode
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Placement
@@ -21,7 +25,7 @@ from tailrace.sim.lengths import DrawnLengths
 from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.scenario import ScenarioError
 from tailrace.sim.scenario_file import load_length_grid, load_scenario
-from tailrace.sim.scenario_sections import GridEntry
+from tailrace.sim.scenario_sections import GridEntry, VariantSection
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = sorted(
@@ -185,8 +189,50 @@ def test_presets_and_variants_become_schedules() -> None:
     assert (tail.num_launched, tail.num_members, tail.leftovers) == (7, 5, Leftovers.DEFER)
     spec = schedule_of(scenario, "spec")
     assert (spec.num_launched, spec.num_members, spec.max_staleness, spec.rounds_ahead) == (9, 5, 1, 1)
-    assert schedule_of(scenario, "free").admission is Admission.UNBOUNDED
+    assert schedule_of(scenario, "free").max_staleness is None
     assert schedule_of(scenario, "async-cap").admission is Admission.COUNT
+
+
+def test_a_simulated_instance_gets_as_much_at_once_as_one_of_a_run() -> None:
+    rollout = {"rollout": {"max_running": 24}}
+    real = schedule_builder.schedule(Settings.model_validate(rollout), {"train": 320}, prompt_length=8)
+    simulated = schedule_of(small_scenario(engine__max_running=24), "sync")
+    assert simulated.max_in_flight == real.max_in_flight == 48
+
+
+def test_a_variant_names_its_settings_as_a_run_does() -> None:
+    known = {name for name, _ in leaves(Settings)}
+    for name, _ in leaves(VariantSection):
+        assert (name if name.startswith("reward.") else f"schedule.{name}") in known
+
+
+def test_the_names_of_older_scenario_files_are_read_too() -> None:
+    variants = {
+        "kept": {"preset": "tail-batching", "max_staleness": 1, "keeps_deferred_tokens": True},
+        "late": {"preset": "sync", "rewards": "barrier"},
+    }
+    old = small_scenario(schedule__variants=variants)
+    assert schedule_of(old, "kept").keep_deferred_tokens
+    assert not schedule_of(old, "late").is_reward_streamed
+    variants["kept"]["keep_deferred_tokens"] = variants["kept"].pop("keeps_deferred_tokens")
+    variants["late"]["reward"] = {"timing": variants["late"].pop("rewards")}
+    assert small_scenario(schedule__variants=variants) == old
+
+
+@pytest.mark.parametrize(
+    ("variant", "sentence"),
+    [
+        ({"keeps_deferred_tokens": True, "keep_deferred_tokens": False}, "unknown key .*keeps_deferred_tokens"),
+        ({"rewards": "barrier", "reward": {"timing": "streamed"}}, "unknown key .*rewards"),
+        ({"rewards": "late"}, "'streamed' or 'barrier', got 'late'"),
+        ({"max_stuck_s": math.inf}, "input should be a finite number"),
+    ],
+)
+def test_an_old_name_beside_its_new_one_and_a_wrong_value_are_refused(
+    variant: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ScenarioError, match=sentence):
+        small_scenario(schedule__variants={"a": {"preset": "sync", **variant}})
 
 
 def test_an_unknown_or_unsound_schedule_is_refused() -> None:

@@ -95,7 +95,7 @@ def test_preemptions_slow_a_run_down_and_change_no_length() -> None:
 
 
 def test_rewards_behind_a_barrier_take_longer() -> None:
-    variants = {"barrier": {"preset": "sync", "rewards": "barrier"}}
+    variants = {"barrier": {"preset": "sync", "reward": {"timing": "barrier"}}}
     scenario = small_scenario(schedule__variants=variants, reward__num_workers=1)
     streamed, barrier = simulate(scenario, "sync"), simulate(scenario, "barrier")
     assert barrier.figures.seconds_per_step > streamed.figures.seconds_per_step

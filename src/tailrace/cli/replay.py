@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tailrace.config import presets
-from tailrace.config.schedule_settings import ScheduleSettings
+from tailrace.config.schedule_builder import apply_preset
+from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import ReplayMismatch
 from tailrace.core.journal import Entry, replay_all
-from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.observe.schedules import schedule_table
@@ -62,23 +62,12 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     schedule = calibrate.schedule_of(entries)
     if not schedule.trains:
         raise ValueError("the run did not train, so there is no step to simulate")
+    # A journal does not say whether another preset would have had quotas.
+    chosen = apply_preset(replace(schedule, has_quotas=False), ScheduleOverrides(preset=name))
     machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
-    other, num_drawn = calibrate.simulate([entries], calibration, _under(schedule, name))
+    other, num_drawn = calibrate.simulate([entries], calibration, chosen)
     same, _ = calibrate.simulate([entries], calibration, schedule)
     shown = {"recorded": figures_of(entries), "simulated": figures_of(same), name: figures_of(other)}
     print("\n".join(schedule_table.lines(schedule_table.cells(shown))))
     print(f"{num_drawn} lengths were not seen to their end in the journal and are drawn")
-
-
-def _under(schedule: Schedule, name: str) -> Schedule:
-    preset = presets.resolved(ScheduleSettings.model_validate({"preset": name}))
-    fields = presets.schedule_fields(preset, batch_size=schedule.batch_size, group_size=schedule.group_size)
-    return replace(
-        schedule,
-        **fields,
-        coordination=replace(schedule.coordination, **presets.strategies(preset)),
-        keeps_deferred_tokens=False,
-        max_versions_per_sample=None,
-        has_quotas=False,
-    )

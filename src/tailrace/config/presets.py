@@ -1,11 +1,11 @@
-"""Presets: named schedules, and how settings override their values."""
+"""Presets: named schedules. `schedule_overrides.py` replaces values of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Leftovers, Strategy
@@ -28,14 +28,10 @@ class Preset:
     """Most versions a token may be old when it is trained; None: any number."""
     rounds_ahead: int = 0
     bound: Admission = Admission.DEADLINE
-    """How `max_staleness` is enforced, if there is one."""
+    """How `max_staleness` is enforced, unless it is None."""
     routing: Strategy = Strategy.VANILLA
     synchronization: Strategy = Strategy.VANILLA
     migration: Strategy = Strategy.VANILLA
-
-    @property
-    def admission(self) -> Admission:
-        return Admission.UNBOUNDED if self.max_staleness is None else self.bound
 
 
 PRESETS: dict[str, Preset] = {
@@ -62,66 +58,6 @@ def check_trains(name: str, more: Collection[str] = ()) -> None:
     known = [*(preset for preset in PRESETS if preset != ROLLOUT_ONLY), *more]
     if name not in known:
         raise ValueError(f"no schedule '{name}'; there are {', '.join(known)}")
-
-
-class ScheduleOverrides(Protocol):
-    """Values that replace the preset's own, from settings or a scenario; None keeps the preset's value."""
-
-    @property
-    def preset(self) -> str: ...
-    @property
-    def over_provision_prompts(self) -> float | None: ...
-    @property
-    def over_provision_responses(self) -> float | None: ...
-    @property
-    def leftovers(self) -> Leftovers | str | None: ...
-    @property
-    def max_staleness(self) -> int | str | None: ...
-    @property
-    def bound(self) -> str | None: ...
-    @property
-    def rounds_ahead(self) -> int | None: ...
-    @property
-    def routing(self) -> str | None: ...
-    @property
-    def synchronization(self) -> str | None: ...
-    @property
-    def migration(self) -> str | None: ...
-
-
-def resolved(overrides: ScheduleOverrides) -> Preset:
-    """Return the preset with the given overrides applied."""
-    given: dict[str, Any] = {
-        name: getattr(overrides, name)
-        for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
-        if getattr(overrides, name) is not None
-    }
-    if overrides.leftovers is not None:
-        given["leftovers"] = Leftovers(overrides.leftovers)
-    if overrides.max_staleness is not None:
-        given["max_staleness"] = None if overrides.max_staleness == "unbounded" else int(overrides.max_staleness)
-    if overrides.bound is not None:
-        given["bound"] = Admission(overrides.bound)
-    given |= {name: Strategy(given_name) for name in STRATEGIES if (given_name := getattr(overrides, name)) is not None}
-    return replace(PRESETS[overrides.preset], **given)
-
-
-def schedule_fields(
-    preset: Preset, *, batch_size: int, group_size: int, trial_factors: Sequence[float] = ()
-) -> dict[str, Any]:
-    """Return the fields of a ``Schedule`` that a preset decides, except ``coordination`` (see ``strategies``)."""
-    sizes = {"batch_size": batch_size, "group_size": group_size}
-    launch_prompts, launch_responses = launch_sizes(preset, **sizes)
-    return {
-        **sizes,
-        "launch_prompts": launch_prompts,
-        "launch_responses": launch_responses,
-        "trials": trials(preset, trial_factors, **sizes),
-        "leftovers": preset.leftovers,
-        "max_staleness": preset.max_staleness,
-        "admission": preset.admission,
-        "rounds_ahead": preset.rounds_ahead,
-    }
 
 
 def strategies(preset: Preset) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from tailrace.config.section import Common, Section
 
 ALL_LINEAR = "all-linear"
 Decay = Annotated[float, Field(ge=0, lt=1)]
+RewardTiming = Literal["streamed", "barrier"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -236,7 +237,7 @@ class RewardSettings(Section):
     """Megabytes that a reward process may use in addition to what its functions used when loaded; null: no limit."""
     on_failure: Common[Literal["zero", "drop"]] = "zero"
     """What to do with a response whose reward failed: `zero` gives it score 0, `drop` removes it from its group."""
-    timing: Literal["streamed", "barrier"] = "streamed"
+    timing: RewardTiming = "streamed"
     """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
 
 

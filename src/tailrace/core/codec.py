@@ -2,7 +2,9 @@
 
 Ids become their short string form, enums their value. ``decode(type, encode(x)) == x`` for every type the
 core uses. An unknown type raises ``TypeError``; it is never written with ``str()``. A field that ``__init__`` does not
-take is computed from the others: it is not stored, and decoding computes it again.
+take is computed from the others: it is not stored, and decoding computes it again. A record that older releases stored
+with other names or values has a static method ``upgraded``, which gets the stored fields and returns today's. It is not
+asked for records of a column.
 
 Frequent values have a short form:
 
@@ -196,7 +198,12 @@ def _decoder(annotation: typing.Any) -> _Read:
 def _record_decoder(cls: typing.Any, names: Iterable[str]) -> _Read:
     hints = typing.get_type_hints(cls)
     readers = {name: _decoder(hints[name]) for name in names}
-    return lambda data: cls(**{name: reader(data[name]) for name, reader in readers.items() if name in data})
+
+    def read(data: typing.Any) -> typing.Any:
+        return cls(**{name: reader(data[name]) for name, reader in readers.items() if name in data})
+
+    upgraded = getattr(cls, "upgraded", None)
+    return read if upgraded is None else lambda data: read(upgraded(data))
 
 
 def _container_decoder(annotation: typing.Any) -> _Read:

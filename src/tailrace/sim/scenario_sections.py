@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
-from tailrace.config.presets import BoundName, RoutingName, StrategyName
+from tailrace.config.schedule_overrides import ScheduleOverrides
+from tailrace.config.settings import RewardTiming
 from tailrace.core.ids import InstanceId
-from tailrace.core.schedule import Leftovers, Placement
+from tailrace.core.schedule import Placement
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 
 Share = Field(default=0.0, ge=0, le=1)
@@ -33,41 +43,28 @@ class Sourced(ScenarioSection):
     """Where the numbers of this section come from."""
 
 
-class VariantSection(ScenarioSection):
-    """A schedule: a preset with some settings changed. A setting without a value is that of the preset."""
-
-    preset: str
-    """Name of the preset."""
-    over_provision_prompts: float | None = Field(default=None, ge=1)
-    """Prompts that a short round launches, as a multiple of the batch."""
-    over_provision_responses: float | None = Field(default=None, ge=1)
-    """Responses with which a group begins, as a multiple of ``n_samples_per_prompt``."""
-    over_provision_trials: tuple[Annotated[float, Field(gt=1)], ...] = ()
-    """Values of ``over_provision_prompts`` that the first short rounds try out."""
-    leftovers: Leftovers | None = None
-    """What happens to groups that are unfinished when the batch is full."""
-    max_staleness: NonNegativeInt | Literal["unbounded"] | None = None
-    """Largest staleness of a trained response, in versions."""
-    bound: BoundName | None = None
-    """How ``max_staleness`` is enforced."""
-    rounds_ahead: NonNegativeInt | None = None
-    """How many rounds may begin before the batch of an earlier round is trained."""
-    routing: RoutingName | None = None
-    """Strategy that chooses the instance of a response."""
-    synchronization: StrategyName | None = None
-    """Strategy that chooses when an instance pulls weights."""
-    migration: StrategyName | None = None
-    """Strategy that moves responses between instances."""
-    keeps_deferred_tokens: bool | None = None
-    """Whether deferred prompts continue their responses instead of starting again."""
-    max_versions_per_sample: PositiveInt | None = None
-    """Most versions whose tokens one response may contain."""
-    max_stuck_s: PositiveFloat | None = None
-    """Seconds that an idle trainer waits for the unfinished groups of a full batch."""
-    on_stuck: Literal["restart", "drop"] = "restart"
-    """What happens to those groups after ``max_stuck_s``."""
-    rewards: Literal["streamed", "barrier"] = "streamed"
+class VariantRewardSection(ScenarioSection):
+    timing: RewardTiming = "streamed"
     """``streamed``: score each response when it ends. ``barrier``: score all of them after the rollout of a step."""
+
+
+class VariantSection(ScheduleOverrides, ScenarioSection):
+    """A schedule: a preset with some settings changed, under the names that they have in a run."""
+
+    reward: VariantRewardSection = VariantRewardSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_present_names(cls, data: Any) -> Any:
+        """Read the names of older scenario files too: ``keeps_deferred_tokens`` and ``rewards``."""
+        if not isinstance(data, dict):
+            return data
+        found = dict(data)
+        if "keeps_deferred_tokens" in found and "keep_deferred_tokens" not in found:
+            found["keep_deferred_tokens"] = found.pop("keeps_deferred_tokens")
+        if "rewards" in found and "reward" not in found:
+            found["reward"] = {"timing": found.pop("rewards")}
+        return found
 
 
 class ScheduleSection(Sourced):

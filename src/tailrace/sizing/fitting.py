@@ -78,7 +78,7 @@ def fit(memory_bytes: int, shape: ModelShape, settings: Settings, *, num_devices
 def in_flight(settings: Settings) -> int:
     """Most responses that the schedule generates for training at the same time."""
     asked = settings.schedule
-    preset = presets.resolved(asked)
+    preset = asked.resolved()
     prompts, responses = presets.launch_sizes(
         preset, batch_size=asked.rollout_batch_size, group_size=settings.rollout.n_samples_per_prompt
     )

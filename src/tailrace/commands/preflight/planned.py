@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tailrace.config import schedule_builder
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE
@@ -11,7 +12,6 @@ from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.engines.registry import ENGINES, division_refusal, engine_name, refusals
-from tailrace.runtime import schedule_builder
 from tailrace.sizing.card import Card
 from tailrace.sizing.channel_choice import refused_channel
 from tailrace.sizing.device_plan import (

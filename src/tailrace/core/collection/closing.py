@@ -61,7 +61,7 @@ def defer(rooms: Rooms, group: Group, now: float) -> list[Trajectory]:
     room.complete.pop(group.id, None)
     room.num_live -= 1
     (room.late if group.is_replacement else room.queue)[group.id] = None
-    return group.take_surplus() if rooms.schedule.keeps_deferred_tokens else group.take_members()
+    return group.take_surplus() if rooms.schedule.keep_deferred_tokens else group.take_members()
 
 
 def _interrupt(rooms: Rooms, rest: Sequence[Group]) -> Iterator[do.Command]:

@@ -8,9 +8,15 @@ from enum import Enum
 from tailrace.core.errors import CoreError
 from tailrace.core.ids import GroupId
 
+NO_BOUND_BEFORE = "unbounded"
+"""A way of admission in the journals and checkpoints of older releases, which now is the bound None."""
+
 
 class Admission(Enum):
-    """How the ledger decides whether a group may start. Live groups are those that are admitted and not trained."""
+    """How the ledger enforces the bound when a group wants to start. Live groups are admitted and not trained.
+
+    Without a bound every group may start.
+    """
 
     DEADLINE = "deadline"
     """Each group has a slot in a batch that it can reach within the bound, so no group is trained above the bound. A
@@ -20,8 +26,6 @@ class Admission(Enum):
     its own groups."""
     COUNT = "count"
     """At most (max_staleness + 1) * capacity groups are live. A slow group may still be trained above the bound."""
-    UNBOUNDED = "unbounded"
-    """Every group may start."""
 
     @property
     def is_strict(self) -> bool:
@@ -35,22 +39,35 @@ class LedgerRules:
 
     batch_size: int
     """Groups per optimizer step."""
-    max_staleness: int
-    """The bound: the trained version minus the version of a group's oldest token."""
+    max_staleness: int | None
+    """The bound: the trained version minus the version of a group's oldest token. None: no bound."""
     admission: Admission
+    """How the bound is enforced; without effect where there is none."""
     capacity: int
     """Most groups, finished or not, that one future batch holds. Above ``batch_size`` some of them are redundant."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.max_staleness < 0 or self.capacity < self.batch_size:
+        if self.batch_size < 1 or (self.max_staleness or 0) < 0 or self.capacity < self.batch_size:
             raise ValueError(f"batch_size must be >= 1, max_staleness >= 0 and capacity >= batch_size, got {self}")
-        if self.admission is Admission.ORDER and self.capacity != self.batch_size:
+        if self.is_strict and self.admission is Admission.ORDER and self.capacity != self.batch_size:
             raise ValueError(f"admission 'order' trains every group, so capacity must equal batch_size, got {self}")
 
     @property
     def max_entries(self) -> int | None:
         """Most live groups; None: no limit."""
-        return None if self.admission is Admission.UNBOUNDED else (self.max_staleness + 1) * self.capacity
+        return None if self.max_staleness is None else (self.max_staleness + 1) * self.capacity
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether no group is ever trained above the bound."""
+        return self.max_staleness is not None and self.admission.is_strict
+
+    @staticmethod
+    def upgraded(stored: dict[str, object]) -> dict[str, object]:
+        """Return the stored fields with the values of this release."""
+        if stored.get("admission") != NO_BOUND_BEFORE:
+            return stored
+        return {**stored, "admission": Admission.DEADLINE.value, "max_staleness": None}
 
 
 @dataclass(slots=True)
@@ -96,7 +113,8 @@ class Overlay:
     def _place(self, version: int, free: list[int]) -> int | None:
         """Return the index of the batch that would admit it; None if none does. `order` takes the earliest batch with
         room, `deadline` the latest."""
-        last = version + self.rules.max_staleness - self.current if self.rules.admission.is_strict else 0
+        bound = self.rules.max_staleness
+        last = version + bound - self.current if bound is not None and self.rules.admission.is_strict else 0
         for index in range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1):
             if free[index]:
                 return index

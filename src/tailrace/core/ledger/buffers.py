@@ -82,12 +82,14 @@ class Buffers:
     same decisions as the original ones.
     """
 
-    def __init__(self, entries: dict[GroupId, LedgerEntry], rules: LedgerRules, *, first: int) -> None:
+    def __init__(
+        self, entries: dict[GroupId, LedgerEntry], rules: LedgerRules, max_staleness: int, *, first: int
+    ) -> None:
         self.entries, self.rules, self.first = entries, rules, first
-        self.capacity, self.max_staleness = rules.capacity, rules.max_staleness
-        self.line = [Buffer() for _ in range(rules.max_staleness + 1)]
+        self.capacity, self.max_staleness = rules.capacity, max_staleness
+        self.line = [Buffer() for _ in range(max_staleness + 1)]
         for group, entry in entries.items():
-            if not first <= entry.slot <= entry.version + rules.max_staleness <= first + rules.max_staleness:
+            if not first <= entry.slot <= entry.version + max_staleness <= first + max_staleness:
                 raise CoreError(f"group {group} of version {entry.version} cannot sit in buffer {entry.slot}")
             self.line[entry.slot - first].shelf(entry).add(group, entry)
 
@@ -229,7 +231,7 @@ class Buffers:
 
     def check(self) -> None:
         """Raise CoreError if a group is in the wrong buffer, a buffer is overfull or an invariant is broken."""
-        rebuilt = Buffers(self.entries, self.rules, first=self.first)
+        rebuilt = Buffers(self.entries, self.rules, self.max_staleness, first=self.first)
         for buffer, expected in zip(self.line, rebuilt.line, strict=True):
             if list(buffer.reserved) != list(expected.reserved) or list(buffer.occupied) != list(expected.occupied):
                 raise CoreError("a buffer does not hold the groups that say they are in it, in their order")

@@ -18,8 +18,10 @@ from tailrace.core.ledger.admission import Holding, LedgerEntry, LedgerRules
 class InOrder:
     """The line of live groups, in the order of ``entries``, a dict shared with the ledger."""
 
-    def __init__(self, entries: dict[GroupId, LedgerEntry], rules: LedgerRules, *, first: int) -> None:
-        self.entries, self.rules, self.first = entries, rules, first
+    def __init__(
+        self, entries: dict[GroupId, LedgerEntry], rules: LedgerRules, max_staleness: int, *, first: int
+    ) -> None:
+        self.entries, self.rules, self.max_staleness, self.first = entries, rules, max_staleness, first
         self.num_occupied = sum(entry.is_occupied for entry in entries.values())
         self._check_places()
 
@@ -41,11 +43,11 @@ class InOrder:
     def free(self) -> list[int]:
         """Return the number of free places in each future batch."""
         size, num_entries = self.rules.batch_size, len(self.entries)
-        return [min(size, max(0, (n + 1) * size - num_entries)) for n in range(self.rules.max_staleness + 1)]
+        return [min(size, max(0, (n + 1) * size - num_entries)) for n in range(self.max_staleness + 1)]
 
     def has_room(self, version: int) -> bool:
         batch = self.first + len(self.entries) // self.rules.batch_size
-        return batch <= version + self.rules.max_staleness
+        return batch <= version + self.max_staleness
 
     def add(self, group: GroupId, entry: LedgerEntry) -> bool:
         if not self.has_room(entry.version):
@@ -75,5 +77,5 @@ class InOrder:
 
     def _check_places(self) -> None:
         for position, (group, entry) in enumerate(self.entries.items()):
-            if self.first + position // self.rules.batch_size > entry.version + self.rules.max_staleness:
+            if self.first + position // self.rules.batch_size > entry.version + self.max_staleness:
                 raise CoreError(f"group {group} of version {entry.version} stands too far back, at {position}")

@@ -6,8 +6,8 @@
      routed)     scored)     train)
 
 Strict admission (`deadline`, `order`) admits a group only if it can be trained within the bound however long it takes.
-No finished group is dropped to keep the bound. With `count` and `unbounded`, groups above the bound are trained and
-counted as violations.
+No finished group is dropped to keep the bound. With `count`, groups above the bound are trained and counted as
+violations. Without a bound (``max_staleness`` is None), every group is admitted and none is a violation.
 
 If ``capacity`` is above ``batch_size``, a batch has more reservations than it trains. It is ready as soon as
 ``batch_size`` groups are finished. Groups that then have no slot in a later batch have expired: the caller drops them.
@@ -68,13 +68,13 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._store: Buffers | InOrder | Pool
-        match self.rules.admission:
-            case Admission.DEADLINE:
-                self._store = Buffers(self.entries, self.rules, first=self.current)
-            case Admission.ORDER:
-                self._store = InOrder(self.entries, self.rules, first=self.current)
-            case Admission.COUNT | Admission.UNBOUNDED:
-                self._store = Pool(self.entries, self.rules)
+        bound = self.rules.max_staleness
+        if bound is None or self.rules.admission is Admission.COUNT:
+            self._store = Pool(self.entries, self.rules)
+        elif self.rules.admission is Admission.ORDER:
+            self._store = InOrder(self.entries, self.rules, bound, first=self.current)
+        else:
+            self._store = Buffers(self.entries, self.rules, bound, first=self.current)
 
     # Admission
 
@@ -121,8 +121,9 @@ class Ledger:
         holdings, expired = self._store.consume(count)
         trained, self.current = self.current, self.current + 1
         batch = sorted((group, trained - entry.version) for group, entry in holdings)
-        violations = sum(staleness > self.rules.max_staleness for _, staleness in batch)
-        if violations and self.rules.admission.is_strict:
+        bound = self.rules.max_staleness
+        violations = sum(staleness > bound for _, staleness in batch) if bound is not None else 0
+        if violations and self.rules.is_strict:
             raise CoreError(f"{violations} groups of batch {trained} are above the bound")
         return Consumption(
             version=trained,

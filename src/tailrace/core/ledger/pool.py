@@ -1,4 +1,4 @@
-"""Admission `count` and `unbounded`: the groups that finish first are trained first, however stale they are."""
+"""Admission `count`, or no bound: the groups that finish first are trained first, however stale they are."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.admission import NO_BOUND_BEFORE, Admission, LedgerRules
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
-from tailrace.core.schedule.soundness import unsound
 
 EDITION = 2
 """Number of the rules that new runs follow. It grows when the core answers the same events in another way."""
@@ -76,7 +75,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All settings of a run that the core reads. A combination that cannot work raises ``ValueError``."""
+    """All settings of a run that the core reads. ``soundness.py`` says which combinations cannot work."""
 
     edition: int = EDITION
     """Number of the rules that the run follows. A journal that does not name it was written with the first. A run that
@@ -102,12 +101,12 @@ class Schedule:
     """Largest staleness of a trained response: the version that is trained minus the version of the response's oldest
     token. None: no limit."""
     admission: Admission = Admission.DEADLINE
-    """How the ledger enforces ``max_staleness``."""
+    """How the ledger enforces ``max_staleness``; without effect where that is None."""
     rounds_ahead: int = 0
     """How many rounds may begin before the batch of an earlier round is trained."""
     placement: Placement = Placement.SHARED
     """Which devices rollout and training use."""
-    keeps_deferred_tokens: bool = False
+    keep_deferred_tokens: bool = False
     """True: a deferred prompt continues its responses if ``max_staleness`` allows. False: it always starts again."""
     epoch_end: EpochEnd = EpochEnd.CARRY
     """What happens to the long queue at the end of a pass over the data."""
@@ -159,8 +158,16 @@ class Schedule:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_steps < 0:
             raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
-        for sentence in unsound(self):
-            raise ValueError(sentence)
+
+    @staticmethod
+    def upgraded(stored: dict[str, object]) -> dict[str, object]:
+        """Return the stored fields of a schedule with the names and values of this release."""
+        found = dict(stored)
+        if "keeps_deferred_tokens" in found:
+            found["keep_deferred_tokens"] = found.pop("keeps_deferred_tokens")
+        if found.get("admission") == NO_BOUND_BEFORE:  # ``max_staleness`` says so too
+            found["admission"] = Admission.DEADLINE.value
+        return found
 
     def continued(self, other: Schedule) -> Schedule:
         """Return this schedule with the values of ``other`` that may change when a run is continued."""
@@ -238,7 +245,7 @@ class Schedule:
         may_drop = self.leftovers in (Leftovers.DROP, Leftovers.DEFER, Leftovers.KEEP)
         return LedgerRules(
             batch_size=self.batch_size,
-            max_staleness=self.max_staleness or 0,
+            max_staleness=self.max_staleness,
             admission=self.admission,
             capacity=self.largest_round if may_drop else self.batch_size,
         )
@@ -246,7 +253,7 @@ class Schedule:
     @property
     def is_strict(self) -> bool:
         """Whether no group is ever trained above ``max_staleness``."""
-        return self.admission.is_strict
+        return self.max_staleness is not None and self.admission.is_strict
 
     @property
     def trains(self) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
+from tailrace.core.schedule.schedule import Schedule
 
-if TYPE_CHECKING:
-    from tailrace.core.schedule.schedule import Schedule
+
+def sound(schedule: Schedule) -> Schedule:
+    """Return the schedule; ``ValueError`` with the first reason if it cannot work."""
+    for sentence in unsound(schedule):
+        raise ValueError(sentence)
+    return schedule
 
 
 def unsound(schedule: Schedule) -> Iterator[str]:
@@ -31,7 +35,7 @@ def unsound(schedule: Schedule) -> Iterator[str]:
 def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
     if s.leftovers is Leftovers.WAIT and s.num_launched > s.batch_size:
         yield "over-provisioned prompts are left over when the batch is full, and 'wait' has no leftovers: use another"
-    if s.keeps_deferred_tokens and (s.leftovers is not Leftovers.DEFER or bound == 0):
+    if s.keep_deferred_tokens and (s.leftovers is not Leftovers.DEFER or bound == 0):
         yield "kept tokens of deferred prompts are stale when trained: they need 'defer' and max_staleness above 0"
     if s.epoch_end is EpochEnd.FLUSH:
         if s.leftovers is not Leftovers.DEFER:
@@ -58,11 +62,9 @@ def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
 
 
 def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
-    if (bound is None) != (s.admission is Admission.UNBOUNDED):
-        yield f"admission '{s.admission.value}' and max_staleness {bound} contradict each other"
-    if s.admission is Admission.COUNT and s.has_rounds:
+    if bound is not None and s.admission is Admission.COUNT and s.has_rounds:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
-    if s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
+    if bound is not None and s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
         yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
     if s.max_stuck_s is not None and (s.has_rounds or not s.is_strict or s.max_stuck_s <= 0):
         yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"

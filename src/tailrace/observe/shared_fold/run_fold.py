@@ -262,7 +262,7 @@ class RunFold:
         self._drop_groups(command.restarted, news)
 
     def _close_round(self, command: do.CloseRound, news: News) -> None:
-        keeps = self.state.schedule is not None and self.state.schedule.keeps_deferred_tokens
+        keeps = self.state.schedule is not None and self.state.schedule.keep_deferred_tokens
         self._drop_groups(command.dropped if keeps else (*command.dropped, *command.deferred, *command.late), news)
 
     def _close_evaluation(self, command: do.CloseEvaluation, news: News) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
+from tailrace.config import schedule_builder
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.settings import EvalSetSettings, Settings
@@ -26,7 +27,6 @@ from tailrace.observe.journal.run_files import RunFiles
 from tailrace.observe.prompts import length_trace
 from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
-from tailrace.runtime import schedule_builder
 from tailrace.runtime.inputs.catalogue import Catalogue, Source
 from tailrace.runtime.inputs.lengths import SourceLength, longest, source_lengths
 from tailrace.runtime.inputs.sampling import end_tokens, sampling

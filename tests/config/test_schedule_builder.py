@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from core.histories import History
 from core.world import World
+from tailrace.config import schedule_builder
 from tailrace.config.aliases import put
-from tailrace.config.load import leaves
+from tailrace.config.load import SettingsError, leaves
+from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import Admission
 from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, Strategy, VersionCap
-from tailrace.runtime import schedule_builder
 
 
 def built(num_prompts: int, *, batch_size: int, **schedule: Any) -> Schedule:
@@ -112,7 +114,7 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),
     "schedule.keep_deferred_tokens": (
-        DEFER | {"schedule.max_staleness": 1, "schedule.rounds_ahead": 1}, True, of("keeps_deferred_tokens"), True
+        DEFER | {"schedule.max_staleness": 1, "schedule.rounds_ahead": 1}, True, of("keep_deferred_tokens"), True
     ),
     "schedule.epoch_end": (DEFER, "flush", of("epoch_end"), EpochEnd.FLUSH),
     "schedule.max_versions_per_sample": (RESUME, 4, of("max_versions_per_sample"), 4),
@@ -167,3 +169,39 @@ def test_checkpoints_follow_time_unless_the_end_is_asked_for(
     assert (made.save_interval, made.save_share) == (interval, share)
     steps = schedule_builder.schedule(Settings(save_interval=7), {"train": 100}, prompt_length=8)
     assert (steps.save_interval, steps.save_share) == (7, 0.0)
+
+
+def test_an_instance_gets_twice_what_it_can_run() -> None:
+    made = schedule_builder.schedule(
+        Settings.model_validate({"rollout": {"max_running": 24}}), {"train": 320}, prompt_length=8
+    )
+    assert (made.max_in_flight, made.coordination.max_running) == (48, 24)
+    standard = schedule_builder.schedule(Settings(), {"train": 320}, prompt_length=8)
+    assert standard.max_in_flight == 256
+
+
+def test_another_preset_leaves_everything_else_as_it_was() -> None:
+    """A replay has the machine, the limits and the in-flight limit of its journal, whatever the formula is today."""
+    tree = {"schedule": {"preset": "staleflow", "max_staleness": 3, "max_stuck_s": 9.0, "on_stuck": "drop"}}
+    recorded = schedule_builder.schedule(Settings.model_validate(tree), {"train": 320}, prompt_length=8)
+    recorded = replace(recorded, max_in_flight=77, edition=1, limits=replace(recorded.limits, train_s=5.0))
+    found = schedule_builder.apply_preset(recorded, ScheduleOverrides(preset="tail-batching"))
+    direct = schedule_builder.schedule(
+        Settings.model_validate({"schedule": {"preset": "tail-batching"}}), {"train": 320}, prompt_length=8
+    )
+    assert found == replace(direct, max_in_flight=77, edition=1, limits=recorded.limits)
+
+
+def test_a_combination_that_cannot_work_is_refused_by_the_builder() -> None:
+    with pytest.raises(SettingsError, match="the schedule does not work: 'keep' without a bound"):
+        built(100, batch_size=4, leftovers="keep", max_staleness="unbounded")
+    plain = built(100, batch_size=4)
+    with pytest.raises(ValueError, match="it needs 'resume'"):
+        schedule_builder.apply_preset(plain, ScheduleOverrides(preset="sync", max_versions_per_sample=2))
+
+
+def test_no_bound_reaches_the_ledger_as_none() -> None:
+    free = built(100, batch_size=4, preset="active-partial", bound="count")
+    assert (free.max_staleness, free.ledger.max_staleness, free.ledger.max_entries) == (None, None, None)
+    assert not free.is_strict
+    assert not free.ledger.is_strict

@@ -1,4 +1,7 @@
-"""Builds the schedule of a run from its settings and the number of usable prompts."""
+"""Makes schedules: of a run from its settings and the number of usable prompts, of a simulation and of a replay.
+
+What a preset and its overrides decide is put into a schedule by ``apply_preset``, for all three.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.config import presets
-from tailrace.config.load import SettingsError
+from tailrace.config.complaints import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import (
-    Coordination,
-    EpochEnd,
-    EvalSet,
-    Leftovers,
-    Limits,
-    OnStuck,
-    Placement,
-    Schedule,
-    VersionCap,
-)
+from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Limits, OnStuck, Placement, Schedule, VersionCap
+from tailrace.core.schedule.soundness import sound
 
-_DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
 _SAVE_SHARE = 0.03
 """Largest share of the time that checkpoints take by default."""
 _REWARD_GRACE_S = 120.0
@@ -35,34 +29,56 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_lengt
     """Build a schedule. ``num_prompts``: usable prompts of each source; ``prompt_length``: tokens of a typical one."""
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
-        return replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+        plain = replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+        return apply_preset(plain, settings.schedule)
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
 
 
+def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
+    """Return a schedule with what a preset and its overrides decide; ``ValueError`` if the result cannot work."""
+    preset = chosen.resolved()
+    sizes = {"batch_size": plain.batch_size, "group_size": plain.group_size}
+    launch_prompts, launch_responses = presets.launch_sizes(preset, **sizes)
+    made = replace(
+        plain,
+        launch_prompts=launch_prompts,
+        launch_responses=launch_responses,
+        trials=presets.trials(preset, chosen.over_provision_trials, **sizes),
+        leftovers=preset.leftovers,
+        max_staleness=preset.max_staleness,
+        admission=preset.bound,
+        rounds_ahead=preset.rounds_ahead,
+        coordination=replace(plain.coordination, **presets.strategies(preset)),
+        keep_deferred_tokens=chosen.keep_deferred_tokens,
+        max_versions_per_sample=chosen.max_versions_per_sample,
+        version_cap=VersionCap(chosen.on_version_cap),
+        max_restarts_per_sample=chosen.max_restarts_per_sample,
+        max_stuck_s=chosen.max_stuck_s,
+        on_stuck=OnStuck(chosen.on_stuck),
+    )
+    return sound(replace(made, has_quotas=made.has_quotas and made.aborts_leftovers))
+
+
+def most_in_flight(max_running: int) -> int:
+    """Most responses that an instance has at the same time, if it can generate ``max_running`` of them at once."""
+    return 2 * max_running  # so that it never waits for the controller to hand it the next response
+
+
 def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
+    """Return what the run alone decides. The preset's part is still missing."""
     rollout, limits, asked = settings.rollout, settings.limits, settings.schedule
-    preset = presets.resolved(asked)
-    batch_size, group_size = asked.rollout_batch_size, rollout.n_samples_per_prompt
     return Schedule(
-        **presets.schedule_fields(
-            preset, batch_size=batch_size, group_size=group_size, trial_factors=asked.over_provision_trials
-        ),
         train_source=TRAIN_SOURCE,
+        batch_size=asked.rollout_batch_size,
+        group_size=rollout.n_samples_per_prompt,
         max_steps=max_steps(settings, num_prompts[TRAIN_SOURCE]),
         placement=Placement(asked.placement),
-        keeps_deferred_tokens=asked.keep_deferred_tokens,
         epoch_end=EpochEnd(asked.epoch_end),
         epoch_size=num_prompts[TRAIN_SOURCE],
-        max_versions_per_sample=asked.max_versions_per_sample,
-        version_cap=VersionCap(asked.on_version_cap),
-        max_restarts_per_sample=asked.max_restarts_per_sample,
-        max_stuck_s=asked.max_stuck_s,
-        on_stuck=OnStuck(asked.on_stuck),
-        has_quotas=asked.source_quotas and len(settings.data.sources) > 1 and preset.leftovers in _DISCARDING,
+        has_quotas=asked.source_quotas and len(settings.data.sources) > 1,
         num_instances=rollout.num_instances,
-        # Twice what it can run: an instance never waits for the controller to hand it the next response.
-        max_in_flight=2 * rollout.running_limit,
+        max_in_flight=most_in_flight(rollout.running_limit),
         eval_sets=tuple(
             EvalSet(name=s.name, num_prompts=num_prompts[s.name], group_size=s.n_samples_per_prompt)
             for s in settings.eval
@@ -90,10 +106,8 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
 
 def _coordination(settings: Settings, prompt_length: int) -> Coordination:
     rollout, asked = settings.rollout, settings.schedule.coordination
-    preset = presets.resolved(settings.schedule)
     longest = settings.data.max_prompt_length + rollout.max_response_length
     return Coordination(
-        **presets.strategies(preset),
         **asked.model_dump(exclude={"validation"}),
         costs=CostModel(**rollout.costs.model_dump()),
         is_global=asked.validation == "global",
