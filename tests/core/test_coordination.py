@@ -26,10 +26,10 @@ from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.journal import decode, encode, replay_all
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
+from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
 
-ALL = dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT)
+ALL = dict.fromkeys(("routing", "synchronization", "migration"), "throughput")
 
 
 @held_to(20)

@@ -8,13 +8,12 @@ import pytest
 
 from tailrace.core.costs import CostModel
 from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, Strategy
+from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule
 
 UNBOUNDED = {"max_staleness": None, "admission": Admission.UNBOUNDED}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}
 KEEP = {"leftovers": Leftovers.KEEP}
 RESUME = {"leftovers": Leftovers.RESUME}
-STEERED = Coordination(migration=Strategy.THROUGHPUT)
 FLUSH = {**DEFER, "epoch_end": EpochEnd.FLUSH}
 
 
@@ -58,8 +57,6 @@ def schedule(**changes: Any) -> Schedule:
         ({**KEEP, "max_stuck_s": 0.0}, "for more than 0 seconds"),
         ({**KEEP, **UNBOUNDED}, "'keep' without a bound would launch prompts without end"),
         ({"rounds_ahead": 2, "max_staleness": 1}, "trained that many versions late; the bound is 1"),
-        ({"coordination": STEERED}, "they need 'keep' and a strict bound"),
-        ({**KEEP, "admission": Admission.COUNT, "coordination": STEERED}, "they need 'keep' and a strict bound"),
         ({**RESUME, "launch_prompts": 9, "max_staleness": 1}, "within max_staleness 1: at most 8"),
     ],
 )
@@ -80,7 +77,7 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"rounds_ahead": 1, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
         {**KEEP, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
         {**KEEP, "max_staleness": 1, "admission": Admission.COUNT},
-        {**KEEP, "max_staleness": 1, "admission": Admission.ORDER, "launch_prompts": 4, "coordination": STEERED},
+        {**KEEP, "max_staleness": 1, "admission": Admission.ORDER, "launch_prompts": 4},
         {**DEFER, "max_staleness": 1, "keeps_deferred_tokens": True, "has_quotas": True},
         {**DEFER, **UNBOUNDED, "keeps_deferred_tokens": True},
         {**DEFER, "epoch_size": 14, "filters_equal_scores": True},
@@ -161,9 +158,6 @@ def test_a_schedule_of_no_steps_trains_nothing() -> None:
         ({"max_gap": 0.5}, "got 3 and 0.5"),
         ({"plan_interval_s": -1.0}, "plan_interval_s must be at least 0, got -1.0"),
         ({"kv_tokens": -1}, "kv_tokens must be at least 0, got -1"),
-        ({"synchronization": Strategy.FIXED}, "only routing can be fixed"),
-        ({"migration": Strategy.FIXED}, "only routing can be fixed"),
-        ({"routing": Strategy.FIXED, "migration": Strategy.THROUGHPUT}, "fixed routing needs"),
     ],
 )
 def test_settings_no_strategy_can_work_with_are_refused(changes: dict[str, Any], sentence: str) -> None:

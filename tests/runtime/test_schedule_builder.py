@@ -15,7 +15,7 @@ from tailrace.config.aliases import put
 from tailrace.config.load import leaves
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, Strategy, VersionCap
+from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, VersionCap
 from tailrace.runtime import schedule_builder
 
 
@@ -82,7 +82,7 @@ TWO_SOURCES = [{"name": "easy", "path": "a.jsonl"}, {"name": "hard", "path": "b.
 DEFER, RESUME = {"schedule.preset": "tail-batching"}, {"schedule.preset": "active-partial"}
 KEEP = {"schedule.preset": "staleflow"}
 STRATEGIES = {
-    f"schedule.{name}": (KEEP, "vanilla", of_coordination(name), Strategy.VANILLA)
+    f"schedule.{name}": (KEEP, "vanilla", of_coordination(name), "vanilla")
     for name in ("routing", "synchronization", "migration")
 }
 NUMBERS = {

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Leftovers, Strategy
+from tailrace.core.schedule import Leftovers
+from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
 BoundName = Literal["deadline", "order", "count"]
-StrategyName = Literal["vanilla", "throughput"]
-RoutingName = Literal["vanilla", "fixed", "throughput"]
-STRATEGIES = ("routing", "synchronization", "migration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +27,9 @@ class Preset:
     rounds_ahead: int = 0
     bound: Admission = Admission.DEADLINE
     """How `max_staleness` is enforced, if there is one."""
-    routing: Strategy = Strategy.VANILLA
-    synchronization: Strategy = Strategy.VANILLA
-    migration: Strategy = Strategy.VANILLA
+    routing: Routing = Routing.VANILLA
+    synchronization: Synchronization = Synchronization.VANILLA
+    migration: Migration = Migration.VANILLA
 
     @property
     def admission(self) -> Admission:
@@ -43,13 +41,13 @@ PRESETS: dict[str, Preset] = {
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
-    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT, routing=Strategy.FIXED),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT, routing=Routing.FIXED),
     "staleflow": Preset(
         leftovers=Leftovers.KEEP,
         max_staleness=1,
-        routing=Strategy.THROUGHPUT,
-        synchronization=Strategy.THROUGHPUT,
-        migration=Strategy.THROUGHPUT,
+        routing=Routing.THROUGHPUT,
+        synchronization=Synchronization.THROUGHPUT,
+        migration=Migration.THROUGHPUT,
     ),
     ROLLOUT_ONLY: Preset(),
 }
@@ -82,18 +80,18 @@ class ScheduleOverrides(Protocol):
     @property
     def rounds_ahead(self) -> int | None: ...
     @property
-    def routing(self) -> str | None: ...
+    def routing(self) -> Routing | None: ...
     @property
-    def synchronization(self) -> str | None: ...
+    def synchronization(self) -> Synchronization | None: ...
     @property
-    def migration(self) -> str | None: ...
+    def migration(self) -> Migration | None: ...
 
 
 def resolved(overrides: ScheduleOverrides) -> Preset:
     """Return the preset with the given overrides applied."""
     given: dict[str, Any] = {
         name: getattr(overrides, name)
-        for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
+        for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead", *KINDS)
         if getattr(overrides, name) is not None
     }
     if overrides.leftovers is not None:
@@ -102,7 +100,6 @@ def resolved(overrides: ScheduleOverrides) -> Preset:
         given["max_staleness"] = None if overrides.max_staleness == "unbounded" else int(overrides.max_staleness)
     if overrides.bound is not None:
         given["bound"] = Admission(overrides.bound)
-    given |= {name: Strategy(given_name) for name in STRATEGIES if (given_name := getattr(overrides, name)) is not None}
     return replace(PRESETS[overrides.preset], **given)
 
 
@@ -125,8 +122,8 @@ def schedule_fields(
 
 
 def strategies(preset: Preset) -> dict[str, Any]:
-    """Return the fields of ``Coordination`` that a preset decides."""
-    return {name: getattr(preset, name) for name in STRATEGIES}
+    """Return the fields of ``Coordination`` that a preset decides: the names of the strategies."""
+    return {kind: getattr(preset, kind).value for kind in KINDS}
 
 
 def trials(

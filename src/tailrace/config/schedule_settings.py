@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tailrace.config.presets import BoundName, PresetName, RoutingName, StrategyName
+from tailrace.config.presets import BoundName, PresetName
 from tailrace.config.section import Section
+from tailrace.policies.strategies import Migration, Routing, Synchronization
 
 
 class CoordinationSettings(Section):
@@ -56,12 +57,12 @@ class ScheduleSettings(Section):
     is not strict, so slow responses can be staler."""
     rounds_ahead: NonNegativeInt | None = None
     """Rounds that may start before the batches of earlier rounds are trained. Above 0, rollout and training overlap."""
-    routing: RoutingName | None = None
+    routing: Routing | None = None
     """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
     that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
-    synchronization: StrategyName | None = None
+    synchronization: Synchronization | None = None
     """When an instance pulls new weights. `vanilla`: at once. `throughput`: when queued responses need them."""
-    migration: StrategyName | None = None
+    migration: Migration | None = None
     """`throughput`: responses move away from overloaded or much faster instances. `vanilla`: responses never move."""
     coordination: CoordinationSettings = CoordinationSettings()
     placement: Literal["shared", "colocated", "disaggregated"] = "shared"

@@ -23,6 +23,7 @@ from tailrace.core.schedule import (
     Schedule,
     VersionCap,
 )
+from tailrace.policies.strategies import policies_of
 
 _DISCARDING = (Leftovers.DROP, Leftovers.DEFER)
 _SAVE_SHARE = 0.03
@@ -35,9 +36,11 @@ def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_lengt
     """Build a schedule. ``num_prompts``: usable prompts of each source; ``prompt_length``: tokens of a typical one."""
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
-        return replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+        made = replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+        policies_of(made)  # refuses strategies that cannot work with the rest
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
+    return made
 
 
 def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:

@@ -8,6 +8,7 @@ from typing import Any
 from tailrace.config import presets
 from tailrace.core.costs import CostModel
 from tailrace.core.schedule import Coordination, EvalSet, Limits, OnStuck, Schedule
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
@@ -30,7 +31,7 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
         trial_factors=variant.over_provision_trials,
     )
     try:
-        return Schedule(
+        made = Schedule(
             **_base(scenario),
             **fields,
             coordination=_coordination(scenario, preset),
@@ -40,8 +41,10 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
             on_stuck=OnStuck(variant.on_stuck),
             is_reward_streamed=variant.rewards == "streamed",
         )
+        policies_of(made)  # refuses strategies that cannot work with the rest
     except ValueError as error:
         raise ScenarioError(f"schedule '{name}': {error}") from None
+    return made
 
 
 def _coordination(scenario: Scenario, preset: presets.Preset) -> Coordination:

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tailrace.config.presets import BoundName, RoutingName, StrategyName
+from tailrace.config.presets import BoundName
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Leftovers, Placement
+from tailrace.policies.strategies import Migration, Routing, Synchronization
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 
 Share = Field(default=0.0, ge=0, le=1)
@@ -52,11 +53,11 @@ class VariantSection(Section):
     """How ``max_staleness`` is enforced."""
     rounds_ahead: NonNegativeInt | None = None
     """How many rounds may begin before the batch of an earlier round is trained."""
-    routing: RoutingName | None = None
+    routing: Routing | None = None
     """Strategy that chooses the instance of a response."""
-    synchronization: StrategyName | None = None
+    synchronization: Synchronization | None = None
     """Strategy that chooses when an instance pulls weights."""
-    migration: StrategyName | None = None
+    migration: Migration | None = None
     """Strategy that moves responses between instances."""
     keeps_deferred_tokens: bool | None = None
     """Whether deferred prompts continue their responses instead of starting again."""

@@ -68,11 +68,6 @@ def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
         yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
-    if s.coordination.plans and (s.has_rounds or not s.is_strict):
-        yield (
-            "throughput-oriented strategies move work between instances of different versions: they need 'keep' and"
-            " a strict bound"
-        )
     if bound is not None and s.rounds_ahead > bound:
         yield f"a round {s.rounds_ahead} ahead of training is trained that many versions late; the bound is {bound}"
     if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:
