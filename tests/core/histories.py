@@ -236,10 +236,10 @@ def _coordination(rng: random.Random) -> Coordination:
 
 
 def _mix(rng: random.Random, mixes: Sequence[dict[str, str]]) -> dict[str, str]:
-    """One of these mixes. Each routing strategy is as likely; planned strategies are likelier, because they do more."""
+    """One of these mixes. All routing strategies are equally likely; planned other ones come more often."""
     routing = rng.choice(sorted({mix["routing"] for mix in mixes}))
     others = [mix for mix in mixes if mix["routing"] == routing]
-    return rng.choices(others, weights=[1 + 2 * _num_planned(mix) for mix in others])[0]
+    return rng.choices(others, weights=[3 ** _num_planned(mix) for mix in others])[0]
 
 
 def _common(rng: random.Random) -> dict[str, object]:

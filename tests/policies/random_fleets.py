@@ -71,9 +71,10 @@ def _queue(rng: random.Random) -> list[WaitingGroup]:
     sizes = {"length": rng.choice([10, 20, 300])}
     exact = [begun(i, version=PUBLISHED, exact=True) for i in range(rng.choice([0, 0, 2]))]
     versions = sorted(rng.randint(0, PUBLISHED) for _ in range(rng.randint(0, 4)))
+    started = [begun(10 + i, version=v, members=rng.randint(1, 3), **sizes) for i, v in enumerate(versions)]
     started = [
-        begun(10 + i, version=v, needs=rng.randint(v, PUBLISHED), members=rng.randint(1, 3), **sizes)
-        for i, v in enumerate(versions)
+        group._replace(needs=tuple(Version(rng.randint(needs, PUBLISHED)) for needs in group.needs))
+        for group in started
     ]
     return [*exact, *started, *(new(20 + i, members=rng.randint(1, 3)) for i in range(rng.randint(0, 4)))]
 
