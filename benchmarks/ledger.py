@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
 from tailrace.core.ledger.ledger import Ledger
 
 MAX_STALENESS = 8
@@ -29,9 +29,9 @@ IN_FLIGHT = 10_000
 LAGS = (0, 2, 5)
 """How far the instances' versions are behind the batch that is collected."""
 WORKLOADS = {
-    "strict": (Admission.DEADLINE, 1.0),
-    "strict, capacity 1.25 batches": (Admission.DEADLINE, 1.25),
-    "count": (Admission.COUNT, 1.0),
+    "strict": (AdmissionRule.DEADLINE, 1.0),
+    "strict, capacity 1.25 batches": (AdmissionRule.DEADLINE, 1.25),
+    "count": (AdmissionRule.COUNT, 1.0),
 }
 
 
@@ -79,7 +79,7 @@ class Load:
             self.num_operations += 1
 
 
-def measure(admission: Admission, over_provision: float, *, runs: int, operations: int) -> dict[str, Any]:
+def measure(admission: AdmissionRule, over_provision: float, *, runs: int, operations: int) -> dict[str, Any]:
     capacity = -(-IN_FLIGHT // (MAX_STALENESS + 1))
     rules = LedgerRules(
         batch_size=int(capacity / over_provision), max_staleness=MAX_STALENESS, admission=admission, capacity=capacity

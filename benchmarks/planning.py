@@ -43,7 +43,7 @@ from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, Version
 from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
+from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
 
 SIZES = {(32, 2_048): 0.010, (256, 16_384): 0.100}
@@ -54,7 +54,6 @@ NOW = 100.0
 
 
 def schedule_of(num_instances: int, num_responses: int, *, num_batches: int) -> Schedule:
-    throughput = Strategy.THROUGHPUT
     return Schedule(
         train_source="train",
         batch_size=num_responses // GROUP_SIZE // num_batches,
@@ -65,9 +64,9 @@ def schedule_of(num_instances: int, num_responses: int, *, num_batches: int) -> 
         num_instances=num_instances,
         max_in_flight=256,
         coordination=Coordination(
-            routing=throughput,
-            synchronization=throughput,
-            migration=throughput,
+            routing="throughput",
+            synchronization="throughput",
+            migration="throughput",
             # Qwen3-30B-A3B on H20, as the paper has it, with room for about forty responses of full length.
             costs=CostModel(k1=7.28e-8, k2=1.72e-3, k3=1.25e-4, k4=1.07e-2),
             kv_tokens=800_000,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
 from tailrace.core.ledger.ledger import Consumption, Ledger
 
 BATCH_SIZE, MAX_STALENESS = 2, 1
@@ -76,7 +76,7 @@ def letter_of(group: GroupId) -> str:
 class Example:
     def __init__(self) -> None:
         rules = LedgerRules(
-            batch_size=BATCH_SIZE, max_staleness=MAX_STALENESS, admission=Admission.DEADLINE, capacity=BATCH_SIZE
+            batch_size=BATCH_SIZE, max_staleness=MAX_STALENESS, admission=AdmissionRule.DEADLINE, capacity=BATCH_SIZE
         )
         self.ledger = Ledger(rules)
         self.instances = {"X": 0, "Y": 0}

@@ -17,8 +17,8 @@ from tailrace.config.aliases import put
 from tailrace.config.load import SettingsError, leaves
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
-from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, Strategy, VersionCap
+from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, VersionCap
 
 
 def built(num_prompts: int, *, batch_size: int, **schedule: Any) -> Schedule:
@@ -84,7 +84,7 @@ TWO_SOURCES = [{"name": "easy", "path": "a.jsonl"}, {"name": "hard", "path": "b.
 DEFER, RESUME = {"schedule.preset": "tail-batching"}, {"schedule.preset": "active-partial"}
 KEEP = {"schedule.preset": "staleflow"}
 STRATEGIES = {
-    f"schedule.{name}": (KEEP, "vanilla", of_coordination(name), Strategy.VANILLA)
+    f"schedule.{name}": (KEEP, "vanilla", of_coordination(name), "vanilla")
     for name in ("routing", "synchronization", "migration")
 }
 NUMBERS = {
@@ -109,7 +109,7 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.over_provision_trials": (DEFER, [1.5, 2.0], of("trials"), ((48, 12), (64, 16))),
     "schedule.leftovers": (DEFER, "drop", of("leftovers"), Leftovers.DROP),
     "schedule.max_staleness": (RESUME, 3, of("max_staleness"), 3),
-    "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), Admission.ORDER),
+    "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), AdmissionRule.ORDER),
     "schedule.rounds_ahead": ({"schedule.max_staleness": 2}, 2, of("rounds_ahead"), 2),
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 from hypothesis import HealthCheck, Phase, reject, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import (
     Coordination,
     EpochEnd,
@@ -34,10 +35,10 @@ from tailrace.core.schedule import (
     OnStuck,
     Placement,
     Schedule,
-    Strategy,
     VersionCap,
 )
 from tailrace.core.schedule.soundness import sound
+from tailrace.policies.strategies import KINDS, policies_of
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
@@ -121,6 +122,40 @@ def lagging_cases(draw: st.DrawFn, make: MakeSchedule, **changes: object) -> Cas
     return Case(schedule=schedule, lag=lag, faults=tuple(faults), seed=draw(st.integers(0, 2**32)))
 
 
+def _with_strategies(**chosen: str) -> Schedule:
+    """A schedule that leaves the strategies free."""
+    coordination = Coordination(**chosen)
+    return Schedule(
+        train_source="train",
+        batch_size=1,
+        group_size=1,
+        max_steps=1,
+        leftovers=Leftovers.KEEP,
+        max_staleness=1,
+        coordination=coordination,
+    )
+
+
+def _is_sound(mix: dict[str, str]) -> bool:
+    try:
+        policies_of(_with_strategies(**mix))
+    except ValueError:
+        return False
+    return True
+
+
+def _num_planned(mix: dict[str, str]) -> int:
+    policies = policies_of(_with_strategies(**mix))
+    return sum(getattr(policies, kind).is_planned for kind in KINDS)
+
+
+_NAMES = product(*([strategy.value for strategy in strategies] for strategies in KINDS.values()))
+MIXES = [mix for names in _NAMES if _is_sound(mix := dict(zip(KINDS, names, strict=True)))]
+"""Every combination of strategies that can work together."""
+UNPLANNED = [mix for mix in MIXES if not _num_planned(mix)]
+"""Those that can work with every schedule."""
+
+
 def any_schedule(rng: random.Random) -> Schedule:
     """A sound one; unsound draws are thrown away."""
     while True:
@@ -172,7 +207,9 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
         "batch_size": batch_size,
         "group_size": rng.randint(1, 3),
         "launch_prompts": launch_prompts,
-        "admission": rng.choice([Admission.DEADLINE, Admission.ORDER][: 2 if launch_prompts == batch_size else 1]),
+        "admission": rng.choice(
+            [AdmissionRule.DEADLINE, AdmissionRule.ORDER][: 2 if launch_prompts == batch_size else 1]
+        ),
         "max_stuck_s": rng.choice([None, None, 15.0, 60.0]),
         "on_stuck": rng.choice(list(OnStuck)),
         "leftovers": Leftovers.KEEP,
@@ -185,11 +222,8 @@ def coordinated(rng: random.Random, **changes: object) -> Schedule:
 
 
 def _coordination(rng: random.Random) -> Coordination:
-    strategies = [Strategy.VANILLA, Strategy.THROUGHPUT, Strategy.THROUGHPUT]
-    drawn = Coordination(
-        routing=rng.choice(strategies),
-        synchronization=rng.choice(strategies),
-        migration=rng.choice(strategies),
+    return Coordination(
+        **_mix(rng, MIXES),
         costs=draw_costs(rng),
         kv_tokens=rng.choice([0, 12, 40]),
         max_running=rng.choice([0, 1, 4]),
@@ -201,10 +235,13 @@ def _coordination(rng: random.Random) -> Coordination:
         plan_interval_s=rng.choice([None, 0.0, 0.7, 3.0]),
         is_global=rng.random() < 0.2,
     )
-    if rng.random() < 0.2:
-        vanilla = Strategy.VANILLA
-        return replace(drawn, routing=Strategy.FIXED, synchronization=vanilla, migration=vanilla)
-    return drawn
+
+
+def _mix(rng: random.Random, mixes: Sequence[dict[str, str]]) -> dict[str, str]:
+    """One of these mixes. All routing strategies are equally likely; planned other ones come more often."""
+    routing = rng.choice(sorted({mix["routing"] for mix in mixes}))
+    others = [mix for mix in mixes if mix["routing"] == routing]
+    return rng.choices(others, weights=[3 ** _num_planned(mix) for mix in others])[0]
 
 
 def _common(rng: random.Random) -> dict[str, object]:
@@ -220,7 +257,7 @@ def _common(rng: random.Random) -> dict[str, object]:
 def _draw(rng: random.Random) -> dict[str, object]:
     batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
     bound = rng.choice([0, 0, 1, 2, None])
-    admission = rng.choice([Admission.DEADLINE] * 3 + [Admission.COUNT, Admission.ORDER])
+    admission = rng.choice([AdmissionRule.DEADLINE] * 3 + [AdmissionRule.COUNT, AdmissionRule.ORDER])
     return {
         **_common(rng),
         "batch_size": batch_size,
@@ -241,6 +278,7 @@ def _draw(rng: random.Random) -> dict[str, object]:
         "is_reward_streamed": rng.random() < 0.8,
         "drops_failed_rewards": rng.random() < 0.2,
         "filters_equal_scores": rng.random() < 0.3,
+        "coordination": Coordination(**_mix(rng, UNPLANNED)),
     }
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from tailrace.core import codec
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
 from tailrace.core.ledger.ledger import Consumption, Ledger
 
 
@@ -100,7 +100,7 @@ class History:
     """Random routing, completion, aborts, filtering, pulls and training on a strict ledger, all held to the oracle."""
 
     def __init__(self, rules: LedgerRules, seed: int, *, restore_every: int | None = None) -> None:
-        assert rules.admission is Admission.DEADLINE
+        assert rules.admission is AdmissionRule.DEADLINE
         self.random = random.Random(seed)
         self.restore_every = restore_every
         self.ledger, self.oracle = Ledger(rules), Oracle(rules)
@@ -208,7 +208,7 @@ def random_rules(rng: random.Random) -> LedgerRules:
     return LedgerRules(
         batch_size=batch_size,
         max_staleness=rng.randint(0, 4),
-        admission=Admission.DEADLINE,
+        admission=AdmissionRule.DEADLINE,
         capacity=batch_size + rng.choice((0, 0, 1, 2, batch_size)),
     )
 

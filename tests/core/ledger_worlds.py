@@ -13,7 +13,7 @@ from functools import cache
 
 from core.ledger_oracle import Oracle
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerEntry, LedgerRules
 from tailrace.core.ledger.ledger import Ledger
 
 State = tuple[tuple[int, bool, int], ...]
@@ -33,7 +33,7 @@ def seen_from_current(ledger: Ledger) -> State:
 def explore(*, batch_size: int, capacity: int, max_staleness: int) -> tuple[int, int]:
     """Visit and check everything; return the numbers of states and of transitions."""
     rules = LedgerRules(
-        batch_size=batch_size, capacity=capacity, max_staleness=max_staleness, admission=Admission.DEADLINE
+        batch_size=batch_size, capacity=capacity, max_staleness=max_staleness, admission=AdmissionRule.DEADLINE
     )
     frontier: list[State] = [()]
     seen: set[State] = {()}

@@ -21,7 +21,7 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
 from tailrace.core.run.waits import Wait
-from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Placement, Strategy
+from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Placement
 from tailrace.policies.strategies import policies_of
 
 REPEATED = (
@@ -174,7 +174,7 @@ def test_an_instance_that_was_lost_is_not_heard_of_when_another_has_taken_its_pl
 
 
 KEEP: dict[str, object] = {"leftovers": Leftovers.KEEP, "max_staleness": 2}
-PLANNING = Coordination(synchronization=Strategy.THROUGHPUT, plan_interval_s=5.0)
+PLANNING = Coordination(synchronization="throughput", plan_interval_s=5.0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import FORMAT, Entry, OtherFormat, check_format, decode, encode, replay_all
-from tailrace.core.ledger.admission import Admission, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
@@ -24,7 +24,7 @@ from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPha
 from tailrace.core.schedule import EpochEnd, Leftovers, Placement, Schedule, VersionCap
 
 WORDS = (
-    Admission, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement,
+    AdmissionRule, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement,
     TrajectoryPhase, VersionCap,
 )  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_a_schedule_of_an_older_release_is_read() -> None:
 def test_the_ledger_of_an_older_checkpoint_is_read() -> None:
     old = {"batch_size": 2, "max_staleness": 0, "admission": "unbounded", "capacity": 2}
     found = codec.decode(LedgerRules, old)
-    assert found == LedgerRules(batch_size=2, max_staleness=None, admission=Admission.DEADLINE, capacity=2)
+    assert found == LedgerRules(batch_size=2, max_staleness=None, admission=AdmissionRule.DEADLINE, capacity=2)
     assert codec.decode(LedgerRules, codec.encode(found)) == found
     strict = {**old, "admission": "deadline"}
     assert codec.decode(LedgerRules, strict).max_staleness == 0

@@ -21,7 +21,7 @@ from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
 from tailrace.core.rewards.room import Rewards
-from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Limits, Schedule, Strategy
+from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Limits, Schedule
 from tailrace.policies.strategies import policies_of
 
 
@@ -260,9 +260,7 @@ def test_a_wait_past_its_limit_that_no_restart_can_mend_fails_with_a_sentence() 
     assert finish == do.FinishRun(is_complete=False, reason="waited 6 s for prompts of 'train' (limit 5 s)")
 
 
-STEERED = Coordination(
-    **dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT), plan_interval_s=0.0
-)
+STEERED = Coordination(**dict.fromkeys(("routing", "synchronization", "migration"), "throughput"), plan_interval_s=0.0)
 
 
 @pytest.mark.parametrize("changes", [{}, {"leftovers": Leftovers.KEEP, "coordination": STEERED}])

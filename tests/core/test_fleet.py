@@ -20,12 +20,12 @@ from tailrace.core.fleet.policy import Claims, FleetView, Route, WaitingGroup
 from tailrace.core.fleet.submitting import dispatch, give
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.responses.group import Group
 from tailrace.core.responses.trajectory import TrajectoryPhase
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
-from tailrace.policies.strategies import policies_of
+from tailrace.core.schedule import Coordination, Leftovers, Schedule
+from tailrace.policies.strategies import Routing, policies_of
 
 I1 = InstanceId(1)
 GROUP, HELDOUT = GroupId("train", 0, 0), GroupId("heldout", 1, 0)
@@ -115,6 +115,7 @@ def test_an_instance_that_accepts_no_work_is_given_none() -> None:
 class CountsQuestions:
     """A routing that gives nothing to anybody."""
 
+    is_planned = needs_homes = False
     num_asked = 0
 
     def route(self, view: FleetView) -> Iterable[Route]:
@@ -196,12 +197,13 @@ def test_an_instance_that_leaves_the_fleet_is_left_no_share_of_the_work() -> Non
     assert view.capacity == 9
 
 
-def test_what_waits_names_its_instance_only_where_routing_is_fixed() -> None:
-    for routing, homes in ((Strategy.FIXED, (I0,)), (Strategy.VANILLA, ()), (Strategy.THROUGHPUT, ())):
-        rooms = two_versions(replace(SCHEDULE, coordination=Coordination(routing=routing)))
-        rooms.responses.trajectory(RESPONSE).home = I0
-        [group] = fleet_view(rooms, 0.0).queue
-        assert group.homes == homes, routing
+@pytest.mark.parametrize("routing", Routing)
+def test_what_waits_names_its_instance_only_where_routing_needs_it(routing: Routing) -> None:
+    rooms = two_versions(replace(SCHEDULE, coordination=Coordination(routing=routing.value)))
+    rooms.responses.trajectory(RESPONSE).home = I0
+    [group] = fleet_view(rooms, 0.0).queue
+    assert group.homes == ((I0,) if rooms.policies.routing.needs_homes else ())
+    assert rooms.policies.routing.needs_homes or routing is not Routing.FIXED
 
 
 def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_last() -> None:
@@ -219,8 +221,8 @@ def test_a_view_has_evaluations_first_then_the_oldest_version_and_what_is_new_la
     assert view.backlog.claims() == Claims.of(queue)
 
 
-@pytest.mark.parametrize(("admission", "oldest"), [(Admission.DEADLINE, 0), (Admission.COUNT, 1)])
-def test_without_deadlines_only_the_newest_version_may_begin_something(admission: Admission, oldest: int) -> None:
+@pytest.mark.parametrize(("admission", "oldest"), [(AdmissionRule.DEADLINE, 0), (AdmissionRule.COUNT, 1)])
+def test_without_deadlines_only_the_newest_version_may_begin_something(admission: AdmissionRule, oldest: int) -> None:
     schedule = replace(SCHEDULE, admission=admission)
     assert fleet_view(two_versions(schedule), 0.0).oldest_for_new == oldest
 
@@ -244,6 +246,8 @@ def test_a_view_has_what_an_instance_generates() -> None:
 
 class CallsEverybody:
     """A synchronization that does not look at versions."""
+
+    is_planned = False
 
     def choose(self, view: FleetView) -> Iterable[InstanceId]:
         return [instance.instance for instance in view.instances]

@@ -9,7 +9,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.observe.prompts.conservation import conservation
 
@@ -18,7 +18,7 @@ KEEP = {"leftovers": Leftovers.KEEP}
 
 def test_by_count_a_batch_is_replaced_when_its_version_can_be_pulled() -> None:
     """Sooner, what takes its place would begin with the version before: a step too old from the start."""
-    world = started(**KEEP, max_staleness=1, admission=Admission.COUNT, max_steps=5)
+    world = started(**KEEP, max_staleness=1, admission=AdmissionRule.COUNT, max_steps=5)
     while world.verdict is None:
         world.advance()
     for number, entry in enumerate(world.entries):
@@ -41,7 +41,7 @@ def in_flight(world: World) -> list[int]:
 
 
 def test_by_count_no_more_is_in_flight_than_the_bound_has_batches() -> None:
-    world = started(**KEEP, max_staleness=1, admission=Admission.COUNT, max_steps=5)
+    world = started(**KEEP, max_staleness=1, admission=AdmissionRule.COUNT, max_steps=5)
     until(world, lambda: world.verdict is not None)
     assert max(in_flight(world)) == (1 + 1) * 2
 

@@ -15,7 +15,7 @@ from core.ledger_worlds import explore
 from tailrace.core import codec
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerEntry, LedgerRules
 from tailrace.core.ledger.ledger import BatchState, Ledger
 
 
@@ -28,7 +28,7 @@ def rules(
     max_staleness: int | None,
     *,
     capacity: int | None = None,
-    admission: Admission = Admission.DEADLINE,
+    admission: AdmissionRule = AdmissionRule.DEADLINE,
 ) -> LedgerRules:
     capacity = batch_size if capacity is None else capacity
     return LedgerRules(batch_size=batch_size, max_staleness=max_staleness, capacity=capacity, admission=admission)
@@ -65,17 +65,17 @@ def test_an_instance_below_the_bound_is_refused_and_a_version_to_come_is_an_erro
         ledger.can_reserve(4)
 
 
-@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER, Admission.COUNT])
+@pytest.mark.parametrize("admission", [AdmissionRule.DEADLINE, AdmissionRule.ORDER, AdmissionRule.COUNT])
 @pytest.mark.parametrize("version", [-1, 4])
-def test_a_group_of_a_version_that_does_not_exist_is_not_admitted(admission: Admission, version: int) -> None:
+def test_a_group_of_a_version_that_does_not_exist_is_not_admitted(admission: AdmissionRule, version: int) -> None:
     ledger = Ledger(rules(1, 1, admission=admission), current=3)
     with pytest.raises(CoreError, match=f"version {version} cannot exist"):
         ledger.reserve(g(0), version)
     assert g(0) not in ledger
 
 
-@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER])
-def test_there_is_room_for_one_batch_more_than_the_bound(admission: Admission) -> None:
+@pytest.mark.parametrize("admission", [AdmissionRule.DEADLINE, AdmissionRule.ORDER])
+def test_there_is_room_for_one_batch_more_than_the_bound(admission: AdmissionRule) -> None:
     ledger = Ledger(rules(2, 2, admission=admission), current=5)
     assert ledger.overlay().free == [2, 2, 2]
     for prompt in range(6):
@@ -170,7 +170,7 @@ def test_a_group_version_may_rise_when_it_finishes_and_never_falls() -> None:
 def test_rules_without_a_batch_a_bound_or_room_are_refused(changes: dict[str, int]) -> None:
     sound = {"batch_size": 2, "max_staleness": 0, "capacity": 2}
     with pytest.raises(ValueError, match="batch_size must be >= 1, max_staleness >= 0 and capacity >= batch_size"):
-        LedgerRules(admission=Admission.DEADLINE, **{**sound, **changes})
+        LedgerRules(admission=AdmissionRule.DEADLINE, **{**sound, **changes})
 
 
 def test_what_is_not_in_order_is_an_error() -> None:
@@ -244,7 +244,7 @@ def test_a_surplus_group_changes_places_with_one_that_may_wait_longer() -> None:
 
 
 def test_admission_by_count_caps_what_is_in_flight_and_counts_what_is_too_stale() -> None:
-    ledger = Ledger(rules(1, 1, admission=Admission.COUNT))
+    ledger = Ledger(rules(1, 1, admission=AdmissionRule.COUNT))
     reserve_all(ledger, _0=0, _1=0)
     assert not ledger.can_reserve(0)
     assert ledger.state is BatchState.STUCK
@@ -260,7 +260,7 @@ def test_admission_by_count_caps_what_is_in_flight_and_counts_what_is_too_stale(
 
 
 def test_in_order_a_batch_waits_for_its_own_groups_and_none_is_above_the_bound() -> None:
-    ledger = Ledger(rules(2, 1, admission=Admission.ORDER))
+    ledger = Ledger(rules(2, 1, admission=AdmissionRule.ORDER))
     reserve_all(ledger, _0=0, _1=0, _2=0)
     for prompt in (2, 1):
         ledger.occupy(g(prompt))
@@ -282,7 +282,7 @@ def test_in_order_a_batch_waits_for_its_own_groups_and_none_is_above_the_bound()
 
 
 def test_in_order_a_full_batch_is_stuck_and_an_overlay_takes_the_earliest_place() -> None:
-    ledger = Ledger(rules(2, 1, admission=Admission.ORDER), current=1)
+    ledger = Ledger(rules(2, 1, admission=AdmissionRule.ORDER), current=1)
     reserve_all(ledger, _0=1)
     assert ledger.state is BatchState.WAITING
     overlay = ledger.overlay()
@@ -296,7 +296,7 @@ def test_in_order_a_full_batch_is_stuck_and_an_overlay_takes_the_earliest_place(
 
 
 def test_a_stored_ledger_in_order_goes_on_in_the_same_order_and_is_refused_when_it_breaks_the_bound() -> None:
-    ledger = Ledger(rules(1, 2, admission=Admission.ORDER))
+    ledger = Ledger(rules(1, 2, admission=AdmissionRule.ORDER))
     reserve_all(ledger, _2=0, _0=0, _1=0)
     ledger.occupy(g(1))
     ledger.occupy(g(2))
@@ -325,11 +325,11 @@ def test_without_a_bound_what_finished_first_trains_first() -> None:
 
 
 @pytest.mark.parametrize("max_staleness", [1, None])
-@pytest.mark.parametrize("admission", list(Admission))
+@pytest.mark.parametrize("admission", list(AdmissionRule))
 def test_an_overlay_admits_what_the_ledger_would_and_leaves_no_trace(
-    admission: Admission, max_staleness: int | None
+    admission: AdmissionRule, max_staleness: int | None
 ) -> None:
-    capacity = 2 if admission is Admission.ORDER else 3
+    capacity = 2 if admission is AdmissionRule.ORDER else 3
     ledger = Ledger(rules(2, max_staleness, capacity=capacity, admission=admission), current=1)
     ledger.reserve(g(0), 0)
     before = codec.encode(ledger)
@@ -356,7 +356,7 @@ def test_a_restored_ledger_goes_on_as_if_nothing_had_happened() -> None:
 
 
 def test_a_ledger_without_deadlines_is_stored_in_the_order_groups_finished() -> None:
-    ledger = Ledger(rules(1, 4, admission=Admission.COUNT))
+    ledger = Ledger(rules(1, 4, admission=AdmissionRule.COUNT))
     reserve_all(ledger, _0=0, _1=0, _2=0)
     ledger.occupy(g(2))
     ledger.occupy(g(0))

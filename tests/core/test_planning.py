@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -17,16 +18,18 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.fleet.policy import FleetView
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.responses.trajectory import Finish
-from tailrace.core.schedule import Coordination, Leftovers, Schedule, Strategy
+from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
 
-ALL = dict.fromkeys(("routing", "synchronization", "migration"), Strategy.THROUGHPUT)
+ALL = dict.fromkeys(("routing", "synchronization", "migration"), "throughput")
 PAUSE_S = 4.0
 
 
 @dataclass
 class GiveBack:
     """Takes ``count`` responses from the first instance when one waits inside it, once; notes who is rested."""
+
+    is_planned: ClassVar[bool] = True
 
     count: int
     has_moved: bool = False

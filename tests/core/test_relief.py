@@ -13,7 +13,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection.room import MAX_RELIEFS
 from tailrace.core.ids import TrajectoryId
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.schedule import EvalSet, Leftovers, OnStuck, Schedule
 from tailrace.observe.metrics.rows import Metrics
@@ -25,7 +25,9 @@ LIMIT_S = 18.0
 SEEDS = range(5)
 
 
-def run(seed: int, on_stuck: OnStuck, *, admission: Admission = Admission.DEADLINE, num_steps: int = 6) -> World:
+def run(
+    seed: int, on_stuck: OnStuck, *, admission: AdmissionRule = AdmissionRule.DEADLINE, num_steps: int = 6
+) -> World:
     schedule = Schedule(
         train_source="train",
         batch_size=2,
@@ -48,8 +50,8 @@ def reliefs(world: World) -> Iterator[tuple[float, do.ReportDropped]]:
         yield from ((entry.now, command) for command in entry.commands if isinstance(command, do.ReportDropped))
 
 
-@pytest.mark.parametrize("admission", [Admission.DEADLINE, Admission.ORDER])
-def test_groups_that_hold_up_training_begin_again_and_are_trained_within_the_bound(admission: Admission) -> None:
+@pytest.mark.parametrize("admission", [AdmissionRule.DEADLINE, AdmissionRule.ORDER])
+def test_groups_that_hold_up_training_begin_again_and_are_trained_within_the_bound(admission: AdmissionRule) -> None:
     num_restarted = num_trained_again = 0
     for seed in SEEDS:
         world = run(seed, OnStuck.RESTART, admission=admission)

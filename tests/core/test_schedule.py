@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from tailrace.core.costs import CostModel
-from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule, Strategy
+from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Leftovers, Limits, Placement, Schedule
 from tailrace.core.schedule.soundness import sound
 
 UNBOUNDED = {"max_staleness": None}
 DEFER = {"leftovers": Leftovers.DEFER, "launch_prompts": 6}
 KEEP = {"leftovers": Leftovers.KEEP}
 RESUME = {"leftovers": Leftovers.RESUME}
-STEERED = Coordination(migration=Strategy.THROUGHPUT)
 FLUSH = {**DEFER, "epoch_end": EpochEnd.FLUSH}
 
 
@@ -49,19 +48,17 @@ def schedule(**changes: Any) -> Schedule:
         ({"has_quotas": True}, "need 'defer' or 'drop'"),
         ({"max_versions_per_sample": 2}, "it needs 'resume'"),
         ({**KEEP, "rounds_ahead": 1, "max_staleness": 1}, "'keep' has no rounds"),
-        ({"admission": Admission.COUNT}, "it needs 'keep'"),
-        ({"admission": Admission.ORDER}, "it needs 'keep' and no surplus"),
-        ({**KEEP, "admission": Admission.ORDER, "launch_prompts": 5}, "it needs 'keep' and no surplus"),
+        ({"admission": AdmissionRule.COUNT}, "it needs 'keep'"),
+        ({"admission": AdmissionRule.ORDER}, "it needs 'keep' and no surplus"),
+        ({**KEEP, "admission": AdmissionRule.ORDER, "launch_prompts": 5}, "it needs 'keep' and no surplus"),
         ({"max_stuck_s": 9.0}, "only 'keep' under a strict bound can be stuck"),
         (
-            {**KEEP, "admission": Admission.COUNT, "max_stuck_s": 9.0},
+            {**KEEP, "admission": AdmissionRule.COUNT, "max_stuck_s": 9.0},
             "only 'keep' under a strict bound can be stuck",
         ),
         ({**KEEP, "max_stuck_s": 0.0}, "for more than 0 seconds"),
         ({**KEEP, **UNBOUNDED}, "'keep' without a bound would launch prompts without end"),
         ({"rounds_ahead": 2, "max_staleness": 1}, "trained that many versions late; the bound is 1"),
-        ({"coordination": STEERED}, "they need 'keep' and a strict bound"),
-        ({**KEEP, "admission": Admission.COUNT, "coordination": STEERED}, "they need 'keep' and a strict bound"),
         ({**RESUME, "launch_prompts": 9, "max_staleness": 1}, "within max_staleness 1: at most 8"),
     ],
 )
@@ -81,8 +78,8 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"rounds_ahead": 1, "max_staleness": 1},
         {"rounds_ahead": 1, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
         {**KEEP, "max_staleness": 1, "placement": Placement.DISAGGREGATED},
-        {**KEEP, "max_staleness": 1, "admission": Admission.COUNT},
-        {**KEEP, "max_staleness": 1, "admission": Admission.ORDER, "launch_prompts": 4, "coordination": STEERED},
+        {**KEEP, "max_staleness": 1, "admission": AdmissionRule.COUNT},
+        {**KEEP, "max_staleness": 1, "admission": AdmissionRule.ORDER, "launch_prompts": 4},
         {**DEFER, "max_staleness": 1, "keep_deferred_tokens": True, "has_quotas": True},
         {**DEFER, **UNBOUNDED, "keep_deferred_tokens": True},
         {**DEFER, "epoch_size": 14, "filters_equal_scores": True},
@@ -92,9 +89,9 @@ def test_an_unsound_schedule_is_refused_with_a_sentence(changes: dict[str, Any],
         {"leftovers": Leftovers.DROP, "launch_prompts": 6, "has_quotas": True},
         {**RESUME, "launch_prompts": 8, "max_staleness": 1, "max_versions_per_sample": 2},
         {**RESUME, **UNBOUNDED, "launch_prompts": 99, "rounds_ahead": 3},
-        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": Admission.COUNT},
-        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": Admission.ORDER},
-        {"max_staleness": 2, "leftovers": Leftovers.WAIT, "admission": Admission.DEADLINE},
+        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": AdmissionRule.COUNT},
+        {**RESUME, **UNBOUNDED, "launch_prompts": 99, "admission": AdmissionRule.ORDER},
+        {"max_staleness": 2, "leftovers": Leftovers.WAIT, "admission": AdmissionRule.DEADLINE},
     ],
 )
 def test_a_schedule_at_the_edge_of_soundness_is_accepted(changes: dict[str, Any]) -> None:
@@ -165,9 +162,6 @@ def test_a_schedule_of_no_steps_trains_nothing() -> None:
         ({"max_gap": 0.5}, "got 3 and 0.5"),
         ({"plan_interval_s": -1.0}, "plan_interval_s must be at least 0, got -1.0"),
         ({"kv_tokens": -1}, "kv_tokens must be at least 0, got -1"),
-        ({"synchronization": Strategy.FIXED}, "only routing can be fixed"),
-        ({"migration": Strategy.FIXED}, "only routing can be fixed"),
-        ({"routing": Strategy.FIXED, "migration": Strategy.THROUGHPUT}, "fixed routing needs"),
     ],
 )
 def test_settings_no_strategy_can_work_with_are_refused(changes: dict[str, Any], sentence: str) -> None:

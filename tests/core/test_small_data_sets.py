@@ -19,7 +19,7 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import EpochEnd, Leftovers, Limits, Schedule
 from tailrace.core.schedule.soundness import sound
 
@@ -35,7 +35,7 @@ def tail_batching(batch_size: int, launch_prompts: int, rounds_ahead: int, num_p
         launch_prompts=launch_prompts,
         leftovers=Leftovers.DEFER,
         max_staleness=rounds_ahead,
-        admission=Admission.DEADLINE,
+        admission=AdmissionRule.DEADLINE,
         rounds_ahead=rounds_ahead,
         epoch_size=num_prompts,
         limits=Limits(max_restarts=1000),

@@ -11,13 +11,13 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.histories import (
+    MIXES,
     NUM_PROMPTS,
     Case,
     cases,
@@ -35,20 +35,12 @@ from tailrace.core import events as ev
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.schedule import Coordination, Schedule, Strategy
-from tailrace.policies.strategies import policies_of
-
-STRATEGIES = ("routing", "synchronization", "migration")
-ANY = (Strategy.VANILLA, Strategy.THROUGHPUT)
-CHOICES = [
-    *(dict(zip(STRATEGIES, choice, strict=True)) for choice in product(ANY, repeat=3)),
-    {"routing": Strategy.FIXED, "synchronization": Strategy.VANILLA, "migration": Strategy.VANILLA},
-]
+from tailrace.core.schedule import Coordination, Schedule
+from tailrace.policies.strategies import KINDS, policies_of
 
 
-def name_of(choice: dict[str, Strategy]) -> str:
-    chosen = [name for name, strategy in choice.items() if strategy is Strategy.THROUGHPUT]
-    return "+".join(chosen) or choice["routing"].value
+def name_of(mix: dict[str, str]) -> str:
+    return "+".join(mix.values())
 
 
 @held_to(45)
@@ -116,20 +108,20 @@ def newest_attempts(trajectories: dict[TrajectoryId, Counter[str]]) -> dict[Grou
     return newest
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=name_of)
+@pytest.mark.parametrize("mix", MIXES, ids=name_of)
 @held_to(20)
 @given(st.data())
-def test_staleness_property_6_no_interleaving_stops_the_run(choice: dict[str, Strategy], data: st.DataObject) -> None:
+def test_staleness_property_6_no_interleaving_stops_the_run(mix: dict[str, str], data: st.DataObject) -> None:
     """Nor kills an instance that was not late, nor fails a run in which nothing was."""
     case = data.draw(lagging_cases(coordinated))
-    coordination = replace(case.schedule.coordination, **choice)
+    coordination = replace(case.schedule.coordination, **mix)
     found = replace(case, schedule=replace(case.schedule, coordination=coordination)).run_lagging(checks=True)
     assert found.verdict.is_complete, found.verdict.reason
     assert len(found.steps()) == case.schedule.max_steps
 
 
 RESTLESS = Coordination(
-    **dict.fromkeys(STRATEGIES, Strategy.THROUGHPUT),
+    **dict.fromkeys(KINDS, "throughput"),
     costs=CostModel(k1=0.0, k2=0.5, k3=0.0, k4=0.1),
     kv_tokens=12,
     prompt_length=2,
@@ -246,8 +238,8 @@ def test_the_cases_cover_every_bound_validation_and_strategy() -> None:
         chosen: Coordination = case.schedule.coordination
         seen.add(("bound", case.schedule.max_staleness))
         seen.add(("is_global", chosen.is_global))
-        seen.update((name, getattr(chosen, name)) for name in STRATEGIES)
+        seen.update((name, getattr(chosen, name)) for name in KINDS)
         seen.update(("fault", fault.kind) for fault in case.faults)
 
     collect()
-    assert len(seen) == 4 + 2 + 2 * len(STRATEGIES) + 1 + 4, "routing has one strategy more than the others"
+    assert len(seen) == 4 + 2 + sum(len(strategies) for strategies in KINDS.values()) + 4

@@ -286,7 +286,7 @@ class World:
         return 0.05 if trajectory.group.prompt % 5 == 0 else 0.4
 
     def make_trouble(self) -> None:
-        if self.schedule.coordination.plans and self.rng.random() < 0.3:
+        if self.coordinator.rooms.policies.plans and self.rng.random() < 0.3:
             costs = draw_costs(self.rng)
             self.tell(ev.CostsMeasured(costs=costs, error=1.0, fitted_error=0.1))
         elif self.running and self.rng.random() < 0.5:

@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.config.settings import Settings
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules
+from tailrace.core.ledger.admission import AdmissionRule, LedgerEntry, LedgerRules
 from tailrace.core.ledger.ledger import BatchState, Ledger
 from tailrace.core.schedule import Schedule
 from tailrace.core.training.room import Training
@@ -70,7 +70,7 @@ def test_a_fifth_group_of_the_example_does_not_begin_and_training_waits_for_a_al
 
 
 def test_by_count_the_slow_group_of_the_example_trains_at_staleness_three() -> None:
-    rules = LedgerRules(batch_size=2, max_staleness=1, admission=Admission.COUNT, capacity=2)
+    rules = LedgerRules(batch_size=2, max_staleness=1, admission=AdmissionRule.COUNT, capacity=2)
     ledger, batches = Ledger(rules), []
 
     def group(letter: str) -> GroupId:

@@ -15,7 +15,6 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import CostsMeasured, RolloutReported, RunResumed, RunStarted
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.journal import Entry, replay_all
-from tailrace.core.schedule import Strategy
 from tailrace.observe.journal.journal_file import read
 from tailrace.observe.schedules.comparison import Compared
 from tailrace.policies.strategies import policies_of
@@ -60,7 +59,7 @@ def test_the_strategies_at_bound_0_equal_the_synchronous_run(sync: Run, tmp_path
     assert isinstance(first, RunStarted)
     assert not any(isinstance(event, CostsMeasured) for event in others), "no clock may enter a choice"
     chosen = first.schedule.coordination
-    assert {chosen.routing, chosen.synchronization, chosen.migration} == {Strategy.THROUGHPUT}
+    assert {chosen.routing, chosen.synchronization, chosen.migration} == {"throughput"}
     assert launch.final_weights(run.output) == launch.final_weights(sync.output)
     assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
 

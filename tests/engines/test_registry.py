@@ -16,6 +16,7 @@ from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.registry import ENGINES, check_engine, choose_engine, engine_name, refusals, with_chosen_engine
 from tailrace.engines.vllm.models import parts_refusal
 from tailrace.engines.vllm.versions import check_version, installed_version
+from tailrace.workers.rollout_worker import STARTERS
 
 TINY = resolve_model("tiny-arith")
 NATIVE = ENGINES["native"].capabilities
@@ -37,6 +38,10 @@ def test_every_engine_that_a_setting_names_is_known() -> None:
     assert [engine_name(RolloutSettings(engine=name)) for name in named] == list(named)
     assert {*named, "replay"} == {*ENGINES, "auto"}
     assert {name: kind.capabilities.name for name, kind in ENGINES.items()} == {name: name for name in ENGINES}
+
+
+def test_the_rollout_worker_starts_every_engine() -> None:
+    assert set(STARTERS) == set(ENGINES)
 
 
 @pytest.mark.parametrize(

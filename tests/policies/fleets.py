@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.policy import Claims, FleetView, InstanceView, WaitingGroup
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.ledger.admission import Admission, LedgerRules, Overlay
+from tailrace.core.ledger.admission import AdmissionRule, LedgerRules, Overlay
 
 BOUND = 2
 COSTS = CostModel(k1=1e-6, k2=0.01, k3=0.001, k4=0.01)
@@ -81,7 +81,7 @@ def view(
 
 def _admission(free: int | None, current: int | None) -> Overlay:
     if current is not None:
-        rules = LedgerRules(batch_size=100, max_staleness=BOUND, admission=Admission.DEADLINE, capacity=100)
+        rules = LedgerRules(batch_size=100, max_staleness=BOUND, admission=AdmissionRule.DEADLINE, capacity=100)
         return Overlay(rules, current, [100] * (BOUND + 1))
-    rules = LedgerRules(batch_size=1, max_staleness=0, admission=Admission.COUNT, capacity=max(free or 1, 1))
+    rules = LedgerRules(batch_size=1, max_staleness=0, admission=AdmissionRule.COUNT, capacity=max(free or 1, 1))
     return Overlay(rules, 0, None if free is None else [free])

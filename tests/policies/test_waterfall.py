@@ -11,7 +11,7 @@ from core.test_schedule import schedule
 from policies.fleets import COSTS, begun, instance, new, view
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.policy import FleetView, WaitingGroup
-from tailrace.core.schedule import Coordination, Leftovers, Strategy
+from tailrace.core.schedule import Coordination, Leftovers
 from tailrace.policies.routing.waterfall import Waterfall
 from tailrace.policies.strategies import policies_of
 
@@ -75,7 +75,7 @@ def test_a_gain_that_is_only_guessed_lets_nothing_wait() -> None:
 
 def test_a_single_instance_gets_everything_it_has_room_for() -> None:
     given = {"leftovers": Leftovers.KEEP, "max_staleness": 1}
-    steered = schedule(**given, coordination=Coordination(routing=Strategy.THROUGHPUT))
+    steered = schedule(**given, coordination=Coordination(routing="throughput"))
     alone, fleet = (policies_of(replace(steered, num_instances=number)).routing for number in (1, 2))
     crowded = view([instance(0, responses=80)], [new(0)])
     assert list(alone.route(crowded))

@@ -11,7 +11,7 @@ from tailrace.core.ids import GroupId, TrajectoryId
 from tailrace.rewards.binding import RewardFunction
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import labels
-from tailrace.rewards.verifiers import exact_match
+from tailrace.rewards.verifiers import BUILT_IN, exact_match
 
 COLUMNS = ("prompt", "answer", "level")
 
@@ -107,7 +107,7 @@ def test_a_row_that_lacks_a_promised_column_is_an_error_of_that_response(tmp_pat
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("exact", "neither built in .exact_match, last_number, math_verify, reasoning_gym. nor"),
+        ("exact", rf"neither built in \({', '.join(BUILT_IN)}\) nor"),
         (":f", "neither built in"),
         ("nowhere.py:f", "there is no file .*nowhere.py"),
         ("no_such_package.rewards:f", "importing it raised ModuleNotFoundError"),

@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tailrace.rewards.verifiers import exact_match, last_number, load_math_verify
+from tailrace.config.settings import RewardSettings
+from tailrace.rewards.verifiers import BUILT_IN, exact_match, last_number, load_math_verify
+
+PAGE = Path(__file__).parents[2] / "docs" / "data-and-rewards.md"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_help_and_docs_name_every_built_in_reward(name: str) -> None:
+    assert f"`{name}`" in str(RewardSettings.model_fields["functions"].description)
+    assert f"| `{name}` |" in PAGE.read_text()
 
 
 @pytest.mark.parametrize(

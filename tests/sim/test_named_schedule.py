@@ -7,14 +7,13 @@ from itertools import product
 import pytest
 
 from sim.worlds import small_scenario
-from tailrace.config.presets import STRATEGIES
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
 from tailrace.core.responses.trajectory import Finish
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
-from tailrace.policies.strategies import policies_of
+from tailrace.policies.strategies import KINDS, policies_of
 from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario
@@ -24,7 +23,7 @@ VARIANTS = {
     "bounded-partial": {"preset": "active-partial", "max_staleness": 1},
     "keep-deferred": {"preset": "tail-batching", "max_staleness": 2, "keep_deferred_tokens": True},
     "drop": {"preset": "tail-batching", "leftovers": "drop"},
-    "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(STRATEGIES, "vanilla")},
+    "staleflow-vanilla": {"preset": "staleflow", **dict.fromkeys(KINDS, "vanilla")},
     "staleflow-2": {"preset": "staleflow", "max_staleness": 2},
     "staleflow-relieved": {"preset": "staleflow", "max_stuck_s": 1.0},
     "async-order": {"preset": "async-cap", "max_staleness": 2, "bound": "order"},

@@ -18,7 +18,7 @@ from tailrace.config import schedule_builder
 from tailrace.config.load import leaves
 from tailrace.config.settings import Settings
 from tailrace.core.journal import decode
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Placement
 from tailrace.observe.account import Account
 from tailrace.sim.lengths import DrawnLengths
@@ -190,7 +190,7 @@ def test_presets_and_variants_become_schedules() -> None:
     spec = schedule_of(scenario, "spec")
     assert (spec.num_launched, spec.num_members, spec.max_staleness, spec.rounds_ahead) == (9, 5, 1, 1)
     assert schedule_of(scenario, "free").max_staleness is None
-    assert schedule_of(scenario, "async-cap").admission is Admission.COUNT
+    assert schedule_of(scenario, "async-cap").admission is AdmissionRule.COUNT
 
 
 def test_a_simulated_instance_gets_as_much_at_once_as_one_of_a_run() -> None:

@@ -7,16 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Leftovers, Strategy
+from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.schedule import Leftovers
+from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
 
 PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
 BoundName = Literal["deadline", "order", "count"]
-StrategyName = Literal["vanilla", "throughput"]
-RoutingName = Literal["vanilla", "fixed", "throughput"]
-STRATEGIES = ("routing", "synchronization", "migration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +25,11 @@ class Preset:
     max_staleness: int | None = 0
     """Most versions a token may be old when it is trained; None: any number."""
     rounds_ahead: int = 0
-    bound: Admission = Admission.DEADLINE
+    bound: AdmissionRule = AdmissionRule.DEADLINE
     """How `max_staleness` is enforced, unless it is None."""
-    routing: Strategy = Strategy.VANILLA
-    synchronization: Strategy = Strategy.VANILLA
-    migration: Strategy = Strategy.VANILLA
+    routing: Routing = Routing.VANILLA
+    synchronization: Synchronization = Synchronization.VANILLA
+    migration: Migration = Migration.VANILLA
 
 
 PRESETS: dict[str, Preset] = {
@@ -39,13 +37,13 @@ PRESETS: dict[str, Preset] = {
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
-    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=Admission.COUNT, routing=Strategy.FIXED),
+    "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=AdmissionRule.COUNT, routing=Routing.FIXED),
     "staleflow": Preset(
         leftovers=Leftovers.KEEP,
         max_staleness=1,
-        routing=Strategy.THROUGHPUT,
-        synchronization=Strategy.THROUGHPUT,
-        migration=Strategy.THROUGHPUT,
+        routing=Routing.THROUGHPUT,
+        synchronization=Synchronization.THROUGHPUT,
+        migration=Migration.THROUGHPUT,
     ),
     ROLLOUT_ONLY: Preset(),
 }
@@ -61,8 +59,8 @@ def check_trains(name: str, more: Collection[str] = ()) -> None:
 
 
 def strategies(preset: Preset) -> dict[str, Any]:
-    """Return the fields of ``Coordination`` that a preset decides."""
-    return {name: getattr(preset, name) for name in STRATEGIES}
+    """Return the fields of ``Coordination`` that a preset decides: the names of the strategies."""
+    return {kind: getattr(preset, kind).value for kind in KINDS}
 
 
 def trials(

@@ -18,6 +18,7 @@ from tailrace.config.settings import Settings
 from tailrace.core.costs import CostModel
 from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Limits, OnStuck, Placement, Schedule, VersionCap
 from tailrace.core.schedule.soundness import sound
+from tailrace.policies.strategies import policies_of
 
 _SAVE_SHARE = 0.03
 """Largest share of the time that checkpoints take by default."""
@@ -57,7 +58,9 @@ def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
         max_stuck_s=chosen.max_stuck_s,
         on_stuck=OnStuck(chosen.on_stuck),
     )
-    return sound(replace(made, has_quotas=made.has_quotas and made.aborts_leftovers))
+    made = sound(replace(made, has_quotas=made.has_quotas and made.aborts_leftovers))
+    policies_of(made)  # refuses strategies that cannot work with the rest
+    return made
 
 
 def most_in_flight(max_running: int) -> int:

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tailrace.config.presets import PRESETS, STRATEGIES, BoundName, Preset, RoutingName, StrategyName
+from tailrace.config.presets import PRESETS, BoundName, Preset
 from tailrace.config.section import Common, Section
-from tailrace.core.ledger.admission import Admission
-from tailrace.core.schedule import Leftovers, Strategy
+from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.schedule import Leftovers
+from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
 
 
 class ScheduleOverrides(Section):
@@ -42,12 +43,12 @@ class ScheduleOverrides(Section):
     is not strict, so slow responses can be staler."""
     rounds_ahead: NonNegativeInt | None = None
     """Rounds that may start before the batches of earlier rounds are trained. Above 0, rollout and training overlap."""
-    routing: RoutingName | None = None
+    routing: Routing | None = None
     """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
     that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
-    synchronization: StrategyName | None = None
+    synchronization: Synchronization | None = None
     """When an instance pulls new weights. `vanilla`: at once. `throughput`: when queued responses need them."""
-    migration: StrategyName | None = None
+    migration: Migration | None = None
     """`throughput`: responses move away from overloaded or much faster instances. `vanilla`: responses never move."""
     keep_deferred_tokens: bool = False
     """A deferred prompt continues its unfinished responses if `max_staleness` allows it, instead of starting again."""
@@ -69,7 +70,7 @@ class ScheduleOverrides(Section):
         """Return the preset with the given values in place of its own."""
         given: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead")
+            for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead", *KINDS)
             if getattr(self, name) is not None
         }
         if self.leftovers is not None:
@@ -78,6 +79,5 @@ class ScheduleOverrides(Section):
             # The only place that knows the word: here None means "the preset's", everywhere else it means "no bound".
             given["max_staleness"] = None if self.max_staleness == "unbounded" else self.max_staleness
         if self.bound is not None:
-            given["bound"] = Admission(self.bound)
-        given |= {name: Strategy(chosen) for name in STRATEGIES if (chosen := getattr(self, name)) is not None}
+            given["bound"] = AdmissionRule(self.bound)
         return replace(PRESETS[self.preset], **given)

@@ -1,11 +1,18 @@
-"""Builds the policies that a schedule names. Only this file knows every strategy."""
+"""The strategies by name: one line for each. Only this file knows every strategy.
+
+A line gives the name that settings and journals use, and the function that builds the policy. A name must not change:
+journals and scenarios keep it. An unknown name raises ``ValueError``, and so does a strategy that cannot work with the
+rest of the schedule.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Iterator
+from enum import Enum, unique
+from typing import Self
 
 from tailrace.core.fleet.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
-from tailrace.core.schedule import Coordination, Schedule, Strategy
+from tailrace.core.schedule import Schedule
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
 from tailrace.policies.routing.fixed import Fixed
@@ -15,32 +22,86 @@ from tailrace.policies.synchronization.as_published import AsPublished
 from tailrace.policies.synchronization.when_useful import WhenUseful
 
 
+class Strategy(Enum):
+    """Base of the three tables. The value of a member is its name in settings and journals."""
+
+    make: object
+    """Builds the policy."""
+
+    def __new__(cls, name: str, make: object) -> Self:
+        member = object.__new__(cls)
+        member._value_, member.make = name, make
+        return member
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        for member in cls:
+            if member.value == name:
+                return member
+        known = ", ".join(member.value for member in cls)
+        raise ValueError(f"no {cls.__name__.lower()} strategy '{name}'; there are {known}")
+
+
+@unique
+class Routing(Strategy):
+    """How the instance for a queued response is chosen."""
+
+    make: Callable[[Schedule], RoutingPolicy]
+
+    VANILLA = "vanilla", LeastLoaded.of
+    FIXED = "fixed", Fixed.of
+    THROUGHPUT = "throughput", Waterfall.of
+
+
+@unique
+class Synchronization(Strategy):
+    """How the moment is chosen at which an instance pulls new weights. The policy may try routes out."""
+
+    make: Callable[[Schedule, RoutingPolicy], SynchronizationPolicy]
+
+    VANILLA = "vanilla", AsPublished.of
+    THROUGHPUT = "throughput", WhenUseful.of
+
+
+@unique
+class Migration(Strategy):
+    """How responses are chosen that move from one instance to another."""
+
+    make: Callable[[Schedule], MigrationPolicy]
+
+    VANILLA = "vanilla", Never.of
+    THROUGHPUT = "throughput", Rebalance.of
+
+
+KINDS: dict[str, type[Strategy]] = {"routing": Routing, "synchronization": Synchronization, "migration": Migration}
+"""The three kinds of strategies, by the name of the setting that chooses one."""
+
+
 def policies_of(schedule: Schedule) -> Policies:
+    """Build the policies that a schedule names."""
     chosen = schedule.coordination
-    routing = _routing(chosen, schedule.num_instances)
-    return Policies(routing=routing, synchronization=_synchronization(chosen, routing), migration=_migration(chosen))
-
-
-def _routing(chosen: Coordination, num_instances: int) -> RoutingPolicy:
-    if chosen.routing is Strategy.VANILLA:
-        return LeastLoaded()
-    if chosen.routing is Strategy.FIXED:
-        return Fixed()
-    return Waterfall(
-        kv_budget=chosen.kv_tokens or math.inf,
-        max_running=chosen.max_running or math.inf,
-        min_gain=chosen.min_gain if num_instances > 1 else None,
-        prompt_length=chosen.prompt_length,
+    routing = Routing.named(chosen.routing).make(schedule)
+    policies = Policies(
+        routing=routing,
+        synchronization=Synchronization.named(chosen.synchronization).make(schedule, routing),
+        migration=Migration.named(chosen.migration).make(schedule),
     )
+    for sentence in _unsound(schedule, policies):
+        raise ValueError(sentence)
+    return policies
 
 
-def _synchronization(chosen: Coordination, routing: RoutingPolicy) -> SynchronizationPolicy:
-    if chosen.synchronization is Strategy.VANILLA:
-        return AsPublished()
-    return WhenUseful(routing=routing, max_gap=chosen.max_gap)
-
-
-def _migration(chosen: Coordination) -> MigrationPolicy:
-    if chosen.migration is Strategy.VANILLA:
-        return Never()
-    return Rebalance(max_waiting=chosen.max_waiting, max_gap=chosen.max_gap)
+def _unsound(schedule: Schedule, policies: Policies) -> Iterator[str]:
+    """Return the reasons why these policies cannot work with this schedule or with each other."""
+    chosen = schedule.coordination
+    planned = [f"{kind} '{getattr(chosen, kind)}'" for kind in KINDS if getattr(policies, kind).is_planned]
+    if planned and (schedule.has_rounds or not schedule.is_strict):
+        yield (
+            f"throughput-oriented strategies ({', '.join(planned)}) move work between instances of different versions:"
+            " they need 'keep' and a strict bound"
+        )
+    if policies.routing.needs_homes and (policies.synchronization.is_planned or policies.migration.is_planned):
+        yield (
+            f"{chosen.routing} routing returns responses to their instance, so no plan may move them elsewhere:"
+            " it needs synchronization and migration to be vanilla"
+        )

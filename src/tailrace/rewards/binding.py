@@ -1,6 +1,6 @@
 """From the name of a reward function to a call of it, by the names of its parameters.
 
-A function is `exact_match`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or `package.module:function`;
+A function is built in (``verifiers.py: BUILT_IN``), or `path/to/file.py:function` or `package.module:function`;
 `pickle:FILE` is one that a program handed over as an object.
 Its parameters tell its shape (``shapes.py``), and each is filled by its name:
 

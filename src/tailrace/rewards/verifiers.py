@@ -26,10 +26,6 @@ def exact_match(response: str, answer: object) -> float:
     return float(given_number is not None and given_number == expected_number)
 
 
-def load_exact_match() -> Callable[..., object]:
-    return exact_match
-
-
 def last_number(response: str, answer: object) -> float:
     """Whether the last number of the response equals the last number of the answer.
 
@@ -39,10 +35,6 @@ def last_number(response: str, answer: object) -> float:
     if not expected:
         raise ValueError(f"the answer {answer!r} has no number")
     return float(bool(given) and _as_decimal(given[-1]) == _as_decimal(expected[-1]))
-
-
-def load_last_number() -> Callable[..., object]:
-    return last_number
 
 
 def load_math_verify() -> Callable[..., object]:
@@ -87,11 +79,13 @@ def load_reasoning_gym() -> Callable[..., object]:
 
 
 BUILT_IN: dict[str, Callable[[], Callable[..., object]]] = {
-    "exact_match": load_exact_match,
-    "last_number": load_last_number,
+    "exact_match": lambda: exact_match,
+    "last_number": lambda: last_number,
     "math_verify": load_math_verify,
     "reasoning_gym": load_reasoning_gym,
 }
+"""Each built-in reward by the name that settings use, with a function that loads it. Only a reward process loads it, so
+that nobody else imports the package it needs."""
 
 
 def _final_answer(text: str) -> str:

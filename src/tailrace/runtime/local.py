@@ -354,7 +354,7 @@ class LocalRun:
 def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | None:
     """Return the check of the cost model, for runs that use one and need not be deterministic; else None."""
     known, rollout = coordinator.schedule.coordination, settings.rollout
-    if not known.plans or rollout.deterministic or rollout.from_run is not None:
+    if not coordinator.rooms.policies.plans or rollout.deterministic or rollout.from_run is not None:
         return None
     return Prediction(costs=coordinator.costs, prompt_length=known.prompt_length, max_running=known.max_running)
 

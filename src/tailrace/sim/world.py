@@ -15,6 +15,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.schedule import Placement, Schedule
+from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.engine_model import SimRequest
@@ -70,6 +71,7 @@ class World:
         """
         self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
         self._live, self._order = live, order
+        self._plans = policies_of(schedule).plans
         self._instances: dict[InstanceId, SimInstance] = {}
         self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
         """Length of each response, and whether its budget ends it."""
@@ -178,7 +180,7 @@ class World:
             costs=self._costs.engine,
             times=times,
             keepalive_s=keepalive_s,
-            load_s=times.load_s if self._schedule.coordination.plans else math.inf,
+            load_s=times.load_s if self._plans else math.inf,
             agenda=self._agenda,
             on_busy=self._share_devices,
         )

@@ -244,11 +244,12 @@ def vllm_engine(init: RolloutInit) -> Engine:
     )
 
 
-_ENGINES = {"native": native_engine, "vllm": vllm_engine, "timed": timed_engine, "replay": replay_engine}
+STARTERS = {"native": native_engine, "vllm": vllm_engine, "timed": timed_engine, "replay": replay_engine}
+"""Starts each engine of ``engines/registry.py``."""
 
 
 def make_engine(init: RolloutInit) -> Engine:
-    return _ENGINES[engine_name(init.rollout)](init)
+    return STARTERS[engine_name(init.rollout)](init)
 
 
 def _text_decoder(checkpoint: Path) -> Callable[[Sequence[int]], str]:

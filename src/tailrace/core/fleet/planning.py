@@ -6,9 +6,10 @@ migration takes back are routed by the next plan.
 With rounds, an idle instance pulls the published version. Without rounds an instance may never become idle. Then the
 synchronization policy makes it *drain*: it interrupts its responses, reports their tokens, pulls, and gets work again.
 
-Vanilla strategies are cheap and run after every event. The others run only if something happened since the last plan,
-and not before an interval has passed. The interval is many times the duration of a plan of this size, and longer while
-every instance has work, because then a delay costs little. A plan that is needed but not due yet sets a timer.
+Policies that are not planned are cheap and are asked after every event. The others are asked only if something happened
+since the last plan, and not before an interval has passed. The interval is many times the duration of a plan of this
+size, and longer while every instance has work, because then a delay costs little. A plan that is needed but not due yet
+sets a timer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.submitting import dispatch
 from tailrace.core.fleet.views import LiveBacklog, fleet_view
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Strategy
 
 MAX_FAILED_PULLS = 50
 """Pulls that may fail in a row before the instance is killed. A worker pauses after each, so that the news of a lost
@@ -36,8 +36,7 @@ _CALM_S = 0.1
 
 
 def plan(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
-    chosen = rooms.schedule.coordination
-    is_due = _is_due(rooms, now) if chosen.plans else False
+    is_due = _is_due(rooms, now) if rooms.policies.plans else False
     has_changed = False
     for command in _plan(rooms, is_due, now):
         has_changed = True
@@ -54,28 +53,28 @@ def plan(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
 
 
 def _plan(rooms: Rooms, is_due: bool, now: float) -> Iterator[do.Command]:
-    chosen = rooms.schedule.coordination
-    if chosen.synchronization is Strategy.VANILLA or is_due:
+    policies = rooms.policies
+    if is_due or not policies.synchronization.is_planned:
         yield from synchronize(rooms, now)
     yield from pull(rooms, now)
-    if chosen.migration is Strategy.THROUGHPUT and is_due:
+    if is_due and policies.migration.is_planned:
         yield from migrate(rooms, now)
-    if chosen.routing is not Strategy.THROUGHPUT or is_due:
+    if is_due or not policies.routing.is_planned:
         yield from dispatch(rooms, now)
 
 
 def _is_due(rooms: Rooms, now: float) -> bool:
-    """Whether throughput-oriented strategies run now. If only the interval has not passed, set the time for them."""
-    fleet, chosen = rooms.fleet, rooms.schedule.coordination
+    """Whether the planned policies are asked now. If only the interval has not passed, set the time for them."""
+    fleet, is_global = rooms.fleet, rooms.schedule.coordination.is_global
     fleet.plan_at = None
     if not fleet.needs_plan:
         return False
-    if chosen.is_global and not all(instance.owes_nothing for instance in fleet.instances.values()):
+    if is_global and not all(instance.owes_nothing for instance in fleet.instances.values()):
         return False  # the outstanding answer will arrive as an event
     due_at = now if fleet.planned_at is None else fleet.planned_at + _wait_s(rooms)
     if now >= due_at:
         return True
-    if rooms.responses.has_waiting or chosen.migration is Strategy.THROUGHPUT:
+    if rooms.responses.has_waiting or rooms.policies.migration.is_planned:
         fleet.plan_at = due_at
     return False
 

@@ -2,13 +2,16 @@
 
 A view contains only instances that accept work and have no outstanding interrupt or abort. The load of an instance
 includes every command sent to it so far, whether or not it has reported back.
+
+A policy also says when it is asked. One that is *planned* is asked at intervals (``core/fleet/planning.py``), and
+``InstanceView.num_waiting`` is known to it. One that is not planned is cheap, and is asked after every event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
@@ -27,7 +30,8 @@ class InstanceView:
     capacity: int
     """Most responses it may have at the same time."""
     num_waiting: int = 0
-    """How many of its responses are queued inside it because its KV cache or batch is full."""
+    """How many of its responses are queued inside it because its KV cache or batch is full. 0 if no policy is
+    planned."""
     kv_tokens: float = 0.0
     """Tokens of KV cache that its running responses hold."""
     is_rested: bool = True
@@ -171,17 +175,28 @@ class FleetView:
 class RoutingPolicy(Protocol):
     """Chooses instances for queued responses. A response that is not routed stays queued."""
 
+    is_planned: ClassVar[bool]
+    """Whether it is asked only when a plan is due."""
+    needs_homes: ClassVar[bool]
+    """Whether it reads ``WaitingGroup.homes``. Others get empty ones."""
+
     def route(self, view: FleetView) -> Iterable[Route]: ...
 
 
 class SynchronizationPolicy(Protocol):
-    """Chooses instances that interrupt their responses and pull the published version."""
+    """Chooses instances that interrupt their responses and pull the published version. Asked only without rounds."""
+
+    is_planned: ClassVar[bool]
+    """Whether it is asked only when a plan is due."""
 
     def choose(self, view: FleetView) -> Iterable[InstanceId]: ...
 
 
 class MigrationPolicy(Protocol):
     """Chooses how many of an instance's youngest responses return to the queue, to continue on another instance."""
+
+    is_planned: ClassVar[bool]
+    """Whether it moves anything. Only plans move responses, so a policy that is not planned is never asked."""
 
     def choose(self, view: FleetView) -> Iterable[tuple[InstanceId, int]]: ...
 
@@ -193,3 +208,8 @@ class Policies:
     routing: RoutingPolicy
     synchronization: SynchronizationPolicy
     migration: MigrationPolicy
+
+    @property
+    def plans(self) -> bool:
+        """Whether a policy is planned."""
+        return self.routing.is_planned or self.synchronization.is_planned or self.migration.is_planned

@@ -35,7 +35,7 @@ class Fleet:
     needs_plan: bool = True
     """Whether something happened since the last plan."""
     planned_at: float | None = None
-    """When the throughput-oriented strategies last ran."""
+    """When the planned policies were last asked."""
     num_planned: int = 0
     """Running and queued responses at that time."""
     plan_at: float | None = None

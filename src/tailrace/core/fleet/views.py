@@ -16,7 +16,6 @@ from tailrace.core.ids import InstanceId, Version
 from tailrace.core.responses.group import Group
 from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Strategy
 
 _ANY = Version(0)
 _PENDING = TrajectoryPhase.PENDING
@@ -64,7 +63,7 @@ def _instance(rooms: Rooms, instance: Instance, share: int, now: float) -> Insta
     known, costs = rooms.schedule.coordination, rooms.fleet.costs
     num_responses = len(instance.running)
     num_running, num_tokens = num_responses, instance.num_tokens
-    if known.plans and not known.fits(costs, num_tokens, num_responses):
+    if rooms.policies.plans and not known.fits(costs, num_tokens, num_responses):
         num_running, num_tokens = _fitting(rooms, instance)
     is_newest = instance.version == rooms.training.published
     return InstanceView(
@@ -148,11 +147,11 @@ def _begun(rooms: Rooms, groups: list[Group], prompt_length: int, is_open: bool)
     oldest = rooms.collection.oldest_in_round
     training = [group for group in begun if group.is_training]
     training.sort(key=lambda g: (g.version, g.num_unsettled, g.id))
-    is_fixed = rooms.schedule.coordination.routing is Strategy.FIXED
+    needs_homes = rooms.policies.routing.needs_homes
     for group in training:
         members = _pending(group)
         waiting = _waiting(group, members, prompt_length, oldest=oldest)
-        yield waiting._replace(homes=_homes(rooms, members)) if is_fixed else waiting
+        yield waiting._replace(homes=_homes(rooms, members)) if needs_homes else waiting
 
 
 def _homes(rooms: Rooms, members: list[Trajectory]) -> tuple[InstanceId | None, ...]:

@@ -12,7 +12,7 @@ NO_BOUND_BEFORE = "unbounded"
 """A way of admission in the journals and checkpoints of older releases, which now is the bound None."""
 
 
-class Admission(Enum):
+class AdmissionRule(Enum):
     """How the ledger enforces the bound when a group wants to start. Live groups are admitted and not trained.
 
     Without a bound every group may start.
@@ -30,7 +30,7 @@ class Admission(Enum):
     @property
     def is_strict(self) -> bool:
         """Whether no group is ever trained above the bound."""
-        return self in (Admission.DEADLINE, Admission.ORDER)
+        return self in (AdmissionRule.DEADLINE, AdmissionRule.ORDER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LedgerRules:
     """Groups per optimizer step."""
     max_staleness: int | None
     """The bound: the trained version minus the version of a group's oldest token. None: no bound."""
-    admission: Admission
+    admission: AdmissionRule
     """How the bound is enforced; without effect where there is none."""
     capacity: int
     """Most groups, finished or not, that one future batch holds. Above ``batch_size`` some of them are redundant."""
@@ -49,7 +49,7 @@ class LedgerRules:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or (self.max_staleness or 0) < 0 or self.capacity < self.batch_size:
             raise ValueError(f"batch_size must be >= 1, max_staleness >= 0 and capacity >= batch_size, got {self}")
-        if self.is_strict and self.admission is Admission.ORDER and self.capacity != self.batch_size:
+        if self.is_strict and self.admission is AdmissionRule.ORDER and self.capacity != self.batch_size:
             raise ValueError(f"admission 'order' trains every group, so capacity must equal batch_size, got {self}")
 
     @property
@@ -67,7 +67,7 @@ class LedgerRules:
         """Return the stored fields with the values of this release."""
         if stored.get("admission") != NO_BOUND_BEFORE:
             return stored
-        return {**stored, "admission": Admission.DEADLINE.value, "max_staleness": None}
+        return {**stored, "admission": AdmissionRule.DEADLINE.value, "max_staleness": None}
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Overlay:
         room, `deadline` the latest."""
         bound = self.rules.max_staleness
         last = version + bound - self.current if bound is not None and self.rules.admission.is_strict else 0
-        for index in range(last + 1) if self.rules.admission is Admission.ORDER else range(last, -1, -1):
+        for index in range(last + 1) if self.rules.admission is AdmissionRule.ORDER else range(last, -1, -1):
             if free[index]:
                 return index
         return None

@@ -23,7 +23,7 @@ from enum import Enum
 
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
-from tailrace.core.ledger.admission import Admission, LedgerEntry, LedgerRules, Overlay
+from tailrace.core.ledger.admission import AdmissionRule, LedgerEntry, LedgerRules, Overlay
 from tailrace.core.ledger.buffers import Buffers
 from tailrace.core.ledger.in_order import InOrder
 from tailrace.core.ledger.pool import Pool
@@ -69,9 +69,9 @@ class Ledger:
     def __post_init__(self) -> None:
         self._store: Buffers | InOrder | Pool
         bound = self.rules.max_staleness
-        if bound is None or self.rules.admission is Admission.COUNT:
+        if bound is None or self.rules.admission is AdmissionRule.COUNT:
             self._store = Pool(self.entries, self.rules)
-        elif self.rules.admission is Admission.ORDER:
+        elif self.rules.admission is AdmissionRule.ORDER:
             self._store = InOrder(self.entries, self.rules, bound, first=self.current)
         else:
             self._store = Buffers(self.entries, self.rules, bound, first=self.current)

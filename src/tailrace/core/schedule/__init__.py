@@ -1,7 +1,7 @@
 """The schedule: the settings of a run that the core reads."""
 
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
-from tailrace.core.schedule.coordination import Coordination, Strategy
+from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.schedule import EDITION, EvalSet, Limits, Schedule
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "OnStuck",
     "Placement",
     "Schedule",
-    "Strategy",
     "VersionCap",
 ]

@@ -2,6 +2,7 @@
 
 This is part of the schedule, so a journal alone says how work was distributed. The core itself reads only the planning
 interval and the capacity of an instance. The rest is for the policies, which ``policies.strategies`` builds from it.
+The core knows no strategy by its name: what it must know about one, it asks the policy (``core/fleet/policy.py``).
 Only the costs change during a run, when they are measured again: ``Fleet.costs`` holds the current ones.
 """
 
@@ -9,33 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
-
-
-class Strategy(Enum):
-    """How a routing, synchronization or migration policy decides."""
-
-    VANILLA = "vanilla"
-    """Routing: to the instance with the fewest responses. Synchronization: as soon as a version is published.
-    Migration: none."""
-    FIXED = "fixed"
-    """Routing alone: what is new goes to the instance with the fewest responses, and stays there for good."""
-    THROUGHPUT = "throughput"
-    """By the tokens per second that each option is expected to add, according to the cost model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordination:
     """Settings of the policies that distribute rollout work over instances."""
 
-    routing: Strategy = Strategy.VANILLA
-    """How the instance for a queued response is chosen."""
-    synchronization: Strategy = Strategy.VANILLA
-    """How the moment is chosen at which an instance pulls new weights."""
-    migration: Strategy = Strategy.VANILLA
-    """How responses are chosen that move from one instance to another."""
+    routing: str = "vanilla"
+    """Name of the strategy that chooses the instance for a queued response."""
+    synchronization: str = "vanilla"
+    """Name of the strategy that chooses when an instance pulls new weights."""
+    migration: str = "vanilla"
+    """Name of the strategy that chooses which responses move from one instance to another."""
 
     costs: CostModel = NOTHING_KNOWN
     """Cost model of an instance at the start of the run."""
@@ -72,19 +60,9 @@ class Coordination:
             yield f"min_gain must be above 0 and at most 1, got {self.min_gain}"
         if self.max_waiting < 0 or self.max_gap < 1:
             yield f"max_waiting must be at least 0 and max_gap at least 1, got {self.max_waiting} and {self.max_gap}"
-        others = (self.synchronization, self.migration)
-        if Strategy.FIXED in others:
-            yield "only routing can be fixed"
-        elif self.routing is Strategy.FIXED and Strategy.THROUGHPUT in others:
-            yield "fixed routing needs synchronization and migration to be vanilla"
         for name in ("pause_s", "plan_interval_s", "kv_tokens", "max_running", "prompt_length"):
             if (getattr(self, name) or 0) < 0:
                 yield f"{name} must be at least 0, got {getattr(self, name)}"
-
-    @property
-    def plans(self) -> bool:
-        """Whether a strategy uses the cost model. Such strategies decide at intervals, the others after every event."""
-        return Strategy.THROUGHPUT in (self.routing, self.synchronization, self.migration)
 
     def kv_of(self, costs: CostModel, num_tokens: int, num_responses: int) -> float:
         """Return how many tokens of KV cache ``num_responses`` responses take that have ``num_tokens`` tokens in

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.core.ledger.admission import NO_BOUND_BEFORE, Admission, LedgerRules
+from tailrace.core.ledger.admission import NO_BOUND_BEFORE, AdmissionRule, LedgerRules
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 
@@ -100,7 +100,7 @@ class Schedule:
     max_staleness: int | None = 0
     """Largest staleness of a trained response: the version that is trained minus the version of the response's oldest
     token. None: no limit."""
-    admission: Admission = Admission.DEADLINE
+    admission: AdmissionRule = AdmissionRule.DEADLINE
     """How the ledger enforces ``max_staleness``; without effect where that is None."""
     rounds_ahead: int = 0
     """How many rounds may begin before the batch of an earlier round is trained."""
@@ -166,7 +166,7 @@ class Schedule:
         if "keeps_deferred_tokens" in found:
             found["keep_deferred_tokens"] = found.pop("keeps_deferred_tokens")
         if found.get("admission") == NO_BOUND_BEFORE:  # ``max_staleness`` says so too
-            found["admission"] = Admission.DEADLINE.value
+            found["admission"] = AdmissionRule.DEADLINE.value
         return found
 
     def continued(self, other: Schedule) -> Schedule:

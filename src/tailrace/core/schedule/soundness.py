@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailrace.core.ledger.admission import Admission
+from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
 from tailrace.core.schedule.schedule import Schedule
 
@@ -62,19 +62,14 @@ def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:
 
 
 def _unsound_bound(s: Schedule, bound: int | None) -> Iterator[str]:
-    if bound is not None and s.admission is Admission.COUNT and s.has_rounds:
+    if bound is not None and s.admission is AdmissionRule.COUNT and s.has_rounds:
         yield "a cap on the number in flight replaces the bound only where there are no rounds: it needs 'keep'"
-    if bound is not None and s.admission is Admission.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
+    if bound is not None and s.admission is AdmissionRule.ORDER and (s.has_rounds or s.num_launched > s.batch_size):
         yield "in the order they began all groups are trained, so none may be left over: it needs 'keep' and no surplus"
     if s.max_stuck_s is not None and (s.has_rounds or not s.is_strict or s.max_stuck_s <= 0):
         yield f"max_stuck_s {s.max_stuck_s}: only 'keep' under a strict bound can be stuck, for more than 0 seconds"
     if bound is None and not s.has_rounds:
         yield "'keep' without a bound would launch prompts without end; set max_staleness"
-    if s.coordination.plans and (s.has_rounds or not s.is_strict):
-        yield (
-            "throughput-oriented strategies move work between instances of different versions: they need 'keep' and"
-            " a strict bound"
-        )
     if bound is not None and s.rounds_ahead > bound:
         yield f"a round {s.rounds_ahead} ahead of training is trained that many versions late; the bound is {bound}"
     if bound is not None and s.leftovers is Leftovers.RESUME and s.num_launched > (bound + 1) * s.batch_size:

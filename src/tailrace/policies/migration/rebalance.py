@@ -14,16 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import FleetView, InstanceView
 from tailrace.core.ids import InstanceId
+from tailrace.core.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
+    is_planned: ClassVar[bool] = True
+
     max_waiting: int = 3
     max_gap: float = 5.0
     min_rise: float = 0.1
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        chosen = schedule.coordination
+        return cls(max_waiting=chosen.max_waiting, max_gap=chosen.max_gap)
 
     def choose(self, view: FleetView) -> list[tuple[InstanceId, int]]:
         crowded = [i for i in view.instances if i.num_waiting > self.max_waiting]

@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import Backlog, Claims, FleetView, Route, WaitingGroup
 from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.schedule import Schedule
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
+    is_planned: ClassVar[bool] = False
+    needs_homes: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        return cls()
+
     def route(self, view: FleetView) -> Iterator[Route]:
         instances = {each.instance: each for each in view.instances}
         taken: Counter[InstanceId] = Counter()

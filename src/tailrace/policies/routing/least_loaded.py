@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import FleetView, Route, WaitingGroup
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,13 @@ class LeastLoaded:
     The members of a group are spread over instances. If a prompt is hard, all its responses are long, and an instance
     that had all of them would be busy long after the others. The price is a prefill of the prompt on each instance.
     """
+
+    is_planned: ClassVar[bool] = False
+    needs_homes: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        return cls()
 
     def route(self, view: FleetView) -> Iterator[Route]:
         tiers, admission = _tiers(view), view.admission.copy()

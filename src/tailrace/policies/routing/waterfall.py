@@ -23,11 +23,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import ClassVar, Self
 
 from tailrace.core.costs import CostModel, step_s
 from tailrace.core.fleet.policy import FleetView, InstanceView, Route, WaitingGroup
 from tailrace.core.ids import InstanceId, TrajectoryId, Version
 from tailrace.core.ledger.admission import Overlay
+from tailrace.core.schedule import Schedule
 
 _ANY, _NO_ROOM = -1e300, -math.inf
 _TRIES = 4
@@ -38,6 +40,8 @@ _TRIES = 4
 class Waterfall:
     """Settings of the policy."""
 
+    is_planned: ClassVar[bool] = True
+    needs_homes: ClassVar[bool] = False
     kv_budget: float = math.inf
     """Size of an instance's KV cache in tokens."""
     max_running: float = math.inf
@@ -46,6 +50,16 @@ class Waterfall:
     """Smallest gain for which a response is routed, as a fraction of the ideal gain; None: room is enough."""
     prompt_length: int = 0
     """Mean prompt length in tokens. Instances of a tier are sorted by the gain of a new response of this length."""
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        chosen = schedule.coordination
+        return cls(
+            kv_budget=chosen.kv_tokens or math.inf,
+            max_running=chosen.max_running or math.inf,
+            min_gain=chosen.min_gain if schedule.num_instances > 1 else None,
+            prompt_length=chosen.prompt_length,
+        )
 
     def route(self, view: FleetView) -> Iterator[Route]:
         tiers, admission = _Tiers(self, view), view.admission.copy()

@@ -25,19 +25,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import Backlog, Claims, FleetView, InstanceView, Route, RoutingPolicy, WaitingGroup
 from tailrace.core.ids import InstanceId, Version
+from tailrace.core.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhenUseful:
+    is_planned: ClassVar[bool] = True
+
     routing: RoutingPolicy
     max_gap: float = 5.0
     patience: int = 4
     """Stop after this many candidates in a row whose pull would not help. The remaining ones have more work to lose."""
     max_trials: int = 32
     """Most candidates that are tested in one plan, to limit its duration."""
+
+    @classmethod
+    def of(cls, schedule: Schedule, routing: RoutingPolicy) -> Self:
+        return cls(routing=routing, max_gap=schedule.coordination.max_gap)
 
     def choose(self, view: FleetView) -> list[InstanceId]:
         behind = [i for i in view.instances if i.version < view.published]
