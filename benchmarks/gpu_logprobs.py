@@ -64,7 +64,7 @@ def as_sample(segment: Any, prompts: list[np.ndarray]) -> Sample:
         trajectory=segment.trajectory,
         tokens=segment.tokens,
         logprobs=segment.logprobs,
-        full_logprobs=segment.logprobs,
+        behaviour_logprobs=segment.logprobs,
         mask=np.ones(len(segment.tokens), np.uint8),
         versions=((segment.version, len(segment.tokens)),),
     )

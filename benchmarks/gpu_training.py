@@ -59,7 +59,7 @@ def make_groups(vocabulary: int, version: Version, *, prompts: int, group_size: 
                 trajectory=name,
                 tokens=tokens.integers(0, vocabulary, length, dtype=np.int32),
                 logprobs=logprobs,
-                full_logprobs=logprobs,
+                behaviour_logprobs=logprobs,
                 mask=np.ones(length, np.uint8),
                 versions=((version, length),),
             )

@@ -107,7 +107,7 @@ def compare(folder: Path, samples: list[Sample], dtype: str, *, replays: bool) -
 
 
 def _differences(micro: MicroBatch, trainer_BT: torch.Tensor) -> dict[str, float]:
-    engine, trainer = (values.double()[micro.mask_BT] for values in (micro.behaviour_BT, trainer_BT))
+    engine, trainer = (values.double()[micro.mask_BT] for values in (micro.behaviour_logprobs_BT, trainer_BT))
     return {
         "mismatch/logprob_abs_diff": float((engine - trainer).abs().mean()),
         "mismatch/logprob_abs_diff_max": float((engine - trainer).abs().max()),

@@ -98,10 +98,10 @@ def test_losses_and_their_gradients_are_trls(trl: ModuleType, tmp_path: Path, na
     trainer = trl.grpo_trainer(tmp_path, **settings)
     given = trl.rollouts(trainer, noise=0.5)
     # The log-probs of the generating policy stand for the old ones, so that ratios are not 1.
-    inputs = given.inputs | {"old_per_token_logps": given.behaviour_BT}
+    inputs = given.inputs | {"old_per_token_logps": given.behaviour_logprobs_BT}
     expected = trainer._compute_loss(trainer.model, inputs)
     new_BT = trl.logprobs(trainer, given)
-    found = loss_of(new_BT, given.behaviour_BT, inputs["advantages"][:, None], given.mask_BT)
+    found = loss_of(new_BT, given.behaviour_logprobs_BT, inputs["advantages"][:, None], given.mask_BT)
     mine = aggregation.loss_sum(found.loss_BT, given.mask_BT, mode) / aggregation.denominator(given.mask_BT, mode)
     assert abs(expected.item()) > 1e-3
     assert_equal(mine, expected)
@@ -119,7 +119,7 @@ def test_the_kl_term_is_trls(trl: ModuleType, tmp_path: Path) -> None:
     trainer = trl.grpo_trainer(tmp_path, beta=0.3, loss_type="bnpo", epsilon=0.2)
     given = trl.rollouts(trainer, noise=0.1)
     generator = torch.Generator().manual_seed(2)
-    reference_BT = given.old_BT + torch.randn(given.old_BT.shape, generator=generator)
+    reference_BT = given.old_logprobs_BT + torch.randn(given.old_logprobs_BT.shape, generator=generator)
     advantages_B = torch.zeros(len(trl.SCORES))
     expected = trainer._compute_loss(
         trainer.model, given.inputs | {"ref_per_token_logps": reference_BT, "advantages": advantages_B}
@@ -150,8 +150,8 @@ def test_corrections_are_trls(
         vllm_importance_sampling_clip_max=high,
     )
     given = trl.rollouts(trainer, noise=0.5)
-    expected_BT = given.inputs["importance_sampling_ratio"].expand_as(given.old_BT)
-    found = corrections.ratios(given.old_BT - given.behaviour_BT, given.mask_BT)
+    expected_BT = given.inputs["importance_sampling_ratio"].expand_as(given.old_logprobs_BT)
+    found = corrections.ratios(given.old_logprobs_BT - given.behaviour_logprobs_BT, given.mask_BT)
     correction = getattr(corrections, name)(found, clip_low=low or 0.0, clip_high=high)
     assert (correction.is_clipped_BT | correction.is_masked_BT)[given.mask_BT].any()
     assert_equal(correction.weights_BT[given.mask_BT], expected_BT[given.mask_BT])

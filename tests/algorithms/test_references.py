@@ -43,7 +43,9 @@ def advantage(reference: Reference) -> Tensor:
 def loss(reference: Reference) -> Tensor:
     settings = AlgorithmSettings(loss=reference.name, **reference.settings)
     advantages = tensor(given.ADVANTAGES)[:, None]
-    terms = PolicyTerms(logprobs_BT=tensor(given.NEW), old_BT=tensor(given.OLD), advantages_BT=advantages, mask_BT=MASK)
+    terms = PolicyTerms(
+        logprobs_BT=tensor(given.NEW), old_logprobs_BT=tensor(given.OLD), advantages_BT=advantages, mask_BT=MASK
+    )
     return dispatch.policy_loss(terms, settings).loss_BT[MASK]
 
 

@@ -33,11 +33,11 @@ class Rollouts:
     mask_BT: Tensor
 
     @property
-    def old_BT(self) -> Tensor:
+    def old_logprobs_BT(self) -> Tensor:
         return self.inputs["old_per_token_logps"]
 
     @property
-    def behaviour_BT(self) -> Tensor:
+    def behaviour_logprobs_BT(self) -> Tensor:
         return self.inputs["sampling_per_token_logps"]
 
 

@@ -175,7 +175,9 @@ def responses_by_version(run: Path) -> dict[int, list[tuple[Tokens, Response]]]:
 def largest_gap(model: PreTrainedModel, found: list[tuple[Tokens, Response]]) -> float:
     """Largest difference between the log-probs of vLLM and those of the model."""
     return max(
-        float(np.abs(response.full_logprobs - reference_logprobs(model, make_request(prompt=prompt), response)).max())
+        float(
+            np.abs(response.behaviour_logprobs - reference_logprobs(model, make_request(prompt=prompt), response)).max()
+        )
         for prompt, response in found
     )
 

@@ -89,7 +89,7 @@ def test_every_segment_has_as_many_logprobs_and_mask_bits_as_tokens(make_engine:
         segment = output.segment
         assert len(segment.tokens) == len(segment.logprobs) == len(segment.mask) == 20
         assert (segment.mask == 1).all()
-        assert (segment.full_logprobs is not None) == bool(segment.trajectory.group.prompt % 2)
+        assert (segment.behaviour_logprobs is not None) == bool(segment.trajectory.group.prompt % 2)
 
 
 def test_work_may_be_submitted_between_any_two_steps(make_engine: MakeEngine) -> None:
@@ -319,7 +319,7 @@ def test_truncated_sampling_reports_both_logprobs(make_engine: MakeEngine, refer
     assert largest_gap(reference_model, requests, found) < 1e-4
     for request in requests:
         response = found[request.trajectory]
-        gain = response.logprobs - response.full_logprobs
+        gain = response.logprobs - response.behaviour_logprobs
         assert (gain > -1e-6).all()
         assert (gain.max() > 0.01) == request.sampling.is_truncated
 
@@ -339,7 +339,7 @@ def test_greedy_takes_the_likeliest_token_and_reports_its_logprob_at_temperature
     found = generate(make_engine(), [request])
     assert largest_gap(reference_model, [request], found) < 1e-4
     [response] = found.values()
-    np.testing.assert_allclose(response.logprobs, response.full_logprobs, atol=1e-6)
+    np.testing.assert_allclose(response.logprobs, response.behaviour_logprobs, atol=1e-6)
     tokens = torch.from_numpy(np.concatenate([request.prompt, response.tokens]).astype(np.int64))
     with torch.no_grad():
         likeliest = reference_model(tokens[None, :-1]).logits[0, len(request.prompt) - 1 :].argmax(-1)

@@ -104,7 +104,7 @@ def _without_tokens(segment: Any) -> Any:
         tokens=segment.tokens[:0],
         logprobs=segment.logprobs[:0],
         mask=segment.mask[:0],
-        full_logprobs=None if segment.full_logprobs is None else segment.full_logprobs[:0],
+        behaviour_logprobs=None if segment.behaviour_logprobs is None else segment.behaviour_logprobs[:0],
     )
 
 

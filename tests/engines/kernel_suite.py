@@ -216,7 +216,7 @@ def test_advance(device: str, is_truncated: bool) -> None:
             kernels.prepare(rows, state, 5, is_first=step == 0)
             rows.tokens.copy_(torch.tensor(tokens))
             rows.logprobs.fill_(-0.5 - step)
-            rows.full_logprobs.fill_(-1.5 - step)
+            rows.behaviour_logprobs.fill_(-1.5 - step)
             kernels.advance(rows, state, 5, step=step, num_steps=2, is_truncated=is_truncated)
         results.append([part.tolist() for part in (rows.results, state.token, state.position, state.is_done)])
     assert results[0] == results[1]

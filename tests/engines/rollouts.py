@@ -127,7 +127,7 @@ def largest_gap(model: PreTrainedModel, requests: Sequence[Request], found: dict
     gaps = [0.0]
     for request in requests:
         response = found[request.trajectory]
-        own = response.full_logprobs[len(request.prefix) :]
+        own = response.behaviour_logprobs[len(request.prefix) :]
         if len(own):
             gaps.append(float(np.abs(own - reference_logprobs(model, request, response)).max()))
     return max(gaps)

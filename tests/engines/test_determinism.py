@@ -73,7 +73,7 @@ def assert_bit_equal(found: dict[TrajectoryId, Response], expected: dict[Traject
     for trajectory, response in expected.items():
         np.testing.assert_array_equal(found[trajectory].tokens, response.tokens)
         np.testing.assert_array_equal(found[trajectory].logprobs, response.logprobs)
-        np.testing.assert_array_equal(found[trajectory].full_logprobs, response.full_logprobs)
+        np.testing.assert_array_equal(found[trajectory].behaviour_logprobs, response.behaviour_logprobs)
 
 
 @pytest.fixture

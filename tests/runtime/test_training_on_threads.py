@@ -72,7 +72,7 @@ def response(trajectory: TrajectoryId, version: Version) -> Response:
         trajectory=trajectory,
         tokens=tokens,
         logprobs=logprobs,
-        full_logprobs=logprobs,
+        behaviour_logprobs=logprobs,
         mask=np.ones(4, np.uint8),
         versions=((version, 4),),
     )

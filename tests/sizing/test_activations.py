@@ -51,7 +51,7 @@ def sample(number: int, length: int) -> Sample:
         trajectory=trajectory,
         tokens=random.integers(0, 60, length).astype(np.int32),
         logprobs=np.zeros(length, np.float32),
-        full_logprobs=np.zeros(length, np.float32),
+        behaviour_logprobs=np.zeros(length, np.float32),
         mask=np.ones(length, np.uint8),
         versions=((Version(0), length),),
     )

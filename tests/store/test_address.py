@@ -20,7 +20,7 @@ def test_a_response_is_read_by_its_address_as_soon_as_it_is_appended(tmp_path: P
         store.append([segment(1, 35, 20, version=2)])  # replaces the tail
         found, expected = reader.read(address_of(store, trajectory(1))), store.response(trajectory(1))
         assert found.versions == expected.versions == ((0, 30), (1, 5), (2, 20))
-        for name in ("tokens", "logprobs", "full_logprobs", "mask"):
+        for name in ("tokens", "logprobs", "behaviour_logprobs", "mask"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 

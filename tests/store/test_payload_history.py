@@ -35,7 +35,7 @@ def make_segment(number: int, start: int, count: int, flavour: int, salt: int) -
         version=None if flavour == 7 else Version(flavour),
         tokens=random.integers(-(2**31), 2**31, count).astype(np.int32),
         logprobs=random.normal(size=count).astype(np.float32),
-        full_logprobs=random.normal(size=count).astype(np.float32) if flavour % 2 else None,
+        behaviour_logprobs=random.normal(size=count).astype(np.float32) if flavour % 2 else None,
         mask=random.integers(0, 2, count).astype(np.uint8) if flavour > 4 else np.ones(count, np.uint8),
     )
 
@@ -48,14 +48,14 @@ def shortened(segment: Segment, end: int) -> Segment:
         version=segment.version,
         tokens=segment.tokens[:count],
         logprobs=segment.logprobs[:count],
-        full_logprobs=None if segment.full_logprobs is None else segment.full_logprobs[:count],
+        behaviour_logprobs=None if segment.behaviour_logprobs is None else segment.behaviour_logprobs[:count],
         mask=segment.mask[:count],
     )
 
 
 def assert_equal(ours: Response, expected: Response) -> None:
     assert ours.versions == expected.versions
-    for name in ("tokens", "logprobs", "full_logprobs", "mask"):
+    for name in ("tokens", "logprobs", "behaviour_logprobs", "mask"):
         assert np.array_equal(getattr(ours, name), getattr(expected, name)), name
 
 

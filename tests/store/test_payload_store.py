@@ -33,7 +33,7 @@ def segment(
         version=None if version is None else Version(version),
         tokens=tokens,
         logprobs=-tokens.astype(np.float32) / 7,
-        full_logprobs=-tokens.astype(np.float32) / 3 if full else None,
+        behaviour_logprobs=-tokens.astype(np.float32) / 3 if full else None,
         mask=np.zeros(count, np.uint8) if masked else np.ones(count, np.uint8),
     )
 
@@ -46,8 +46,8 @@ def test_segments_come_back_joined(tmp_path: Path) -> None:
         assert response.tokens.tolist() == [1000, 1001, 1002, 1003, 1004, 1005]
         assert response.versions == ((0, 3), (4, 2), (None, 1))
         assert response.mask.tolist() == [1, 1, 1, 1, 1, 0]
-        assert np.array_equal(response.full_logprobs[:3], response.logprobs[:3])
-        assert np.array_equal(response.full_logprobs[3:5], -response.tokens[3:5].astype(np.float32) / 3)
+        assert np.array_equal(response.behaviour_logprobs[:3], response.logprobs[:3])
+        assert np.array_equal(response.behaviour_logprobs[3:5], -response.tokens[3:5].astype(np.float32) / 3)
         assert (store.length(trajectory(1)), store.length(trajectory(2)), store.length(trajectory(3))) == (6, 1, 0)
         assert store.held() == (trajectory(1), trajectory(2))
 
@@ -110,7 +110,7 @@ def test_an_append_that_starts_earlier_replaces_the_tail_and_nothing_before_it(t
         assert store.response(trajectory(1)).versions == ((0, 2), (5, 3))
     with PayloadStore.open(tmp_path) as store:
         assert store.response(trajectory(1)).tokens.tolist() == expected
-        assert np.array_equal(store.response(trajectory(1)).full_logprobs[:2], before.full_logprobs[:2])
+        assert np.array_equal(store.response(trajectory(1)).behaviour_logprobs[:2], before.behaviour_logprobs[:2])
 
 
 def test_a_hole_is_refused_and_nothing_of_that_append_is_written(tmp_path: Path) -> None:

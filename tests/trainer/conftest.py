@@ -127,7 +127,7 @@ def _sample(random: np.random.Generator, trajectory: TrajectoryId, prompt: np.nd
         trajectory=trajectory,
         tokens=random.integers(1, VOCAB_SIZE, length, dtype=np.int32),
         logprobs=logprobs,
-        full_logprobs=logprobs,
+        behaviour_logprobs=logprobs,
         mask=(random.random(length) < 0.9).astype(np.uint8),
         versions=((Version(version), length),),
     )

@@ -33,7 +33,7 @@ def batch(vocabulary: int) -> MicroBatch:
         trajectory=trajectory,
         tokens=tokens,
         logprobs=logprobs,
-        full_logprobs=logprobs,
+        behaviour_logprobs=logprobs,
         mask=np.ones(NUM_TOKENS, np.uint8),
         versions=((Version(0), NUM_TOKENS),),
     )

@@ -69,7 +69,7 @@ def as_generated(path: Path, groups: Groups) -> Groups:
 
     def generated(sample: Sample) -> Sample:
         logprobs, routing = score(model, sample)
-        response = dataclasses.replace(sample.response, logprobs=logprobs, full_logprobs=logprobs, routing=routing)
+        response = dataclasses.replace(sample.response, logprobs=logprobs, behaviour_logprobs=logprobs, routing=routing)
         return dataclasses.replace(sample, response=response)
 
     return [[generated(sample) for sample in group] for group in groups]

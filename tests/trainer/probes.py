@@ -33,7 +33,7 @@ def reference_logprobs(trainer: Trainer, sample: Sample, temperature: float = 1.
 def moved(sample: Sample, logprobs: np.ndarray) -> Sample:
     """The sample as if a policy with these log-probs had generated it."""
     logprobs = logprobs.astype(np.float32)
-    response = dataclasses.replace(sample.response, logprobs=logprobs, full_logprobs=logprobs)
+    response = dataclasses.replace(sample.response, logprobs=logprobs, behaviour_logprobs=logprobs)
     return dataclasses.replace(sample, response=response)
 
 

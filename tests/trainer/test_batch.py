@@ -43,8 +43,8 @@ def test_the_response_of_another_trajectory_is_refused(make_groups: MakeGroups) 
 def test_logprobs_must_be_finite_only_where_they_count(make_groups: MakeGroups) -> None:
     sample = make_groups()[0][0]
     response = sample.response
-    logprobs = np.full_like(response.full_logprobs, np.nan)
-    masked = dataclasses.replace(response, full_logprobs=logprobs, mask=np.zeros_like(response.mask))
+    logprobs = np.full_like(response.behaviour_logprobs, np.nan)
+    masked = dataclasses.replace(response, behaviour_logprobs=logprobs, mask=np.zeros_like(response.mask))
     dataclasses.replace(sample, response=masked)
     with pytest.raises(ValueError, match="not finite"):
         dataclasses.replace(sample, response=dataclasses.replace(masked, mask=np.ones_like(response.mask)))
@@ -60,7 +60,7 @@ def test_a_micro_batch_by_hand(make_groups: MakeGroups) -> None:
             template.response,
             tokens=np.array(tokens, np.int32),
             logprobs=logprobs,
-            full_logprobs=logprobs,
+            behaviour_logprobs=logprobs,
             mask=np.array(mask, np.uint8),
             versions=((Version(1), old), (Version(2), length - old)),
         )
@@ -76,6 +76,6 @@ def test_a_micro_batch_by_hand(make_groups: MakeGroups) -> None:
     assert micro.source_N.tolist() == [2, 0, 3, 4]
     assert micro.mask_BT.tolist() == [[True, False, False], [True, False, True]]
     assert micro.is_current_BT.tolist() == [[True, False, False], [False, False, True]]
-    assert micro.behaviour_BT.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]
+    assert micro.behaviour_logprobs_BT.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]
     assert micro.advantages_B.tolist() == [0.5, -0.5]
     assert micro.spread(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[1.0, 0.0, 0.0], [2.0, 3.0, 4.0]]

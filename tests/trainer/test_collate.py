@@ -32,7 +32,7 @@ def sample(trajectory: TrajectoryId, length: int) -> Sample:
         trajectory=trajectory,
         tokens=np.full(length, 2 + trajectory.member, np.int32),
         logprobs=logprobs,
-        full_logprobs=logprobs,
+        behaviour_logprobs=logprobs,
         mask=np.ones(length, np.uint8),
         versions=((Version(0), length),),
     )

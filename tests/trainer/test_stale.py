@@ -19,7 +19,7 @@ def sample(member: int, *runs: tuple[int, int], mask: list[int] | None = None) -
         trajectory=name,
         tokens=np.arange(count, dtype=np.int32),
         logprobs=np.zeros(count, np.float32),
-        full_logprobs=np.zeros(count, np.float32),
+        behaviour_logprobs=np.zeros(count, np.float32),
         mask=np.array(mask if mask is not None else [1] * count, np.uint8),
         versions=tuple((Version(v), n) for v, n in runs),
     )

@@ -35,7 +35,7 @@ def with_trainer_logprobs(trainer: Trainer, groups: Groups, temperature: float =
 
     def rescored(sample: Sample) -> Sample:
         logprobs = reference_logprobs(trainer, sample, temperature).float().detach().numpy()
-        response = dataclasses.replace(sample.response, logprobs=logprobs, full_logprobs=logprobs)
+        response = dataclasses.replace(sample.response, logprobs=logprobs, behaviour_logprobs=logprobs)
         return dataclasses.replace(sample, response=response)
 
     return [[rescored(sample) for sample in group] for group in groups]
@@ -134,7 +134,9 @@ def test_mismatch_covers_only_tokens_of_the_current_version(make_trainer: MakeTr
         half = length // 2
         logprobs = sample.response.logprobs - np.where(np.arange(length) < half, 1.0, 0.0).astype(np.float32)
         versions = ((Version(-1), half), (Version(0), length - half))
-        response = dataclasses.replace(sample.response, logprobs=logprobs, full_logprobs=logprobs, versions=versions)
+        response = dataclasses.replace(
+            sample.response, logprobs=logprobs, behaviour_logprobs=logprobs, versions=versions
+        )
         return dataclasses.replace(sample, response=response)
 
     metrics = trainer.train([[half_stale(sample) for sample in group] for group in groups]).metrics
@@ -307,13 +309,13 @@ def test_a_batch_without_loss_tokens_changes_no_weight(make_trainer: MakeTrainer
 
 def test_what_stands_at_masked_tokens_never_matters(make_trainer: MakeTrainer, make_groups: MakeGroups) -> None:
     def without_masked_logprobs(sample: Sample) -> Sample:
-        logprobs = np.where(sample.response.mask, sample.response.full_logprobs, np.nan).astype(np.float32)
-        response = dataclasses.replace(sample.response, logprobs=logprobs, full_logprobs=logprobs)
+        logprobs = np.where(sample.response.mask, sample.response.behaviour_logprobs, np.nan).astype(np.float32)
+        response = dataclasses.replace(sample.response, logprobs=logprobs, behaviour_logprobs=logprobs)
         return dataclasses.replace(sample, response=response)
 
     groups = make_groups()
     stripped = [[without_masked_logprobs(sample) for sample in group] for group in groups]
-    assert any(np.isnan(sample.response.full_logprobs).any() for group in stripped for sample in group)
+    assert any(np.isnan(sample.response.behaviour_logprobs).any() for group in stripped for sample in group)
     first, second = make_trainer(), make_trainer()
     first.train(groups)
     second.train(stripped)
@@ -329,7 +331,7 @@ def test_a_response_without_tokens_counts_for_its_group_only(
         group[0].response,
         tokens=np.empty(0, np.int32),
         logprobs=nothing,
-        full_logprobs=nothing,
+        behaviour_logprobs=nothing,
         mask=no_mask,
         versions=(),
     )

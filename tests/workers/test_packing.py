@@ -32,7 +32,7 @@ def output(
         version=None if zeros else Version(member),
         tokens=np.arange(count, dtype=np.int32),
         logprobs=logprobs,
-        full_logprobs=logprobs - 1 if is_cut else None,
+        behaviour_logprobs=logprobs - 1 if is_cut else None,
         mask=mask,
         routing=np.arange(count * experts * 2, dtype=np.int16).reshape(count, experts, 2) if experts else None,
     )
@@ -60,7 +60,7 @@ def test_a_report_is_read_as_it_was_written(outputs: tuple[Output, ...]) -> None
         assert mine.finish == theirs.finish
         for name in ("trajectory", "start", "version"):
             assert getattr(mine.segment, name) == getattr(theirs.segment, name)
-        for name in ("tokens", "logprobs", "full_logprobs", "mask", "routing"):
+        for name in ("tokens", "logprobs", "behaviour_logprobs", "mask", "routing"):
             a, b = getattr(mine.segment, name), getattr(theirs.segment, name)
             assert (a is None) == (b is None)
             assert a is None or (a.dtype == b.dtype and a.tolist() == b.tolist())

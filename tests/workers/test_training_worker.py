@@ -115,7 +115,7 @@ def sample(member: int, version: int) -> Sample:
         trajectory=trajectory,
         tokens=tokens,
         logprobs=logprobs,
-        full_logprobs=logprobs,
+        behaviour_logprobs=logprobs,
         mask=np.ones(4, np.uint8),
         versions=((Version(version), 4),),
     )

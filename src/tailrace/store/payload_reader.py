@@ -132,12 +132,12 @@ class PayloadReader:
 def _shorten(segment: Segment, num_tokens: int) -> Segment:
     if num_tokens == len(segment.tokens):
         return segment
-    full, routing = segment.full_logprobs, segment.routing
+    full, routing = segment.behaviour_logprobs, segment.routing
     return replace(
         segment,
         tokens=segment.tokens[:num_tokens],
         logprobs=segment.logprobs[:num_tokens],
-        full_logprobs=None if full is None else full[:num_tokens],
+        behaviour_logprobs=None if full is None else full[:num_tokens],
         mask=segment.mask[:num_tokens],
         routing=None if routing is None else routing[:num_tokens],
     )

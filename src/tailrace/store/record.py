@@ -37,7 +37,7 @@ class RecordHeader(NamedTuple):
     start: int
     version: Version | None
     num_tokens: int
-    has_full_logprobs: bool
+    has_behaviour_logprobs: bool
     has_mask: bool
     has_routing: bool
 
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
     def segment(self) -> Segment:
         header = self.header
-        flags = _flags(header.has_full_logprobs, header.has_mask, header.has_routing)
+        flags = _flags(header.has_behaviour_logprobs, header.has_mask, header.has_routing)
         return _segment(header.trajectory, header.start, header.version, header.num_tokens, flags, self.body)
 
 
@@ -67,7 +67,7 @@ def _segment(
         version=version,
         tokens=np.frombuffer(body, _INT, count),
         logprobs=np.frombuffer(body, _FLOAT, count, offset=4 * count),
-        full_logprobs=np.frombuffer(body, _FLOAT, count, offset=8 * count) if flags & _HAS_FULL else None,
+        behaviour_logprobs=np.frombuffer(body, _FLOAT, count, offset=8 * count) if flags & _HAS_FULL else None,
         mask=np.frombuffer(body, _BYTE, count, offset=position) if flags & _HAS_MASK else _ones(count),
         routing=routing_bytes.unpack(body[routing_at:], count) if flags & _HAS_ROUTING else None,
     )
@@ -84,8 +84,8 @@ def _ones(count: int) -> Mask:
 def encode(segment: Segment) -> bytes:
     count = len(segment.tokens)
     arrays = [_typed(segment.tokens, _INT), _typed(segment.logprobs, _FLOAT)]
-    if segment.full_logprobs is not None:
-        arrays.append(_typed(segment.full_logprobs, _FLOAT))
+    if segment.behaviour_logprobs is not None:
+        arrays.append(_typed(segment.behaviour_logprobs, _FLOAT))
     mask = _typed(segment.mask, _BYTE)
     has_mask = mask.tobytes() != b"\x01" * count
     if has_mask or mask.shape != (count,):
@@ -109,7 +109,7 @@ def _typed(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _encode_header(segment: Segment, count: int, has_mask: bool) -> bytes:
     (source, epoch, prompt), member, attempt = segment.trajectory
     version = -1 if segment.version is None else segment.version
-    flags = _flags(segment.full_logprobs is not None, has_mask, segment.routing is not None)
+    flags = _flags(segment.behaviour_logprobs is not None, has_mask, segment.routing is not None)
     return _HEADER.pack(segment.start, count, version, epoch, prompt, member, attempt, flags) + source.encode()
 
 
@@ -137,7 +137,7 @@ def _parse_header(data: bytes) -> RecordHeader:
         start=start,
         version=None if version < 0 else Version(version),
         num_tokens=count,
-        has_full_logprobs=bool(flags & _HAS_FULL),
+        has_behaviour_logprobs=bool(flags & _HAS_FULL),
         has_mask=bool(flags & _HAS_MASK),
         has_routing=bool(flags & _HAS_ROUTING),
     )

@@ -1,8 +1,8 @@
 """The data-plane record: a run of response tokens with everything training needs to know about them.
 
 For every segment ``len(tokens) == len(logprobs) == len(mask)`` and, when sampling was truncated,
-``len(full_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments in
-order of ``start`` gives its response.
+``len(behaviour_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments
+in order of ``start`` gives its response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Segment:
     tokens: Tokens
     logprobs: Logprobs
     """Log-probs under the distribution that was sampled from, after top-p, top-k and min-p."""
-    full_logprobs: Logprobs | None = None
+    behaviour_logprobs: Logprobs | None = None
     """Log-probs before top-p, top-k or min-p; None if none of them was used (then equal to ``logprobs``)."""
     mask: Mask
     """1 where the token takes part in the loss."""
@@ -55,7 +55,7 @@ class Response:
     trajectory: TrajectoryId
     tokens: Tokens
     logprobs: Logprobs
-    full_logprobs: Logprobs
+    behaviour_logprobs: Logprobs
     mask: Mask
     versions: tuple[tuple[Version | None, int], ...]
     """Run-length encoded: (version, number of tokens), never decreasing."""
@@ -82,7 +82,9 @@ def join(trajectory: TrajectoryId, segments: Sequence[Segment]) -> Response:
         trajectory=trajectory,
         tokens=_cat([s.tokens for s in segments], np.int32),
         logprobs=_cat([s.logprobs for s in segments], np.float32),
-        full_logprobs=_cat([s.logprobs if s.full_logprobs is None else s.full_logprobs for s in segments], np.float32),
+        behaviour_logprobs=_cat(
+            [s.logprobs if s.behaviour_logprobs is None else s.behaviour_logprobs for s in segments], np.float32
+        ),
         mask=_cat([s.mask for s in segments], np.uint8),
         versions=tuple(versions),
         routing=_join_routing(segments),

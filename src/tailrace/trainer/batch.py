@@ -34,7 +34,7 @@ class Sample:
             raise ValueError(f"{self.trajectory} has an empty prompt; the first response token needs one before it")
         if not math.isfinite(self.score):
             raise ValueError(f"{self.trajectory} has the score {self.score}; scores must be finite")
-        if not np.isfinite(self.response.full_logprobs[self.response.mask != 0]).all():
+        if not np.isfinite(self.response.behaviour_logprobs[self.response.mask != 0]).all():
             raise ValueError(f"{self.trajectory} has behaviour log-probs that are not finite")
 
     @property

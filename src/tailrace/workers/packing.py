@@ -32,7 +32,7 @@ class PackedOutputs(NamedTuple):
     rows: tuple[Row, ...]
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
-    full_logprobs: NDArray[np.float32]
+    behaviour_logprobs: NDArray[np.float32]
     """Untruncated log-probs of the outputs that have them, concatenated."""
     mask: NDArray[np.uint8] | None
     """Loss masks of all outputs, concatenated; None: all ones."""
@@ -47,7 +47,9 @@ def pack(outputs: Sequence[Output]) -> PackedOutputs:
         rows=tuple(_row(output) for output in outputs),
         tokens=_join([segment.tokens for segment in segments], np.int32),
         logprobs=_join([segment.logprobs for segment in segments], np.float32),
-        full_logprobs=_join([s.full_logprobs for s in segments if s.full_logprobs is not None], np.float32),
+        behaviour_logprobs=_join(
+            [s.behaviour_logprobs for s in segments if s.behaviour_logprobs is not None], np.float32
+        ),
         mask=None if bool(np.all(mask == 1)) else mask,
         routing=_pack_routing(segments),
     )
@@ -62,7 +64,7 @@ def unpack(packed: PackedOutputs) -> tuple[Output, ...]:
     routing = _unpack_routing(packed)
     for source, epoch, prompt, member, attempt, start, count, version, finish, has_full in packed.rows:
         end = position + count
-        full = packed.full_logprobs[full_position : full_position + count] if has_full else None
+        full = packed.behaviour_logprobs[full_position : full_position + count] if has_full else None
         full_position += count * has_full
         if group != (source, epoch, prompt):  # most follow another member of their group
             group = GroupId(source, epoch, prompt)
@@ -72,7 +74,7 @@ def unpack(packed: PackedOutputs) -> tuple[Output, ...]:
             version=version,
             tokens=tokens[position:end],
             logprobs=logprobs[position:end],
-            full_logprobs=full,
+            behaviour_logprobs=full,
             mask=mask[position:end],
             routing=next(routing),
         )
@@ -102,7 +104,7 @@ def _unpack_routing(packed: PackedOutputs) -> Iterator[Routing | None]:
 def _row(output: Output) -> Row:
     segment = output.segment
     (source, epoch, prompt), member, attempt = segment.trajectory
-    has_full = segment.full_logprobs is not None
+    has_full = segment.behaviour_logprobs is not None
     count = len(segment.tokens)
     return (source, epoch, prompt, member, attempt, segment.start, count, segment.version, output.finish, has_full)
 

@@ -73,7 +73,7 @@ def test_a_batch_by_address_holds_the_samples_of_a_batch_that_is_sent(tmp_path: 
         )
         assert mine.response.versions == theirs.response.versions == ((0, 10), (1, 3))
         np.testing.assert_array_equal(mine.prompt, theirs.prompt)
-        for name in ("tokens", "logprobs", "full_logprobs", "mask"):
+        for name in ("tokens", "logprobs", "behaviour_logprobs", "mask"):
             np.testing.assert_array_equal(getattr(mine.response, name), getattr(theirs.response, name))
 
 

@@ -126,7 +126,7 @@ def synthetic_samples(batch: MeasuredBatch, version: Version, *, vocab_size: int
                 trajectory=trajectory,
                 tokens=random.integers(0, vocab_size, batch.response_length).astype(np.int32),
                 logprobs=logprobs,
-                full_logprobs=logprobs,
+                behaviour_logprobs=logprobs,
                 mask=np.ones(batch.response_length, np.uint8),
                 versions=((version, batch.response_length),),
             )

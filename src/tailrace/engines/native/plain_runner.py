@@ -101,12 +101,12 @@ class PlainRunner:
         self._memory.restore()
 
     def _record(
-        self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, full_N: torch.Tensor | None
+        self, batch: DecodeBatch, tokens_N: torch.Tensor, logprobs_N: torch.Tensor, behaviour_N: torch.Tensor | None
     ) -> NDArray[np.int64]:
         """Append the sampled tokens. Slots that recompute known tokens keep the token they have."""
         batcher, table = self._batcher, self._table
         columns = [column.cpu().numpy()[: len(batch.slots)] for column in (tokens_N, logprobs_N)]
-        columns.append(columns[1] if full_N is None else full_N.cpu().numpy()[: len(batch.slots)])
+        columns.append(columns[1] if behaviour_N is None else behaviour_N.cpu().numpy()[: len(batch.slots)])
         slots = batch.slots
         is_taken = batcher.computed[slots] + 1 == batcher.length[slots]
         if not batch.is_all_live:
@@ -117,7 +117,7 @@ class PlainRunner:
         if not is_taken.all():
             slots, columns = slots[is_taken], [column[is_taken] for column in columns]
         ends = batcher.length[slots]
-        table.tokens[slots, ends], table.logprobs[slots, ends], table.full_logprobs[slots, ends] = columns
+        table.tokens[slots, ends], table.logprobs[slots, ends], table.behaviour_logprobs[slots, ends] = columns
         batcher.length[slots] = ends + 1
         return slots
 

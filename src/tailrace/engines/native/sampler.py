@@ -1,7 +1,7 @@
 """Samples tokens from logits and computes their log-probs. Each row of a batch has its own sampling parameters.
 
 Order of operations: temperature, top-k, top-p (over what top-k left), min-p. ``logprobs`` are those of the
-distribution that was sampled from; ``full_logprobs`` are those before top-k, top-p and min-p. A greedy row
+distribution that was sampled from; ``behaviour_logprobs`` are those before top-k, top-p and min-p. A greedy row
 (temperature 0) takes the most likely token and reports log-probs at temperature 1. Every row is computed by itself,
 so its result does not depend on the rows around it.
 

@@ -1,6 +1,6 @@
 """The tokens of live requests. Running requests have a row in shared arrays, waiting requests have their own copy.
 
-A row of ``tokens`` holds prompt and response; ``logprobs`` and ``full_logprobs`` are filled where the engine
+A row of ``tokens`` holds prompt and response; ``logprobs`` and ``behaviour_logprobs`` are filled where the engine
 sampled (the prompt and a resumed prefix stay 0). Row lengths live in the batcher, which owns them.
 """
 
@@ -35,7 +35,7 @@ class LiveRequest:
     tokens: Tokens
     """Prompt and response while the request waits. While it runs, the slot table has them."""
     logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
-    full_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
+    behaviour_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float32))
 
     @property
     def is_running(self) -> bool:
@@ -50,7 +50,7 @@ class SlotTable:
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.tokens: Tokens = np.zeros((num_slots, max_length), np.int32)
         self.logprobs: Logprobs = np.zeros((num_slots, max_length), np.float32)
-        self.full_logprobs: Logprobs = np.zeros((num_slots, max_length), np.float32)
+        self.behaviour_logprobs: Logprobs = np.zeros((num_slots, max_length), np.float32)
         self.key: NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
         self.prompt_length: NDArray[np.int64] = np.zeros(num_slots, np.int64)
         self.end: NDArray[np.int64] = np.zeros(num_slots, np.int64)
@@ -63,9 +63,9 @@ class SlotTable:
         slot, length, known = live.ticket.slot, len(live.tokens), len(live.logprobs)
         self.tokens[slot, :length] = live.tokens
         self.logprobs[slot, :length] = 0.0
-        self.full_logprobs[slot, :length] = 0.0
+        self.behaviour_logprobs[slot, :length] = 0.0
         self.logprobs[slot, :known] = live.logprobs
-        self.full_logprobs[slot, :known] = live.full_logprobs
+        self.behaviour_logprobs[slot, :known] = live.behaviour_logprobs
         self.key[slot] = live.key
         self.prompt_length[slot] = live.ticket.prompt_length
         self.end[slot] = live.end
@@ -78,23 +78,23 @@ class SlotTable:
         """Copy the contents of a preempted request's slot back into the request."""
         live.tokens = self.tokens[slot, :length].copy()
         live.logprobs = self.logprobs[slot, :length].copy()
-        live.full_logprobs = self.full_logprobs[slot, :length].copy()
+        live.behaviour_logprobs = self.behaviour_logprobs[slot, :length].copy()
 
     def take_output(self, live: LiveRequest, length: int, version: Version, finish: Finish | None) -> Output:
         """The tokens not returned before. ``length``: length of the sequence, used only while the request runs."""
         start, slot = live.ticket.prompt_length + live.num_reported, live.ticket.slot
         if not live.is_running:
-            tokens, logprobs, full = live.tokens[start:], live.logprobs[start:], live.full_logprobs[start:]
+            tokens, logprobs, full = live.tokens[start:], live.logprobs[start:], live.behaviour_logprobs[start:]
         else:
             tokens = self.tokens[slot, start:length]
-            logprobs, full = self.logprobs[slot, start:length], self.full_logprobs[slot, start:length]
+            logprobs, full = self.logprobs[slot, start:length], self.behaviour_logprobs[slot, start:length]
         segment = Segment(
             trajectory=live.request.trajectory,
             start=live.num_reported,
             version=version,
             tokens=tokens.copy(),
             logprobs=logprobs.copy(),
-            full_logprobs=full.copy() if live.request.sampling.is_truncated else None,
+            behaviour_logprobs=full.copy() if live.request.sampling.is_truncated else None,
             mask=np.ones(len(tokens), np.uint8),
         )
         live.num_reported += len(tokens)

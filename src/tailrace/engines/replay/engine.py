@@ -133,7 +133,7 @@ class ReplayEngine:
             version=self._version,
             tokens=response.tokens[part],
             logprobs=response.logprobs[part],
-            full_logprobs=response.full_logprobs[part] if playback.is_truncated else None,
+            behaviour_logprobs=response.behaviour_logprobs[part] if playback.is_truncated else None,
             mask=response.mask[part],
             routing=None if response.routing is None else response.routing[part],
         )
@@ -149,7 +149,7 @@ def _play(request: Request, saved: SavedResponse) -> _Playback:
     end = min(len(tokens), request.end)
     is_whole = end == len(tokens) and request.forced_length is None
     finish = saved.finish if is_whole else request.finish_at_end
-    is_truncated = not np.array_equal(saved.response.full_logprobs, saved.response.logprobs)
+    is_truncated = not np.array_equal(saved.response.behaviour_logprobs, saved.response.logprobs)
     return _Playback(
         response=saved.response, is_truncated=is_truncated, end=end, finish=finish, position=start, returned=start
     )

@@ -27,7 +27,7 @@ class _Distribution(NamedTuple):
     """Sums of the probabilities of the tokens that may be sampled; the last is 1."""
     logprobs: NDArray[np.float32]
     """Log-probs of the tokens that may be sampled."""
-    full_logprobs: NDArray[np.float32]
+    behaviour_logprobs: NDArray[np.float32]
     """Log-probs of all tokens, before top-k, top-p and min-p."""
 
 
@@ -55,7 +55,7 @@ class MadeUpModel:
             trajectory=request.trajectory,
             tokens=np.concatenate([request.prefix, drawn]).astype(np.int32),
             logprobs=np.concatenate([unknown, distribution.logprobs[drawn]]),
-            full_logprobs=np.concatenate([unknown, distribution.full_logprobs[drawn]]),
+            behaviour_logprobs=np.concatenate([unknown, distribution.behaviour_logprobs[drawn]]),
             mask=np.ones(start + count, np.uint8),
             versions=(),
         )

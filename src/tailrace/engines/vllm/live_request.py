@@ -23,7 +23,7 @@ class VllmRequest:
     tokens: list[int] = field(default_factory=list)
     """Generated tokens that were not returned yet."""
     logprobs: list[float] = field(default_factory=list)
-    full_logprobs: list[float] = field(default_factory=list)
+    behaviour_logprobs: list[float] = field(default_factory=list)
     """Log-probs before truncation; empty if the request's sampling is not truncated."""
     response: list[int] = field(default_factory=list)
     """The whole response, kept only to search it for stop strings."""
@@ -45,7 +45,7 @@ class VllmRequest:
         self.tokens += output.new_token_ids
         self.logprobs += found[:, 0].tolist()
         if self.request.sampling.is_truncated:
-            self.full_logprobs += found[:, 1].tolist()
+            self.behaviour_logprobs += found[:, 1].tolist()
         if self.request.sampling.stop_strings:
             self.response += output.new_token_ids
 
@@ -58,11 +58,11 @@ class VllmRequest:
             version=version,
             tokens=np.array(self.tokens, np.int32),
             logprobs=np.array(self.logprobs, np.float32),
-            full_logprobs=np.array(self.full_logprobs, np.float32) if is_truncated else None,
+            behaviour_logprobs=np.array(self.behaviour_logprobs, np.float32) if is_truncated else None,
             mask=np.ones(len(self.tokens), np.uint8),
             routing=np.concatenate(self.routing) if self.routing else None,
         )
         self.num_reported += len(self.tokens)
-        self.tokens, self.logprobs, self.full_logprobs = [], [], []
+        self.tokens, self.logprobs, self.behaviour_logprobs = [], [], []
         self.routing = self.routing[:1]
         return Output(segment=segment, finish=finish)

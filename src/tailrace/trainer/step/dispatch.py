@@ -33,7 +33,7 @@ class PolicyTerms:
     """Inputs of every policy loss, one entry per token."""
 
     logprobs_BT: Tensor
-    old_BT: Tensor
+    old_logprobs_BT: Tensor
     advantages_BT: Tensor
     """Or B x 1, one for all tokens of a response."""
     mask_BT: Tensor
@@ -67,7 +67,7 @@ def _left_to_the_critic(given: Judged, settings: AlgorithmSettings) -> Tensor:
 def _ppo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
     return losses.ppo(
         terms.logprobs_BT,
-        terms.old_BT,
+        terms.old_logprobs_BT,
         terms.advantages_BT,
         clip_ratio_low=settings.clip.low,
         clip_ratio_high=settings.clip.high,
@@ -78,7 +78,7 @@ def _ppo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
 def _gspo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
     return losses.gspo(
         terms.logprobs_BT,
-        terms.old_BT,
+        terms.old_logprobs_BT,
         terms.advantages_BT,
         terms.mask_BT,
         clip_ratio_low=settings.clip.low,
@@ -89,7 +89,7 @@ def _gspo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
 def _cispo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
     return losses.cispo(
         terms.logprobs_BT,
-        terms.old_BT,
+        terms.old_logprobs_BT,
         terms.advantages_BT,
         clip_ratio_low=settings.clip.low,
         clip_ratio_high=settings.clip.high,
@@ -99,7 +99,7 @@ def _cispo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
 def _sapo(terms: PolicyTerms, settings: AlgorithmSettings) -> PolicyLoss:
     return losses.sapo(
         terms.logprobs_BT,
-        terms.old_BT,
+        terms.old_logprobs_BT,
         terms.advantages_BT,
         temperature_positive=settings.sapo_temperature_pos,
         temperature_negative=settings.sapo_temperature_neg,

@@ -44,20 +44,23 @@ def objective(
     settings: AlgorithmSettings,
 ) -> Objective:
     """``advantages_BT`` may be B x 1: one for all tokens of a response."""
-    behaviour_BT = micro.behaviour_BT.to(logprobs_BT.dtype)
-    old_BT = behaviour_BT if settings.old_logprobs == "behaviour" else logprobs_BT.detach()
+    behaviour_logprobs_BT = micro.behaviour_logprobs_BT.to(logprobs_BT.dtype)
+    old_logprobs_BT = behaviour_logprobs_BT if settings.old_logprobs == "behaviour" else logprobs_BT.detach()
     mask_BT, mode = micro.mask_BT, settings.loss_agg_mode
     terms = PolicyTerms(
-        logprobs_BT=logprobs_BT, old_BT=old_BT, advantages_BT=advantages_BT.to(logprobs_BT.dtype), mask_BT=mask_BT
+        logprobs_BT=logprobs_BT,
+        old_logprobs_BT=old_logprobs_BT,
+        advantages_BT=advantages_BT.to(logprobs_BT.dtype),
+        mask_BT=mask_BT,
     )
     policy = dispatch.policy_loss(terms, settings)
-    correction, importance_sums, largest = _corrected(logprobs_BT.detach() - behaviour_BT, mask_BT, settings)
+    correction, importance_sums, largest = _corrected(logprobs_BT.detach() - behaviour_logprobs_BT, mask_BT, settings)
     loss = aggregation.loss_sum(policy.loss_BT * correction.weights_BT, mask_BT, mode)
     sums = {
         "tokens": mask_BT.sum(),
         "denominator": aggregation.denominator(mask_BT, mode),
         "clipped": (policy.is_clipped_BT & mask_BT).sum(),
-        "ppo_kl": total(old_BT - logprobs_BT.detach(), mask_BT),
+        "ppo_kl": total(old_logprobs_BT - logprobs_BT.detach(), mask_BT),
         "entropy": total(entropy_BT, mask_BT),
         "pg_loss": loss.detach(),
     }
@@ -65,7 +68,7 @@ def objective(
         kl_loss = aggregation.loss_sum(kl.k3(logprobs_BT, reference_BT), mask_BT, mode)
         sums["kl_loss"] = kl_loss.detach()
         loss = loss + settings.kl_loss_coef * kl_loss
-    mismatch_sums, largest_diff = _mismatch(micro, behaviour_BT, logprobs_BT.detach())
+    mismatch_sums, largest_diff = _mismatch(micro, behaviour_logprobs_BT, logprobs_BT.detach())
     return Objective(
         loss=loss, sums=sums | importance_sums | mismatch_sums, largest=largest | {"logprob_diff": largest_diff}
     )

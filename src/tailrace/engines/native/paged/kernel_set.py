@@ -77,7 +77,7 @@ class RowBuffers:
     tokens: torch.Tensor
     uniforms: torch.Tensor
     logprobs: torch.Tensor
-    full_logprobs: torch.Tensor
+    behaviour_logprobs: torch.Tensor
     results: torch.Tensor
     """``[3 * steps + 1, N]``: tokens, log-probs and full log-probs (their bits) of each step; last, the number of
     tokens that each row gained."""
@@ -93,7 +93,7 @@ class RowBuffers:
             tokens=empty(num_rows, dtype=torch.int64),
             uniforms=empty(num_rows, dtype=torch.float32),
             logprobs=empty(num_rows, dtype=torch.float32),
-            full_logprobs=empty(num_rows, dtype=torch.float32),
+            behaviour_logprobs=empty(num_rows, dtype=torch.float32),
             results=empty(3 * num_steps + 1, num_rows, dtype=torch.int32),
         )
 

@@ -221,7 +221,7 @@ class PagedRunner:
         assert full is not None
         rows.tokens[:num_rows].copy_(tokens)
         rows.logprobs[:num_rows].copy_(logprobs)
-        rows.full_logprobs[:num_rows].copy_(full)
+        rows.behaviour_logprobs[:num_rows].copy_(full)
 
     # Results
 
@@ -241,7 +241,7 @@ class PagedRunner:
             at = slots[has_token], starts[has_token] + step
             table.tokens[at] = results[step, has_token]
             table.logprobs[at] = results[steps + step, has_token].view(np.float32)
-            table.full_logprobs[at] = results[2 * steps + step, has_token].view(np.float32)
+            table.behaviour_logprobs[at] = results[2 * steps + step, has_token].view(np.float32)
         batcher.length[slots] = starts + counts
         batcher.computed[slots] += counts
         return Gained(slots=slots, counts=counts)

@@ -112,7 +112,7 @@ def advance(
 ) -> None:
     live = torch.nonzero(rows.positions[:num_rows] >= 0).squeeze(1)
     slots, positions, tokens = rows.slots[live].long(), rows.positions[live], rows.tokens[live]
-    full = rows.full_logprobs if is_truncated else rows.logprobs
+    full = rows.behaviour_logprobs if is_truncated else rows.logprobs
     rows.results[step, live] = tokens.int()
     rows.results[num_steps + step, live] = rows.logprobs[live].view(torch.int32)
     rows.results[2 * num_steps + step, live] = full[live].view(torch.int32)

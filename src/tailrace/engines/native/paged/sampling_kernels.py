@@ -130,14 +130,14 @@ def pick(logits: torch.Tensor, rows: RowBuffers, state: SlotState) -> None:
 
 @triton.jit
 def _advance_kernel(
-    slots, positions, tokens, logprobs, full_logprobs, results, num_rows, state_position, state_token, state_end,
+    slots, positions, tokens, logprobs, behaviour_logprobs, results, num_rows, state_position, state_token, state_end,
     state_done, stops, STEP: tl.constexpr, STEPS: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     position = tl.load(positions + row)
     if position >= 0:
         slot, token = tl.load(slots + row), tl.load(tokens + row)
-        logprob, full = tl.load(logprobs + row), tl.load(full_logprobs + row)
+        logprob, full = tl.load(logprobs + row), tl.load(behaviour_logprobs + row)
         tl.store(results + STEP * num_rows + row, token.to(tl.int32))
         tl.store(results + (STEPS + STEP) * num_rows + row, logprob.to(tl.int32, bitcast=True))
         tl.store(results + (2 * STEPS + STEP) * num_rows + row, full.to(tl.int32, bitcast=True))
@@ -155,7 +155,7 @@ def advance(
     rows: RowBuffers, state: SlotState, num_rows: int, *, step: int, num_steps: int, is_truncated: bool
 ) -> None:
     """Write down each row's token, and continue or end its slot."""
-    full = rows.full_logprobs if is_truncated else rows.logprobs
+    full = rows.behaviour_logprobs if is_truncated else rows.logprobs
     _advance_kernel[(num_rows,)](
         rows.slots, rows.positions, rows.tokens, rows.logprobs, full, rows.results, rows.results.shape[1],
         state.position, state.token, state.end, state.is_done, state.stops,
