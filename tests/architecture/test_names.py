@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "tailrace"
@@ -25,6 +26,7 @@ SHARED = {
 """Names that stand in two places, and why that is right."""
 
 
+@cache
 def places() -> dict[str, list[str]]:
     found = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):

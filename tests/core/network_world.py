@@ -17,7 +17,7 @@ from collections import Counter
 import numpy as np
 
 from core.token_world import BUDGET, TokenWorld, next_logprob, whole
-from core.world import InstanceStart as Speaker
+from core.world import Sender as Speaker
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev

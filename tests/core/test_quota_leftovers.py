@@ -68,7 +68,7 @@ def world() -> World:
         max_steps=3,
         launch_prompts=5,
         leftovers=Leftovers.DEFER,
-        keeps_deferred_tokens=True,
+        keep_deferred_tokens=True,
         max_staleness=1,
         rounds_ahead=1,
         filters_equal_scores=True,

@@ -13,7 +13,7 @@ def run(directory: Path, code: str) -> list[str]:
     told = directory / "told"
     script = f"""
         import os, subprocess, sys, time
-        from tailrace.runtime.ray.output import Output
+        from tailrace.runtime.ray.output import CapturedOutput
 
         def tell(data):
             time.sleep(slow_s)
@@ -21,7 +21,7 @@ def run(directory: Path, code: str) -> list[str]:
                 file.write(data)
 
         slow_s = 0
-        output = Output(tell)
+        output = CapturedOutput(tell)
     """
     text = textwrap.dedent(script) + textwrap.dedent(code)
     subprocess.run([sys.executable, "-c", text], check=True, timeout=60, capture_output=True)
