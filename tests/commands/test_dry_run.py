@@ -158,9 +158,48 @@ def test_a_run_that_has_begun_is_compared_and_the_dry_run_says_where_it_would_co
     given = settings()
     path = begin(given, trained(1), trained(2), trained(3))
     text = said(settings(trainer__threads=1))
-    assert f"run directory: {path} holds a run that has begun" in text
+    assert f"run directory: {path} holds an unfinished run" in text
     assert "would continue it after step 3: from its beginning, steps 1 to 3 repeated" in text
     assert "trainer.threads is 1, before null" in text
+    assert text.endswith("nothing was written; to continue it, give the same command without --dry-run")
+
+
+def test_a_run_that_was_asked_to_stop_is_unfinished(place: Path) -> None:
+    path = begin(settings())
+    RunDirectory(path).stop_note.reserve()
+    RunDirectory(path).stop_note.write("it was asked to stop")
+    assert f"run directory: {path} holds an unfinished run (it was asked to stop)\n" in said(settings())
+
+
+def test_an_end_before_the_steps_that_are_taken_is_refused(place: Path) -> None:
+    begin(settings(), trained(1), trained(2), trained(3))
+    before = tree(place)
+    with pytest.raises(SettingsError, match="has taken 3 steps, so it cannot end after 2; set"):
+        said(settings(schedule__max_steps=2, resume="with-changes"))
+    assert tree(place) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "changes", "lines"),
+    [
+        ({}, {"trainer__learning_rate": 0.5}, ["learning rate of step 4: 0.5; with the settings before it would be "]),
+        (
+            {"algorithm__advantage_estimator": "gae"},
+            {"algorithm__critic_learning_rate": 0.25},
+            ["learning rate of the critic of step 4: 0.25; with the settings before it would be 1e-05"],
+        ),
+        ({}, {"algorithm__critic_learning_rate": 0.25}, []),
+    ],
+    ids=["of the policy", "of the critic", "of a critic that is not there"],
+)
+def test_changed_learning_rates_are_told(
+    first: dict[str, Any], changes: dict[str, Any], lines: list[str], place: Path
+) -> None:
+    first = first | {"trainer__warmup_steps": 0, "trainer__lr_schedule": "constant"}
+    begin(settings(**first), trained(1), trained(2), trained(3))
+    text = said(settings(**first | changes, resume="with-changes"))
+    assert all(f"  {line}" in text for line in lines)
+    assert text.count("with the settings before") == len(lines)
 
 
 def test_settings_that_the_run_would_refuse_are_shown_with_both_values(place: Path) -> None:

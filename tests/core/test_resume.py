@@ -20,7 +20,7 @@ def test_losses_of_an_instance_are_forgiven() -> None:
     running(world)
     world.lose(I0, "out of memory")
     assert world.verdict is not None
-    assert "instance 0 was lost 1 times" in world.verdict.reason
+    assert "instance 0 was lost 1 time within one step" in world.verdict.reason
     world.crash_and_resume()
     assert do.StartInstance(instance=I0, incarnation=2) in world.entries[-1].commands
     until(world, lambda: world.verdict is not None)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from core.histories import I0, until
 from core.test_stopped_trainer import LIMITS, Holding, held_up, pass_time
+from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import Version
+from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import EvalSet, Schedule
 
 SAVE = ev.StopRequested(reason="it was asked to stop", saves=True)
 WITHOUT = {"save_interval": None, "limits": replace(LIMITS, stop_s=20.0), "max_steps": 5}
@@ -159,3 +163,117 @@ def test_a_resumed_run_does_not_remember_that_it_was_asked_to_stop() -> None:
     until(world, lambda: world.verdict is not None)
     assert world.verdict is not None
     assert world.verdict.is_complete
+
+
+def scoring(**changes: object) -> tuple[Holding, list[TrajectoryId]]:
+    """The world of a run that has taken one step and waits for rewards; and the responses that have none yet."""
+    world = held_up(do.Score, **{**WITHOUT, **changes})
+    while world.coordinator.version < 1:
+        world.answer_held()
+        until(world, lambda: bool(world.aside) and not world.is_busy)
+    return world, [t for command in world.aside if isinstance(command, do.Score) for t in command.trajectories]
+
+
+def test_a_score_that_comes_while_the_run_stops_is_computed_again_when_it_goes_on() -> None:
+    """The signal to stop may have ended the program that a reward function waited for."""
+    world, asked = scoring(batch_size=2, group_size=2)
+    world.tell(SAVE)
+    failed = [ev.Scored(trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.1) for t in asked]
+    world.tell(ev.ResponsesScored(scores=tuple(failed)))
+    assert world.verdict is None
+    assert world.coordinator.num_refused_reports == 0, "it is nobody's fault"
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict == do.FinishRun(is_complete=False, reason="it was asked to stop")
+    world.held = ()
+    world.crash_and_resume()
+    [again] = [command for command in commands(world) if isinstance(command, do.Score)]
+    assert set(asked) <= set(again.trajectories)
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+
+
+def test_a_score_of_an_evaluation_that_comes_while_the_run_stops_is_computed_again() -> None:
+    sets = (EvalSet(name="heldout", num_prompts=2, group_size=1),)
+    world, asked = scoring(eval_sets=sets, eval_interval=1)
+    assert "heldout" in {t.group.source for t in asked}
+    world.tell(SAVE)
+    world.tell(ev.ResponsesScored(scores=tuple(world.score(t) for t in asked)))
+    assert not any(isinstance(command, do.CloseEvaluation) for command in commands(world))
+    until(world, lambda: world.verdict is not None)
+    world.held = ()
+    world.crash_and_resume()
+    [again] = [command for command in commands(world) if isinstance(command, do.Score)]
+    assert set(asked) <= set(again.trajectories)
+
+
+def test_a_run_that_stops_asks_for_no_rewards_and_does_not_wait_for_them() -> None:
+    world = held_up(do.Submit, do.SaveCheckpoint, **WITHOUT | {"limits": replace(LIMITS, stop_s=900.0, reward_s=5.0)})
+    world.answer_held()
+    until(world, lambda: world.coordinator.version == 1 and bool(world.aside) and not world.is_busy)
+    world.tell(SAVE)
+    num_before = len(world.entries)
+    world.aside.sort(key=lambda command: isinstance(command, do.SaveCheckpoint))
+    world.answer_held()
+    until(world, lambda: not world.is_busy)
+    later = [command for entry in world.entries[num_before:] for command in entry.commands]
+    assert any(isinstance(entry.event, ev.RolloutReported) and entry.event.finished for entry in world.entries)
+    assert not any(isinstance(command, do.Score) for command in later)
+
+
+def test_a_reward_that_takes_too_long_does_not_keep_a_run_that_stops_from_saving() -> None:
+    limits = replace(LIMITS, stop_s=60.0, reward_s=5.0)
+    world, _ = scoring(limits=limits)
+    world.held = (do.Score, do.SaveCheckpoint)
+    world.tell(SAVE)
+    assert {wait.what for wait in world.coordinator.waits()} == {"checkpoint of step 1"}
+    pass_time(world, 10.0)
+    assert world.verdict is None
+
+
+class StoppedAtRandom(World):
+    """A world that is asked to stop now and then, and goes on after that. Rewards fail while it stops."""
+
+    def advance(self) -> None:
+        super().advance()
+        if self.verdict is None and self.rng.random() < 0.02:
+            self.tell(SAVE)
+        if self.verdict is not None and not self.verdict.is_complete:
+            self.crash_and_resume()
+
+    def score(self, trajectory: TrajectoryId) -> ev.Scored:
+        failed = self.coordinator.rooms.run.is_stopping
+        outcome = Outcome.ERROR if failed and self.rng.random() < 0.5 else Outcome.OK
+        return ev.Scored(trajectory=trajectory, outcome=outcome, score=0.0 if failed else 1.0, seconds=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_score_of_a_run_that_stops_is_trained_on(seed: int) -> None:
+    rng = random.Random(seed)
+    given = {"save_interval": rng.choice([None, 2]), "is_reward_streamed": rng.random() < 0.5, "max_steps": 8}
+    schedule = Schedule(train_source="train", batch_size=2, group_size=2, **given)
+    world = StoppedAtRandom(schedule, rng)
+    assert world.run().is_complete
+    assert any(isinstance(entry.event, ev.StopRequested) for entry in world.entries)
+    batches = [c for entry in world.entries for c in entry.commands if isinstance(c, do.Accumulate)]
+    assert {score for batch in batches for score in batch.scores} == {1.0}
+
+
+def test_a_run_that_loses_its_last_instance_while_it_stops_still_saves() -> None:
+    """The step in progress needs no instance, and no instance will be started again."""
+    world = held_up(do.FinishStep, do.SaveCheckpoint, **WITHOUT | {"limits": replace(LIMITS, max_restarts=0)})
+    world.tell(SAVE)
+    world.lose(I0, "it was killed")
+    assert world.verdict is None
+    world.answer_held()
+    world.answer_held()
+    assert world.verdict == do.FinishRun(is_complete=False, reason="it was asked to stop")
+    assert world.saved == [1]
+
+
+def test_a_trainer_that_is_lost_too_often_while_the_run_stops_is_named() -> None:
+    world = held_up(do.FinishStep, **WITHOUT | {"limits": replace(LIMITS, max_restarts=0)})
+    world.tell(SAVE)
+    world.lose_trainer()
+    assert world.verdict is not None
+    assert world.verdict.reason.startswith("it was asked to stop; the trainer was lost 1 time")

@@ -216,5 +216,5 @@ def test_what_was_changed_on_the_way_is_shown_with_its_step(tmp_path: Path) -> N
     (run / "changes.json").write_text(json.dumps({"changes": [{"from_step": 3, "changed": changed}]}))
     page = page_of(run)
     assert "from step 3: schedule.max_steps is 4, before 2" in page.words
-    assert "from step 3: eval:hard is new" in page.words
+    assert "from step 3: evaluation set 'hard' is new" in page.words
     assert "from step 3: the file of reward function 'r.py:f' was edited" in page.words

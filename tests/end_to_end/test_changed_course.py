@@ -48,7 +48,7 @@ def test_a_finished_run_goes_on_with_another_rate_and_a_new_evaluation_set(tmp_p
         "eval": json.dumps(HARD),
     }
     went_on = train_well(tmp_path, **more, resume="with-changes")
-    assert "eval:hard is new" in went_on.said
+    assert "evaluation set 'hard' is new" in went_on.said
     assert "schedule.max_steps is 4, before 2" in went_on.said
     assert "learning rate of step 3: 0.0002; with the settings before it would be 0.0001" in went_on.said
     assert "done: 4 steps are done" in went_on.said
@@ -70,6 +70,7 @@ def test_a_finished_run_goes_on_with_another_rate_and_a_new_evaluation_set(tmp_p
     other = train(tmp_path, **more | {"eval": renamed, "schedule__max_steps": 5}, resume="with-changes")
     assert other.returncode == 2
     assert "the prompts of 'hard' changed since the run" in other.stderr
+    assert "give the evaluation set with other prompts another name" in other.stderr
 
 
 def test_an_edited_reward_file_is_refused_unless_that_is_asked_for(tmp_path: Path) -> None:
@@ -82,6 +83,7 @@ def test_an_edited_reward_file_is_refused_unless_that_is_asked_for(tmp_path: Pat
     refused = train(output, **given)
     assert refused.returncode == 2
     assert f"the file of reward function '{rewards}:score' changed since the run in" in refused.stderr
+    assert "; to continue with the edited file, add --resume with-changes; or choose another" in refused.stderr
     accepted = train_well(output, **given | {"schedule__max_steps": 2}, resume="with-changes")
     assert "done: 2 steps are done" in accepted.said
     changed = json.loads((output / "changes.json").read_text())["changes"][0]["changed"]

@@ -16,7 +16,7 @@ from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.trajectory import Finish
-from tailrace.core.schedule import Schedule
+from tailrace.core.schedule import Limits, Schedule
 from tailrace.observe.account import Account
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.observe.shared_fold.records import ResponseRecord, Task, Work
@@ -174,3 +174,15 @@ def test_a_fold_restored_from_a_snapshot_goes_on_as_if_nothing_had_happened() ->
             assert by_id(one.gone) == by_id(other.gone)
         assert copied.state == whole.state
         assert (copied.generating, copied.occupied) == (whole.generating, whole.occupied)
+
+
+def test_a_reward_that_comes_while_the_run_stops_does_not_count() -> None:
+    """The run does not take it either: it asks for it again when it goes on."""
+    stop = ev.StopRequested(reason="it was asked to stop", saves=True)
+    wrong, right = (ev.Scored(trajectory=A, outcome=Outcome.OK, score=score, seconds=0.1) for score in (0.25, 0.75))
+    before = ((FIRED, (submit(A),)), (ended(A, 3), (do.Score(trajectories=(A,)),)), (stop, ()))
+    run = fed(*before, (ev.ResponsesScored(scores=(wrong,)), ()))
+    assert run.state.responses[A].outcome is None
+    again = (ev.RunResumed(limits=Limits(), checkpoint=None), (do.Score(trajectories=(A,)),))
+    run = fed(*before, (ev.ResponsesScored(scores=(wrong,)), ()), again, (ev.ResponsesScored(scores=(right,)), ()))
+    assert run.state.responses[A].score == 0.75

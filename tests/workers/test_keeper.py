@@ -26,19 +26,20 @@ if worker == 0:
 ended, _ = os.pipe()
 kept = Hanging(worker)
 kept.end(ended, give_up_s=0.2)
-keeper._end_like(kept.status)
+keeper.end_like(kept.status, note=1)
 """
 
 
 def test_a_keeper_gives_up_a_worker_that_cannot_be_killed() -> None:
     ended = subprocess.run([sys.executable, "-c", KEEPER], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (LEFT_BEHIND, "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, LEFT_BEHIND.decode(), "")
 
 
 def test_the_run_is_told_that_the_worker_is_left_behind() -> None:
-    assert reason_of(LEFT_BEHIND, name="training") == (
+    assert reason_of(1, name="training", is_left_behind=True) == (
         "worker 'training' did not end within 60 s after SIGKILL and is left behind: it hangs in the kernel, for"
         " example in a driver or a network file system"
     )
     assert reason_of(1, name="training", last_line="no") == "worker 'training' exited with code 1: no"
+    assert reason_of(125, name="training") == "worker 'training' exited with code 125", "any code may be a worker's own"
     assert reason_of(-9, name="training") == "worker 'training' was killed by SIGKILL"

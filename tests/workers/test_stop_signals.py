@@ -14,11 +14,12 @@ pytestmark = pytest.mark.slow
 
 WORKER = """
 import os, signal, subprocess, sys
-from tailrace.workers.stop_signals import STOP_SIGNALS, outlive_stop_signals
+from tailrace.workers.stop_signals import STOP_SIGNALS, has_stop_signal_come, outlive_stop_signals
 outlive_stop_signals()
+print("has come:", has_stop_signal_come(), flush=True)
 for number in STOP_SIGNALS:
     os.kill(os.getpid(), number)
-print("alive", flush=True)
+print("alive; has come:", has_stop_signal_come(), flush=True)
 program = subprocess.run([sys.executable, "-c", "import signal; signal.raise_signal(signal.SIGTERM)"])
 print("a program that it starts:", program.returncode, flush=True)
 if (child := os.fork()) == 0:
@@ -37,7 +38,8 @@ def test_a_worker_outlives_the_signals_and_its_children_do_not(is_ignored: bool)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert ended.stdout.splitlines() == [
-        "alive",
+        "has come: False",
+        "alive; has come: True",
         "a program that it starts: -15",
         "a process that it forks: -15",
         f"ignored: {is_ignored}",

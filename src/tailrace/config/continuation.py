@@ -78,10 +78,11 @@ class Difference:
             return f"{self.name} was {json.dumps(self.before)}, and there is no such setting any more"
         if not isinstance(self.value, dict) and not isinstance(self.before, dict):
             return f"{self.name} is {json.dumps(self.value)}, before {json.dumps(self.before)}"
+        name = f"evaluation set '{self.name.removeprefix('eval:')}'"  # no other setting is a table
         if self.before is None or self.value is None:
-            return f"{self.name} is new" if self.before is None else f"{self.name} is gone"
+            return f"{name} is new" if self.before is None else f"{name} is gone"
         keys = [key for key in self.value if self.value[key] != self.before.get(key)]
-        parts = [Difference(name=f"{self.name}.{k}", value=self.value[k], before=self.before.get(k)) for k in keys]
+        parts = [Difference(name=f"{k} of {name}", value=self.value[k], before=self.before.get(k)) for k in keys]
         return "; ".join(map(str, parts))
 
     @property

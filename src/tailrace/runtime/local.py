@@ -90,7 +90,8 @@ class LocalRun:
             schedule=sources.schedule,
         )
         self._coordinator = self._past.coordinator
-        for line in change_of_course(directory, settings, self._coordinator, sources.schedule):
+        version, before = self._coordinator.version, self._coordinator.schedule
+        for line in change_of_course(directory, settings, version=version, before=before, schedule=sources.schedule):
             say(line)
         self._taken_steps = self._past.taken_steps()
         # Opened before the display: a sink that is not available is an error that the user must see.
@@ -114,7 +115,7 @@ class LocalRun:
             store=store,
             keeps_payload=settings.keep_rollouts,
         )
-        self._has_rewards = self._is_asked_to_stop = False
+        self._has_rewards = self._is_asked_to_stop = self._has_told_stop = False
         self._make_workers()
 
     def _open_display(self, say: Say, complain: Complain) -> Display:
@@ -187,7 +188,8 @@ class LocalRun:
             watcher.cancel()
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
             for thread in (self._payload, self._tasks, self._batches):
-                thread.close()
+                if (problem := thread.close()) is not None:
+                    self._display.say(f"warning: {problem}")
             self.recorder.close()
 
     def _first_event(self) -> ev.Event:
@@ -328,11 +330,13 @@ class LocalRun:
         self._driver.post(ev.StopRequested(reason="it was asked to stop", saves=saves))
 
     def _tell_stop(self) -> None:
-        """Say what a run that was asked to stop does before it ends."""
+        """Say once what a run that was asked to stop does before it ends."""
+        if self._has_told_stop:
+            return
+        self._has_told_stop = True
         if waits := self._coordinator.waits():
-            self._display.say(
-                f"asked to stop: waiting for {waits[0].what} (at most {waits[0].limit_s:g} s); Ctrl-C ends it at once"
-            )
+            wait = f"{waits[0].what} (at most {waits[0].limit_s:g} s)"
+            self._display.say(f"asked to stop: waiting for {wait}; Ctrl-C ends the run at once")
 
     def _on_broken_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End the run with an error that an adapter raised in a callback, for example because the disk is full."""

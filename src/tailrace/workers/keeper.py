@@ -6,10 +6,11 @@
   processes whose parent has ended become children of the keeper (a *child subreaper*).
 * The same happens when the controller closes its end of the lifeline, or dies.
 * The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal. A worker that
-  does not end although it was killed is left behind after ``GIVE_UP_S``; the exit code says so.
+  does not end although it was killed is left behind after ``GIVE_UP_S``: the keeper says so through a pipe (*note*),
+  which the worker does not have.
 * When the keeper itself is killed, the kernel kills the worker. What the worker started is then left to itself.
-* Signals that ask a process to end do not end the keeper. How they were treated when it was started is how the worker
-  finds them.
+* Signals that ask a process to end do not end the keeper. A signal that was ignored when the keeper started is ignored
+  in the worker too.
 
 It is run as a script, by an interpreter without site packages, and imports the standard library only: it has to start
 quickly and to stay small.
@@ -29,6 +30,7 @@ from collections import defaultdict
 ENTRY_VARIABLE = "TAILRACE_ENTRY"
 LINK_VARIABLE = "TAILRACE_LINK_FD"
 LIFELINE_VARIABLE = "TAILRACE_LIFELINE_FD"
+NOTE_VARIABLE = "TAILRACE_NOTE_FD"
 
 _APART = "apart"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -42,8 +44,8 @@ _LOOK_AGAIN_S = 0.05
 GIVE_UP_S = 60.0
 """Seconds after which the keeper does not wait any more for killed processes. One with much memory may need some of
 them to end; one that hangs in the kernel (state D) does not end at all."""
-LEFT_BEHIND = 125
-"""Exit code of a keeper that did not see its worker end."""
+LEFT_BEHIND = b"left behind"
+"""What the note of a keeper says that did not see its worker end."""
 
 
 def worker_command(entry: str) -> list[str]:
@@ -58,9 +60,10 @@ def keeper_command(name: str, *, is_apart: bool = False) -> list[str]:
 
 
 def main() -> None:
-    lifeline = int(os.environ[LIFELINE_VARIABLE])
+    lifeline, note = int(os.environ[LIFELINE_VARIABLE]), int(os.environ.pop(NOTE_VARIABLE))
+    os.set_inheritable(note, False)
     if _APART in sys.argv[2:] and (keeper := os.fork()):
-        _stand_between(keeper, lifeline)
+        _stand_between(keeper, lifeline, note)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ended = _hear_of_ends()
     own_id = os.getpid()
@@ -76,7 +79,7 @@ def main() -> None:
         os.read(ended, 4096)
         kept.reap()
     kept.end(ended)
-    _end_like(kept.status)
+    end_like(kept.status, note)
 
 
 class _Kept:
@@ -179,15 +182,19 @@ def _let_go(link: int) -> None:
         os.dup2(nowhere, number)
 
 
-def _stand_between(keeper: int, lifeline: int) -> None:
+def _stand_between(keeper: int, lifeline: int, note: int) -> None:
     _hear_of_ends()
     _let_go(int(os.environ[LINK_VARIABLE]))
     os.close(lifeline)
-    _end_like(os.waitpid(keeper, 0)[1])
+    end_like(os.waitpid(keeper, 0)[1], note)
 
 
-def _end_like(status: int | None) -> None:
-    code = LEFT_BEHIND if status is None else os.waitstatus_to_exitcode(status)
+def end_like(status: int | None, note: int) -> None:
+    """End this process as the worker has ended. ``status`` is None if it has not: the note then says so."""
+    if status is None:
+        os.write(note, LEFT_BEHIND)
+        os._exit(1)
+    code = os.waitstatus_to_exitcode(status)
     if code < 0:
         import resource
 

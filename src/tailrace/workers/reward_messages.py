@@ -49,6 +49,13 @@ class RewardEnding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReturned:
+    """A signal to stop has come, so the process gives this task back without a result, and ends."""
+
+    trajectory: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUnreadable:
     """The tokens of a response cannot be read from the payload store."""
 

@@ -3,8 +3,10 @@
 It imports neither torch nor transformers nor numpy (a user's function may), so that a fresh one is there in a
 moment after the last one was killed. The memory limit holds for what scoring takes on top of what loading took.
 Responses come as tokens or as texts. The text of one that comes as tokens is made before its time limit starts.
-Every task is answered, in the order given: by a result, by `ResponseUnreadable`, or by `TaskSkipped` if it was called
-off before the process started on it.
+Every task is answered, in the order given: by a result, by `ResponseUnreadable`, by `TaskReturned`, or by `TaskSkipped`
+if it was called off before the process started on it.
+Once a signal to stop has come, it sends no result any more: programs that a function has started may have been ended by
+the same signal, which changes the score. It gives the task back and ends; a fresh process takes its place.
 After running out of memory the process says so, reports the outcome and ends: who knows what it still holds.
 """
 
@@ -27,9 +29,11 @@ from tailrace.workers.reward_messages import (
     RewardRefused,
     ScoreStarted,
     SkipTasks,
+    TaskReturned,
     TaskSkipped,
 )
 from tailrace.workers.reward_tasks import RewardTask, TokenTask
+from tailrace.workers.stop_signals import has_stop_signal_come
 
 _EXIT_OUT_OF_MEMORY = 71
 
@@ -52,6 +56,9 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
     waiting = WaitingTasks(link)
     while True:
         task: RewardTask = waiting.take()
+        if has_stop_signal_come():
+            link.send(TaskReturned(trajectory=task.trajectory))
+            return
         if isinstance(task, TokenTask):
             assert decode is not None, "tokens need a detokenizer"
             try:
@@ -61,6 +68,9 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
                 continue
         link.send(ScoreStarted(trajectory=task.trajectory))
         result = scorer.score(task)
+        if has_stop_signal_come():
+            link.send(TaskReturned(trajectory=task.trajectory))
+            return
         if scorer.ran_out_of_memory:
             link.send(RewardEnding())
             link.send(result)

@@ -3,6 +3,7 @@
 The controller heeds them. A worker outlives them until the controller ends it or the link closes, because it may have
 to end a step and to write a checkpoint first.
 
+* A worker notes that one has come (``has_stop_signal_come``): what it does with programs of others may have failed.
 * A worker handles them and does not ignore them, because a program that it starts would ignore them too.
 * A process that a worker forks treats them as if they had never been handled: its parent may end it by SIGTERM.
 * A worker starts with the signals blocked: one that comes before it can handle them waits until then.
@@ -39,17 +40,30 @@ def unblock_stop_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
+_signals_seen: list[int] = []
+"""Numbers of the signals that have come. A list, because a handler may interrupt a thread that holds a lock."""
+
+
 def outlive_stop_signals() -> None:
     """Let this process outlive the signals. It has no effect outside the main thread, where none can be handled."""
     handled = _possible()
     for number in handled:
-        signal.signal(number, lambda number, frame: None)
+        signal.signal(number, _note)
 
     def restore() -> None:
         for number, action in handled.items():
             signal.signal(number, signal.SIG_DFL if action is None else action)
 
     os.register_at_fork(after_in_child=restore)
+
+
+def has_stop_signal_come() -> bool:
+    """Whether one of the signals has come since this process outlives them."""
+    return bool(_signals_seen)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _signals_seen.append(number)
 
 
 def heed_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[int], None]) -> None:

@@ -96,6 +96,28 @@ def test_an_exit_code_is_reported_once_with_the_last_line_of_the_log(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_a_worker_that_exits_with_125_is_not_said_to_hang_in_the_kernel(tmp_path: Path) -> None:
+    """`timeout`, `docker run` and others exit with it."""
+
+    async def scenario() -> None:
+        story = Story()
+        start(tmp_path, "raise SystemExit(125)", story)
+        assert await story.ending() == "worker 'worker-0' exited with code 125"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are keepers on Linux only")
+def test_a_worker_does_not_have_the_note_of_its_keeper(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        story = Story()
+        start(tmp_path, "link.send([name for name in os.environ if name.startswith('TAILRACE_NOTE')])", story)
+        await story.ending()
+        assert story.messages == [[]]
+
+    asyncio.run(scenario())
+
+
 def test_the_link_at_the_end_of_an_error_of_pydantic_is_no_reason(tmp_path: Path) -> None:
     code = """
         import sys

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.config.load import SettingsError
-from tailrace.config.settings import Settings
+from tailrace.config.settings import EvalSetSettings, Settings
 from tailrace.core.journal import FORMAT
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
@@ -166,7 +166,9 @@ def test_an_edited_reward_function_is_refused_unless_that_is_asked_for(tmp_path:
     directory = RunDirectory.open(settings)
     directory.begin(settings, SOURCES | {REWARD: "1"})  # an older run does not name it
     directory.keep_settings(settings, SOURCES | {REWARD: "1"}, next_step=1)
-    with pytest.raises(SettingsError, match=r"'r.py:f' changed since .*; to continue it .* --resume with-changes"):
+    with pytest.raises(
+        SettingsError, match=r"'r.py:f' changed since .*; to continue with the edited file, .* --resume with-changes"
+    ):
         directory.begin(settings, SOURCES | {REWARD: "2"})
     asked = Settings(output_dir=tmp_path, resume="with-changes")
     directory.begin(asked, SOURCES | {REWARD: "2"})
@@ -197,8 +199,11 @@ def test_an_evaluation_set_may_be_new_but_an_old_name_means_the_same_prompts(tmp
     directory.begin(settings, more)
     directory.keep_settings(settings, more, next_step=3)
     directory.keep_settings(settings, SOURCES, next_step=5)  # the set is gone again
-    with pytest.raises(SettingsError, match="the prompts of 'hard' changed since the run"):
-        directory.begin(settings, SOURCES | {"prompts of 'hard'": "i"})
+    hard = EvalSetSettings(name="hard", path="builtin:arith-heldout")
+    with pytest.raises(
+        SettingsError, match=r"the prompts of 'hard' changed since the run .* with other prompts another"
+    ):
+        directory.begin(settings.model_copy(update={"eval": (hard,)}), SOURCES | {"prompts of 'hard'": "i"})
     directory.close()
 
 

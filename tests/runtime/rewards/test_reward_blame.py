@@ -11,7 +11,7 @@ from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.runtime.rewards.reward_pool import RewardPool
-from tailrace.workers.reward_messages import RewardEnding, RewardReady, ScoreStarted
+from tailrace.workers.reward_messages import RewardEnding, RewardReady, ScoreStarted, TaskReturned
 
 
 class FakeProcess:
@@ -140,3 +140,21 @@ def test_a_response_that_ends_every_process_is_a_crash_even_if_each_had_scored_o
         assert fake.results[99] is Outcome.CRASH
 
     with_pool(12, act)
+
+
+def test_a_process_that_has_seen_a_signal_to_stop_gives_back_all_its_tasks_and_is_not_blamed() -> None:
+    def act(fake: FakePool) -> None:
+        fill(fake, 1)
+        for _ in range(20):
+            process = fake.process_of(0)
+            process.hear(ScoreStarted(trajectory=name(0)))
+            process.hear(TaskReturned(trajectory=name(0)))
+            assert fake.pool.status().num_queued == 2, "its own and the one behind it"
+            process.lose("exited with code 0")
+            fake.get_ready()
+        assert {0, 99}.isdisjoint(fake.results)
+        fake.process_of(0).score(0)
+        fake.process_of(99).score(99)
+        assert (fake.results[0], fake.results[99]) == (Outcome.OK, Outcome.OK)
+
+    with_pool(1, act)

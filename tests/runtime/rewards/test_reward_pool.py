@@ -56,6 +56,12 @@ FUNCTIONS = """
         Path(path).write_text(str(subprocess.Popen(["sleep", "1000"], **options).pid))
         return 0.5
 
+    def sleep_beside(path):
+        program = subprocess.Popen(["sleep", "1000" if not Path(path).exists() else "0"])
+        with Path(path).open("a") as file:
+            file.write(f"{os.getpid()} {program.pid}\\n")
+        return 1.0 if program.wait() == 0 else 0.0
+
     async def obey_later(response):
         await asyncio.sleep(0.001)
         return eval(response)
@@ -304,5 +310,39 @@ def test_where_no_process_can_be_started_any_more_responses_crash_instead_of_wai
             assert "the disk went away" in second.detail
             the_pool.submit(task(3, "1"))
             assert (await results.first(3))[2].outcome is Outcome.CRASH
+
+    asyncio.run(scenario())
+
+
+def test_a_program_that_a_signal_to_all_processes_ends_does_not_change_the_score(tmp_path: Path) -> None:
+    """The process that waited for it gives the response back, and a fresh one scores it, and those behind it."""
+    told = tmp_path / "told"
+
+    async def scenario() -> None:
+        async with pool(tmp_path, workers=1) as (the_pool, results):
+            the_pool.submit(task(0, f"sleep_beside({str(told)!r})"))
+            the_pool.submit(task(1, "0.5"))
+            await until(lambda: told.exists() and told.read_text().endswith("\n"))
+            for pid in told.read_text().split():
+                os.kill(int(pid), signal.SIGTERM)
+            found = {result.trajectory: (result.outcome, result.score) for result in await results.first(2)}
+            assert found == {name(0): (Outcome.OK, 1.0), name(1): (Outcome.OK, 0.5)}
+            assert the_pool.status().num_restarts == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_gets_a_signal_to_stop_between_two_responses_scores_none_after_it(tmp_path: Path) -> None:
+    """A program that it keeps for all responses may be gone."""
+
+    async def scenario() -> None:
+        async with pool(tmp_path, workers=1) as (the_pool, results):
+            the_pool.submit(task(0, "os.getpid()"))
+            [first] = await results.first(1)
+            os.kill(int(first.score), signal.SIGTERM)
+            the_pool.submit(task(1, "os.getpid()"))
+            second = (await results.first(2))[1]
+            assert second.outcome is Outcome.OK
+            assert second.score != first.score
 
     asyncio.run(scenario())

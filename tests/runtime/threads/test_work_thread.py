@@ -149,3 +149,19 @@ def test_jobs_of_one_turn_are_answered_in_one_turn_although_one_of_them_raises()
     assert [number for number, _ in seen] == [0, 1, 3, 4]
     assert len({turn for _, turn in seen}) == 1
     assert broken == ["disk full", "not that one"]
+
+
+def test_a_job_that_hangs_is_left_behind_with_a_word() -> None:
+    async def run() -> None:
+        work, gate, started = WorkThread("test"), threading.Event(), threading.Event()
+        work.do(lambda: (started.set(), gate.wait()))
+        asked = asyncio.ensure_future(work.ask(lambda: 1))
+        await asyncio.get_running_loop().run_in_executor(None, started.wait)
+        said = work.close(limit_s=0.05)
+        assert said == "the thread 'test' did not end within 0.05 s and is left behind: its job hangs"
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        gate.set()
+        assert work.close() is None
+
+    asyncio.run(run())

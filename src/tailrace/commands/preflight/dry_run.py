@@ -61,13 +61,14 @@ def dry_run(settings: Settings, say: Say) -> Settings:
         for line in ("", *sources.notes, *length_lines(sources.lengths, sources.positions), *_prompt(sources)):
             say(line)
         problems += _reward_problems(settings, sources, say)
-        for line in directory_lines(directory, settings):
+        for line in directory_lines(directory, settings, sources.schedule):
             say(line)
+        what = "continue it" if directory.has_begun else "start"
     finally:
         directory.close()
     if problems:
         raise SettingsError("\n".join(problems))
-    say("nothing was written; to start, give the same command without --dry-run")
+    say(f"nothing was written; to {what}, give the same command without --dry-run")
     return settings
 
 
@@ -151,8 +152,8 @@ def _work(schedule: Schedule) -> str:
         (only,) = schedule.eval_sets
         return f"{only.num_prompts:,} prompts x {only.group_size} responses, no training"
     return (
-        f"{schedule.max_steps} steps of {schedule.batch_size} prompts x {schedule.group_size} responses; a round starts"
-        f" {schedule.launch_prompts} x {schedule.launch_responses}"
+        f"{schedule.max_steps} steps of {schedule.batch_size} prompts x {schedule.group_size} responses;"
+        f" each round starts {schedule.launch_prompts} prompts x {schedule.launch_responses} responses"
     )
 
 

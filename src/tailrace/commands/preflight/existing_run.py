@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.load import SettingsError
@@ -10,9 +11,12 @@ from tailrace.config.settings import Settings
 from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.journal import OtherFormat
+from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_file import DamagedJournal
+from tailrace.observe.journal.recollection import schedule_at
 from tailrace.observe.journal.run_files import RunFiles
+from tailrace.runtime.record.change_of_course import change_of_course
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.record.run_directory import RunDirectory
 
@@ -20,20 +24,23 @@ _NOT_OF_THE_RUN = ("output_dir", "resume")
 """Settings that every command gives anew."""
 
 
-def directory_lines(directory: RunDirectory, settings: Settings) -> list[str]:
-    """What the command would do in this directory. ``SettingsError`` if the run in it cannot be continued."""
+def directory_lines(directory: RunDirectory, settings: Settings, schedule: Schedule) -> list[str]:
+    """What the command would do in this directory. ``SettingsError`` if the run in it cannot be continued so.
+
+    ``schedule``: that of the settings.
+    """
     path = directory.path
     if (finished := directory.finished(settings)) is not None:
         return [f"run directory: {path} holds a finished run ({finished['reason']}); the command would show its result"]
     if not directory.has_begun:
         is_new = not path.exists()
         return [f"run directory: {path}, {'which will be made' if is_new else 'which holds no run yet'}"]
-    files = RunFiles.find(path)
-    reason = files.stop_reason()
+    reason, left = RunFiles.find(path).stop_reason(), _as_left(directory)
+    changed = change_of_course(directory, settings, version=left.version, before=left.schedule, schedule=schedule)
     return [
-        f"run directory: {path} holds a run that has begun{f' and ended early: {reason}' if reason else ''}",
-        f"  the command would continue it {_from_where(directory)}",
-        *(f"  {change}" for change in directory.changes(settings)),
+        f"run directory: {path} holds an unfinished run{f' ({reason})' if reason else ''}",
+        f"  the command would continue it {left.where()}",
+        *(f"  {change}" for change in (*directory.changes(settings), *changed)),
     ]
 
 
@@ -46,25 +53,39 @@ def difference_lines(settings: Settings) -> list[str]:
     return [str(each) for each in found if each.name not in _NOT_OF_THE_RUN]
 
 
-def _from_where(directory: RunDirectory) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeftRun:
+    """A run as it was left."""
+
+    checkpoint: Path | None
+    version: Version
+    """Optimizer steps that it has taken."""
+    steps: list[Version]
+    """Those that the checkpoint does not cover."""
+    schedule: Schedule
+
+    def where(self) -> str:
+        """Where it would be continued, in words."""
+        start = "from its beginning" if self.checkpoint is None else f"from checkpoint {self.checkpoint.name}"
+        if not (steps := self.steps):
+            return start
+        kept = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        return f"after step {steps[-1]}: {start}, {kept} repeated with the responses on disk"
+
+
+def _as_left(directory: RunDirectory) -> _LeftRun:
     checkpoints = CheckpointFolder(directory.checkpoints, keep=1)
     checkpoints.refuse_damaged()
     checkpoint = checkpoints.latest()
-    steps = _steps_after(directory.journal, checkpoint)
-    start = "from its beginning" if checkpoint is None else f"from checkpoint {checkpoint.name}"
-    if not steps:
-        return start
-    kept = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    return f"after step {steps[-1]}: {start}, {kept} repeated with the responses on disk"
-
-
-def _steps_after(journal: Path, checkpoint: Path | None) -> list[Version]:
-    """Optimizer steps in the journal that the checkpoint does not cover, counted from 1."""
-    position = 0
-    if checkpoint is not None:
-        position = int(json.loads((checkpoint / "run_state.json").read_text())["journal_size"])
+    state = {} if checkpoint is None else json.loads((checkpoint / "run_state.json").read_text())
+    version, steps = Version(state.get("version", 0)), set[Version]()
     try:
-        events = (entry.event for _, entry in journal_file.read(journal, position))
-        return sorted({event.version for event in events if isinstance(event, ev.StepTrained)})
+        schedule = schedule_at(directory.journal, state)
+        for _, entry in journal_file.read(directory.journal, int(state.get("journal_size", 0))):
+            if isinstance(entry.event, ev.StepTrained):
+                steps.add(entry.event.version)
+            elif isinstance(entry.event, ev.RunResumed):
+                schedule = entry.event.schedule or schedule
     except (DamagedJournal, OtherFormat) as error:
         raise SettingsError(f"{error}; start in another output_dir") from None
+    return _LeftRun(checkpoint=checkpoint, version=max({version, *steps}), steps=sorted(steps), schedule=schedule)

@@ -67,8 +67,9 @@ class Fleet:
         if any(each.losses.count <= limits.max_restarts for each in absent):
             return None
         last = max(absent, key=lambda each: each.heard_at)
-        times = f"{last.losses.count} times within one step"
-        return f"no rollout instance is left: instance {last.id} was lost {times}; the last time: {last.losses.last}"
+        times = "1 time" if last.losses.count == 1 else f"{last.losses.count} times"
+        lost = f"instance {last.id} was lost {times} within one step"
+        return f"no rollout instance is left: {lost}; the last time: {last.losses.last}"
 
     def waits(self, limits: Limits, published: Version) -> Iterator[Wait]:
         for instance in self.instances.values():

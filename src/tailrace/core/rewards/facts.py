@@ -11,7 +11,11 @@ from tailrace.core.rooms import Rooms
 
 
 def responses_scored(rooms: Rooms, event: ev.ResponsesScored, now: float) -> None:
+    """Take the scores. A run that is stopping takes none: the signal to stop may have reached a program that a reward
+    function waited for, and changed its score. The resumed run requests them again."""
     rewards = rooms.rewards
+    if rooms.run.is_stopping:
+        return
     for scored in event.scores:
         if scored.trajectory in rewards.aborting:
             del rewards.aborting[scored.trajectory]

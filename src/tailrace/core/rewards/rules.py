@@ -10,9 +10,10 @@ from tailrace.core.rooms import Rooms
 
 
 def score(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Request the rewards of finished responses. With a barrier, wait until no training response is being generated."""
+    """Request the rewards of finished responses. With a barrier, wait until no training response is being generated.
+    A run that is stopping requests none, because it takes no scores."""
     rewards, responses = rooms.rewards, rooms.responses
-    if not rewards.generated:
+    if rooms.run.is_stopping or not rewards.generated:
         return
     due = list(rewards.generated)
     if not rooms.schedule.is_reward_streamed and _is_generating(rooms):

@@ -13,19 +13,26 @@ from tailrace.core.run.waits import Wait
 def judge(rooms: Rooms) -> Iterator[do.Command]:
     """End the run if it is complete or must fail."""
     run, schedule, training = rooms.run, rooms.schedule, rooms.training
-    failure = (
-        rooms.fleet.failure(run.limits)
-        or training.failure(run.limits)
-        or rooms.collection.failure(schedule, rooms.rewards.failure_detail)
-        or rooms.rewards.failure(schedule)
-    )
-    if failure is not None:
+    if (failure := _failure(rooms)) is not None:
         run.end(failure)
     elif training.version == schedule.max_steps and rooms.evaluation_is_over() and training.is_saved:
         run.end(f"{training.version} steps are done" if schedule.trains else "every prompt is done")
         yield do.FinishRun(is_complete=True, reason=run.reason)
     elif run.is_stopping and training.is_at_rest:
         run.end()
+
+
+def _failure(rooms: Rooms) -> str | None:
+    """Return why the run must fail; None if it can continue. A run that is stopping needs only its trainer."""
+    run, schedule = rooms.run, rooms.schedule
+    if run.is_stopping:
+        return rooms.training.failure(run.limits)
+    return (
+        rooms.fleet.failure(run.limits)
+        or rooms.training.failure(run.limits)
+        or rooms.collection.failure(schedule, rooms.rewards.failure_detail)
+        or rooms.rewards.failure(schedule)
+    )
 
 
 def watch(rooms: Rooms, now: float) -> Iterator[do.Command]:
@@ -64,20 +71,17 @@ def _planned(rooms: Rooms) -> list[float]:
 
 
 def waits(rooms: Rooms) -> list[Wait]:
-    """Return all current waits, the most informative first."""
+    """Return all current waits, the most informative first. A run that is stopping waits for its trainer only."""
     limits = rooms.run.limits
     if rooms.run.is_over:
         return []
+    if (stop := rooms.run.stop) is not None:
+        last = Wait(what=rooms.training.last_work, since=stop.since, limit_s=limits.stop_s)
+        return [last, *rooms.training.waits(limits, rooms.schedule.edition)]
     return [
-        *_stop_wait(rooms),
         *rooms.fleet.waits(limits, rooms.training.published),
         *rooms.rewards.waits(limits),
         *rooms.collection.waits(rooms.schedule, limits),
         *rooms.evaluation.waits(limits),
         *rooms.training.waits(limits, rooms.schedule.edition),
     ]
-
-
-def _stop_wait(rooms: Rooms) -> Iterator[Wait]:
-    if (stop := rooms.run.stop) is not None:
-        yield Wait(what=rooms.training.last_work, since=stop.since, limit_s=rooms.run.limits.stop_s)

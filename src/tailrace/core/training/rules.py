@@ -26,7 +26,7 @@ def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
     """Publish, then save, then take the next step.
 
     This is one rule because the order of the commands matters. The training worker saves a version before it begins the
-    next step. It publishes a version beside that, and ends before the step changes the weights. Publishing comes first
+    next step. Publishing goes on meanwhile and is over before the step changes the weights. Publishing comes first
     because instances wait for it.
     """
     if rooms.run.is_stopping:

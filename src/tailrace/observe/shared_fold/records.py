@@ -135,6 +135,8 @@ class RunState:
     """What the trainer was asked to do and has not done yet, in order."""
     publishing: Version | None = None
     """The version that is being published."""
+    is_stopping: bool = False
+    """Whether the run saves and then ends. It takes no scores."""
     is_trainer_starting: bool = False
     trainer_incarnation: int = 0
     """Which start of the trainer was last asked for."""

@@ -126,7 +126,11 @@ class RunFold:
             self._stop(number, news)
             instance.has_had_work = False
         self.state.scoring.clear()
+        self.state.is_stopping = False
         self._trainer_stopped(event, news)
+
+    def _stop_requested(self, event: ev.StopRequested, news: News) -> None:
+        self.state.is_stopping |= event.saves
 
     # Instances
 
@@ -278,7 +282,9 @@ class RunFold:
     def _score(self, command: do.Score, news: News) -> None:
         self.state.scoring.update(dict.fromkeys(command.trajectories))
 
-    def _scored(self, event: ev.ResponsesScored, news: News) -> None:
+    def _scored(self, event: ev.ResponsesScored, news: News) -> bool:
+        if self.state.is_stopping:
+            return False
         for scored in event.scores:
             if scored.trajectory not in self.state.scoring:
                 continue  # it repeats an earlier report
@@ -289,6 +295,7 @@ class RunFold:
                 response.score = scored.score if scored.outcome is Outcome.OK else 0.0
                 response.extras = scored.extras
             news.scored.append((scored, response))
+        return True
 
     # The trainer
 
@@ -351,6 +358,7 @@ class RunFold:
         return {
             ev.RunStarted: self._run_started,
             ev.RunResumed: self._run_resumed,
+            ev.StopRequested: self._stop_requested,
             ev.InstanceAdded: self._added,
             ev.InstanceRetired: self._retired,
             ev.InstanceStarted: self._instance_started,

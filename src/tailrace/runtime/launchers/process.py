@@ -1,8 +1,8 @@
 """Workers as processes of this machine. `runtime/launchers/worker.py` says what every worker does.
 
-* When `lose` is called, the process is reaped, and everything that it started is dead, but for a process that hangs in
-  the kernel: it is left after a while, and the reason says so. On Linux a *keeper* between
-  controller and worker sees to it (`workers/keeper.py`); elsewhere only the processes of the worker's group are killed.
+* When `lose` is called, the process is reaped, and everything that it started is dead. Only a process that hangs in the
+  kernel is left behind, after 60 s, and the reason says so. On Linux a *keeper* between controller and worker sees to
+  it (`workers/keeper.py`); elsewhere only the processes of the worker's group are killed.
 * A worker cannot outlive its controller (see `tailrace.workers.link`).
 * Workers are started as `python -m tailrace.workers.process`, not forked or spawned by multiprocessing: a user's
   script needs no `if __name__ == "__main__"` guard, and a worker imports only what it needs.
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
@@ -35,6 +36,7 @@ from tailrace.workers.keeper import (
     LEFT_BEHIND,
     LIFELINE_VARIABLE,
     LINK_VARIABLE,
+    NOTE_VARIABLE,
     keeper_command,
     worker_command,
 )
@@ -74,6 +76,7 @@ class WorkerProcess:
         name: str,
         end: socket.socket,
         lifeline: int,
+        note: int,
         log: Path | None,
         log_start: int,
         hear: Hear,
@@ -86,6 +89,8 @@ class WorkerProcess:
         self._end = end
         self._connection = Connection(os.dup(end.fileno()))
         self._lifeline: int | None = lifeline
+        self._note = note
+        """Where the keeper says that the worker is left behind."""
         self._log, self._log_start = log, log_start
         self._delivery = Delivery(hear=hear, lose=lose)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -112,7 +117,12 @@ class WorkerProcess:
         reads its messages; None: one of its own. `is_apart`: the keeper must not be our child (`keeper_command`)."""
         parent_end, child_end = socket.socketpair()
         lifeline_of_child, lifeline = os.pipe()
-        descriptors = (child_end.fileno(), lifeline_of_child)
+        note, note_of_keeper = os.pipe()
+        descriptors = {
+            LINK_VARIABLE: child_end.fileno(),
+            LIFELINE_VARIABLE: lifeline_of_child,
+            **({NOTE_VARIABLE: note_of_keeper} if _HAS_KEEPERS else {}),
+        }
         log_start = log.stat().st_size if log is not None and log.exists() else 0
         output = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -122,13 +132,14 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=descriptors,
-                    env=_environment(spec.env, *descriptors) | {ENTRY_VARIABLE: spec.entry},
+                    pass_fds=tuple(descriptors.values()),
+                    env=_environment(spec.env, descriptors) | {ENTRY_VARIABLE: spec.entry},
                     start_new_session=True,
                 )
         finally:
             child_end.close()
             os.close(lifeline_of_child)
+            os.close(note_of_keeper)
             if output is not None:
                 os.close(output)
         worker = cls(
@@ -136,6 +147,7 @@ class WorkerProcess:
             name=spec.name,
             end=parent_end,
             lifeline=lifeline,
+            note=note,
             log=log,
             log_start=log_start,
             hear=hear,
@@ -212,20 +224,31 @@ class WorkerProcess:
             self._cut_lifeline()
         self._connection.close()
         self._end.close()
-        call_from_thread(self._delivery.loop, [(self._finish, code)])
+        is_left_behind = self._read_note()
+        call_from_thread(self._delivery.loop, [(partial(self._finish, is_left_behind=is_left_behind), code)])
 
     def _cut_lifeline(self) -> None:
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _finish(self, code: int) -> None:
-        self._delivery.finish(self._reason(code))
+    def _read_note(self) -> bool:
+        """Whether the keeper said that the worker is left behind. It has ended, so there is nothing to wait for."""
+        os.set_blocking(self._note, False)
+        try:
+            return os.read(self._note, len(LEFT_BEHIND)) == LEFT_BEHIND
+        except BlockingIOError:
+            return False  # a process that was forked from this one holds the other end
+        finally:
+            os.close(self._note)
 
-    def _reason(self, code: int) -> str:
+    def _finish(self, code: int, is_left_behind: bool) -> None:
+        self._delivery.finish(self._reason(code, is_left_behind))
+
+    def _reason(self, code: int, is_left_behind: bool) -> str:
         if self._unreadable is not None:
             return self._unreadable
-        return reason_of(code, name=self.name, last_line=self._last_log_line())
+        return reason_of(code, name=self.name, last_line=self._last_log_line(), is_left_behind=is_left_behind)
 
     def _last_log_line(self) -> str:
         if self._log is None or not self._log.exists():
@@ -238,26 +261,26 @@ class WorkerProcess:
         return next((line for line in said if line and not line.startswith(_NO_REASON)), "")
 
 
-def reason_of(code: int, *, name: str, last_line: str = "") -> str:
+def reason_of(code: int, *, name: str, last_line: str = "", is_left_behind: bool = False) -> str:
     """Return why a worker is lost. ``code``: its exit code; ``last_line``: the last line that it wrote."""
-    if code < 0:
-        return f"worker {name!r} was killed by {_signal_name(-code)}"
-    if code == LEFT_BEHIND and _HAS_KEEPERS:
+    if is_left_behind:
         return (
             f"worker {name!r} did not end within {GIVE_UP_S:g} s after SIGKILL and is left behind: it hangs in the"
             " kernel, for example in a driver or a network file system"
         )
+    if code < 0:
+        return f"worker {name!r} was killed by {_signal_name(-code)}"
     return f"worker {name!r} exited with code {code}" + (f": {last_line}" if last_line else "")
 
 
-def _environment(extra: Mapping[str, str], link: int, lifeline: int) -> dict[str, str]:
-    """Ours, plus `extra`, plus the link. The worker listens for others on this machine alone, it finds every module
-    that we find, and output is not held back."""
+def _environment(extra: Mapping[str, str], descriptors: Mapping[str, int]) -> dict[str, str]:
+    """Ours, plus `extra`, plus the descriptors. The worker listens for others on this machine alone, it finds every
+    module that we find, and output is not held back."""
     environment = {**os.environ, **on_loopback(), **extra}
     paths = [*extra.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     environment["PYTHONUNBUFFERED"] = "1"
-    return environment | {LINK_VARIABLE: str(link), LIFELINE_VARIABLE: str(lifeline)}
+    return environment | {name: str(number) for name, number in descriptors.items()}
 
 
 def _signal_name(number: int) -> str:

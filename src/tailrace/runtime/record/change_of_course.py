@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.continuation import with_old_values
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings, TrainerSettings
-from tailrace.core.coordinator import Coordinator
+from tailrace.config.variants import ESTIMATORS
+from tailrace.core.ids import Version
 from tailrace.core.schedule import Schedule
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.trainer.optimizer.learning_rate import learning_rate
 
 
 def change_of_course(
-    directory: RunDirectory, settings: Settings, coordinator: Coordinator, schedule: Schedule
+    directory: RunDirectory, settings: Settings, *, version: Version, before: Schedule, schedule: Schedule
 ) -> list[str]:
     """Return lines about what changes from the next step on; ``SettingsError`` if the run is past the new end.
 
-    ``schedule``: that of the settings. ``coordinator``: the run as it was left.
+    ``version``: the steps that the run has taken. ``before``: the schedule that it followed. ``schedule``: that of the
+    settings.
     """
     stored = directory.stored_settings()
-    if stored is None or not coordinator.schedule.trains:
+    if stored is None or not before.trains:
         return []
-    if schedule.max_steps < coordinator.version:
+    if schedule.max_steps < version:
         raise SettingsError(
-            f"the run in {directory.path} has taken {coordinator.version} steps, so it cannot end after"
-            f" {schedule.max_steps}; set schedule.max_steps to {coordinator.version} or more"
+            f"the run in {directory.path} has taken {version} steps, so it cannot end after"
+            f" {schedule.max_steps}; set schedule.max_steps to {version} or more"
         )
-    before = TrainerSettings.model_validate(with_old_values(stored)["trainer"])
-    step = coordinator.version
-    old = learning_rate(step, before, max_steps=coordinator.schedule.max_steps)
-    new = learning_rate(step, settings.trainer, max_steps=schedule.max_steps)
-    if old == new or step >= schedule.max_steps:
+    if version == schedule.max_steps:
         return []
-    return [f"learning rate of step {step + 1}: {new:g}; with the settings before it would be {old:g}"]
+    old = _rates(_sections(stored), version, max_steps=before.max_steps)
+    new = _rates((settings.trainer, settings.algorithm), version, max_steps=schedule.max_steps)
+    return [
+        f"{name} of step {version + 1}: {rate:g}; with the settings before it would be {old[name]:g}"
+        for name, rate in new.items()
+        if rate != old.get(name, rate)
+    ]
+
+
+def _sections(stored: Mapping[str, Any]) -> tuple[TrainerSettings, AlgorithmSettings]:
+    found = with_old_values(stored)
+    return TrainerSettings.model_validate(found["trainer"]), AlgorithmSettings.model_validate(found["algorithm"])
+
+
+def _rates(sections: tuple[TrainerSettings, AlgorithmSettings], step: int, *, max_steps: int) -> dict[str, float]:
+    """Return the learning rates of a step, by name."""
+    trainer, algorithm = sections
+    rates = {"learning rate": learning_rate(step, trainer, max_steps=max_steps)}
+    if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
+        critic = trainer.model_copy(update={"learning_rate": algorithm.critic_learning_rate})
+        rates["learning rate of the critic"] = learning_rate(step, critic, max_steps=max_steps)
+    return rates

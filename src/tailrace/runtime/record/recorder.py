@@ -49,6 +49,8 @@ class Recorder:
         self._prediction = None if prediction is None else Guarded("prediction", lambda: prediction, complain)
         self._now = past.now
         self._explained: set[Outcome] = set()
+        self._is_stopping = False
+        """Whether the run takes no scores any more, because it saves and then ends."""
         self._metrics = _open_metrics(directory, past, complain)
         self._take_over(directory, past, complain)
 
@@ -120,7 +122,9 @@ class Recorder:
     def _explain(self, event: ev.Event) -> None:
         """Print a message about events that the user should know of at once."""
         match event:
-            case ev.ResponsesScored():
+            case ev.StopRequested(saves=True):
+                self._is_stopping = True
+            case ev.ResponsesScored() if not self._is_stopping:
                 self._explain_failures(event)
             case ev.InstanceLost(instance=instance, reason=reason):
                 self._display.say(f"instance {instance} is lost: {reason}")

@@ -234,7 +234,10 @@ class RunDirectory:
         if changed := [name for name in edited if name not in rewards or settings.resume != "with-changes"]:
             advice = "choose another output_dir"
             if changed == rewards:
-                advice = f"to continue it with these, add --resume with-changes; or {advice}"
+                file = "the edited file" if len(changed) == 1 else "the edited files"
+                advice = f"to continue with {file}, add --resume with-changes; or {advice}"
+            elif set(changed) <= {f"prompts of '{each.name}'" for each in settings.eval}:
+                advice = "give the evaluation set with other prompts another name"
             what = " and the ".join(changed)
             raise SettingsError(f"the {what} changed since the run in {self.path} began; {advice}")
 

@@ -3,7 +3,8 @@
 A slot is starting, idle, scoring one response, dying, or broken for good (`broken` says why): a process that does
 not load the functions the first time breaks it at once, one that did before may fail three times in a row.
 Where scores are quick, the slot is given some tasks ahead, so that its process need not wait for messages. If one of
-them turns out to be slow, or its process is about to end, those behind it are returned.
+them turns out to be slow, or its process is about to end, those behind it are returned. A process that has seen a
+signal to stop returns the first one too.
 Each given task ends in exactly one of: `on_result`, `on_returned` (its process did not start on it), or `abort`. If a
 response cannot be read from the payload store, `DamagedStore` is raised into the event loop.
 The process is told not to start on returned and aborted tasks. If it already has, it may finish within a short time;
@@ -30,6 +31,7 @@ from tailrace.workers.reward_messages import (
     RewardRefused,
     ScoreStarted,
     SkipTasks,
+    TaskReturned,
     TaskSkipped,
 )
 from tailrace.workers.reward_tasks import RewardTask
@@ -164,6 +166,8 @@ class RewardSlot:
             case RewardEnding():
                 self._is_ready = False
                 self._return_rest()
+            case TaskReturned(trajectory=trajectory) if self._is_next(trajectory):
+                self._give_back()
             case TaskSkipped(trajectory=trajectory) if self._is_next(trajectory):
                 self._take_first()
             case ScoreResult(trajectory=trajectory) if self._is_next(trajectory):
@@ -175,6 +179,15 @@ class RewardSlot:
                 if self._take_first() is not None:
                     raise DamagedStore(reason)
         self._on_change()
+
+    def _give_back(self) -> None:
+        """The process ends, because a signal to stop has come: let others have all its tasks."""
+        self._is_ready = False
+        self._return_rest()
+        task = self._take_first()
+        self._arm(_DROP_GRACE_S, self._kill)
+        if task is not None:
+            self._on_returned(task, None)
 
     def _begin(self) -> None:
         """The process has started on its first task."""

@@ -8,6 +8,7 @@
 * Jobs given in one turn of the event loop are handed over together, and what is done about them is done in one turn:
   waking a thread or the loop costs more than most jobs.
 * A job that raises goes to the loop's exception handler, like a callback that raises; its ``then`` is not called.
+* ``close`` does not wait for ever: a job that hangs, for example in a network file system, is left behind.
 * A queue and a callback, not an executor: its futures cost more than most jobs, and a large run has thousands a minute.
 """
 
@@ -22,6 +23,8 @@ from typing import Any, TypeVar
 from tailrace.runtime.threads.loop_calls import Call, call_from_thread
 
 T = TypeVar("T")
+CLOSE_LIMIT_S = 60.0
+"""Seconds that ``close`` waits for the current job."""
 _Job = tuple[Callable[[], Any], Callable[[Any], object] | None]
 """A job, and what is called with its result."""
 
@@ -58,13 +61,17 @@ class WorkThread:
         self._hand_over()  # somebody waits for it
         return await answer
 
-    def close(self) -> None:
-        """Finish the current job, drop the queued ones, and end the thread."""
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> str | None:
+        """Finish the current job, drop the queued ones, and end the thread. A job that takes longer than ``limit_s`` is
+        left behind: return a sentence about it, else None."""
         self._is_closed = True
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(limit_s)
         for answer in list(self._asked):
             answer.cancel()
+        if not self._thread.is_alive():
+            return None
+        return f"the thread '{self._thread.name}' did not end within {limit_s:g} s and is left behind: its job hangs"
 
     def _hand_over(self) -> None:
         if self._given:
