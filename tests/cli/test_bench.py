@@ -10,6 +10,7 @@ import pytest
 from tailrace.cli.main import main
 
 
+@pytest.mark.long
 def test_every_figure_is_there_beside_what_the_machine_allows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

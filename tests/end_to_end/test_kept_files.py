@@ -12,6 +12,7 @@ import pytest
 from end_to_end import launch
 
 
+@pytest.mark.long
 def test_a_run_keeps_the_asked_number_of_checkpoints_and_logs_under_its_names(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     command = launch.command(

@@ -14,6 +14,7 @@ from tailrace.data.models import resolve_model
 from trainer import half_precision
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*bf16.*:UserWarning", "ignore:.*mkldnn.*:UserWarning")  # of some CPUs
 def test_several_ranks_keep_the_residual_stream_in_fp32_as_one_process_does(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def make(path: Path) -> tuple[WeightWriter, FileMemory]:
     return WeightWriter(DeviceSlots.create(path, layout_of(weights(0)), memory)), memory
 
 
+@pytest.mark.long
 def test_a_killed_writer_ends_in_whole_versions_or_a_failed_pull_and_its_successor_is_found(tmp_path: Path) -> None:
     rng, reader, num_whole = random.Random(0), None, 0
     for number in range(3):

@@ -58,6 +58,7 @@ def writer(kind: str, path: Path, time: VirtualTime) -> WeightWriter:
     return WeightWriter(file, ReaderWait(file.locks, limit_s=LIMIT_S, now=time.now, sleep=time.sleep))
 
 
+@pytest.mark.long
 def test_a_stopped_reader_costs_one_wait_in_all_and_reads_again_when_it_continues(
     kind: str, path: Path, writer: WeightWriter, time: VirtualTime
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_stopped_reader_costs_one_wait_in_all_and_reads_again_when_it_continue
     assert pulled == [[7, [7.0]], [7, [7.0]]]
 
 
+@pytest.mark.long
 def test_a_stopped_reader_that_is_killed_costs_no_further_wait(
     kind: str, path: Path, writer: WeightWriter, time: VirtualTime
 ) -> None:
