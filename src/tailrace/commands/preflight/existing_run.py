@@ -61,7 +61,7 @@ class _LeftRun:
     version: Version
     """Optimizer steps that it has taken."""
     steps: list[Version]
-    """Those that the checkpoint does not cover."""
+    """Optimizer steps that the checkpoint does not cover."""
     schedule: Schedule
 
     def where(self) -> str:
