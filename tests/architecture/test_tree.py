@@ -26,12 +26,11 @@ def drawn(page: str) -> list[str]:
 
 
 def standing() -> set[str]:
-    folders = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*") if path.is_dir())
-    return {
-        str(folder)
-        for folder in folders
-        if "__pycache__" not in folder.parts and not (WITH_CONTENTS_OF_THEIR_OWN & set(folder.parts[:-1]))
-    }
+    """Folders with files. What is left of a folder that was moved, compiled files, does not count."""
+    files = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*") if path.is_file())
+    kept = [file for file in files if "__pycache__" not in file.parts]
+    folders = {folder for file in kept for folder in file.parents if folder.parts}
+    return {str(folder) for folder in folders if not WITH_CONTENTS_OF_THEIR_OWN & set(folder.parts[:-1])}
 
 
 def test_the_tree_shows_every_folder_once() -> None:

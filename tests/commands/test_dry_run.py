@@ -303,3 +303,11 @@ def test_a_refused_dry_run_writes_nothing_either(place: Path) -> None:
     ended = command("--dry-run", given=settings(reward__functions=["rewards.py:good"]), folder=place)
     assert ended.returncode == 2
     assert "importing it raised RuntimeError: no" in ended.stderr
+
+
+def test_a_run_whose_first_entry_was_cut_off_would_be_started_anew(place: Path) -> None:
+    journal = begin(settings()) / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:300])
+    text = said(settings())
+    assert "which holds no run yet" in text
+    assert "to start, give the same command without --dry-run" in text

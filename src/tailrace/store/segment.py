@@ -36,7 +36,8 @@ class Segment:
     logprobs: Logprobs
     """Log-probs under the distribution that was sampled from, after top-p, top-k and min-p."""
     behaviour_logprobs: Logprobs | None = None
-    """Log-probs before top-p, top-k or min-p; None if none of them was used (then equal to ``logprobs``)."""
+    """Log-probs of the policy that generated the token, before top-p, top-k or min-p: training can compute no truncated
+    ones, so these are what it compares with. None if none of them was used (then equal to ``logprobs``)."""
     mask: Mask
     """1 where the token takes part in the loss."""
     routing: Routing | None = None

@@ -3,7 +3,7 @@
 The controller heeds them. A worker outlives them until the controller ends it or the link closes, because it may have
 to end a step and to write a checkpoint first.
 
-* A worker notes that one has come (``has_stop_signal_come``): what it does with programs of others may have failed.
+* A worker notes that one has come (``has_stop_signal_come``): programs that it waits for may have been ended by it.
 * A worker handles them and does not ignore them, because a program that it starts would ignore them too.
 * A process that a worker forks treats them as if they had never been handled: its parent may end it by SIGTERM.
 * A worker starts with the signals blocked: one that comes before it can handle them waits until then.

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 
 from tailrace.commands.preflight import planned
-from tailrace.commands.preflight.existing_run import difference_lines, directory_lines
+from tailrace.commands.preflight.existing_run import difference_lines, directory_lines, holds_run
 from tailrace.commands.preflight.prompt_view import prompt_lines
 from tailrace.commands.preflight.reward_trial import trial_line, try_rewards
 from tailrace.commands.train import Say, prepare_in
@@ -63,7 +63,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
         problems += _reward_problems(settings, sources, say)
         for line in directory_lines(directory, settings, sources.schedule):
             say(line)
-        what = "continue it" if directory.has_begun else "start"
+        what = "continue it" if holds_run(directory) else "start"
     finally:
         directory.close()
     if problems:

@@ -14,7 +14,7 @@ from tailrace.core.journal import OtherFormat
 from tailrace.core.schedule import Schedule
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.journal_file import DamagedJournal
-from tailrace.observe.journal.recollection import schedule_at
+from tailrace.observe.journal.recollection import first_entry, schedule_at
 from tailrace.observe.journal.run_files import RunFiles
 from tailrace.runtime.record.change_of_course import change_of_course
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
@@ -32,7 +32,7 @@ def directory_lines(directory: RunDirectory, settings: Settings, schedule: Sched
     path = directory.path
     if (finished := directory.finished(settings)) is not None:
         return [f"run directory: {path} holds a finished run ({finished['reason']}); the command would show its result"]
-    if not directory.has_begun:
+    if not holds_run(directory):
         is_new = not path.exists()
         return [f"run directory: {path}, {'which will be made' if is_new else 'which holds no run yet'}"]
     reason, left = RunFiles.find(path).stop_reason(), _as_left(directory)
@@ -71,6 +71,14 @@ class _LeftRun:
             return start
         kept = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
         return f"after step {steps[-1]}: {start}, {kept} repeated with the responses on disk"
+
+
+def holds_run(directory: RunDirectory) -> bool:
+    """Whether there is a run to continue. One whose first journal entry was not written whole is started anew."""
+    try:
+        return directory.has_begun and first_entry(directory.journal) is not None
+    except (DamagedJournal, OtherFormat) as error:
+        raise SettingsError(f"{error}; start in another output_dir") from None
 
 
 def _as_left(directory: RunDirectory) -> _LeftRun:

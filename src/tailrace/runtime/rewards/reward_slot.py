@@ -5,7 +5,7 @@ not load the functions the first time breaks it at once, one that did before may
 Where scores are quick, the slot is given some tasks ahead, so that its process need not wait for messages. If one of
 them turns out to be slow, or its process is about to end, those behind it are returned. A process that has seen a
 signal to stop returns the first one too.
-Each given task ends in exactly one of: `on_result`, `on_returned` (its process did not start on it), or `abort`. If a
+Each given task ends in exactly one of: `on_result`, `on_returned` (another process is to score it), or `abort`. If a
 response cannot be read from the payload store, `DamagedStore` is raised into the event loop.
 The process is told not to start on returned and aborted tasks. If it already has, it may finish within a short time;
 then it is killed. Most rewards take less time than starting a process.

@@ -2,7 +2,7 @@
 
 A fetch asks all senders which versions they have complete, takes the newest that all have, lets each hold it, and then
 receives the slices. If a sender is lost or stays silent, the fetch fails with ``WriterLost`` and a sentence; the next
-one connects again and forms a new group. ``collective_sink.py`` describes the questions.
+one connects again and forms a new group. ``sink.py`` describes the questions.
 """
 
 from __future__ import annotations
