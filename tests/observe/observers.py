@@ -47,6 +47,8 @@ class Told:
     left_out: list[tuple[GroupId, ...]] = field(default_factory=lambda: [()])
     """Filtered or dropped before each step; then those after the last."""
     _asked: do.Accumulate | None = None
+    _start: int = 0
+    """Number of the last start of the trainer."""
 
     def feed(self, entry: Entry) -> None:
         match entry.event:
@@ -58,15 +60,22 @@ class Told:
             case ev.ResponsesScored(scores=scores):
                 self.scores |= {s.trajectory: s.score if s.outcome is Outcome.OK else 0.0 for s in scores}
                 self.num_failed += sum(s.outcome not in (Outcome.OK, Outcome.ABORTED) for s in scores)
-            case ev.StepTrained():
-                assert self._asked is not None
+            case ev.StepTrained(incarnation=start) if self._asked is not None and start in (None, self._start):
+                # Any other is refused: it is repeated, or comes from a trainer that was replaced.
                 self.steps.append(self._asked)
                 self.trained.append(sum(self.lengths[t] for t in self._asked.trajectories))
                 self.totals.append(sum(self.lengths.values()))
                 self.left_out.append(())
+                self._asked = None
+            case ev.TrainerLost(incarnation=start) if start in (None, self._start):
+                self._asked = None
+            case ev.RunResumed():
+                self._asked = None
         for command in entry.commands:
             if isinstance(command, do.Accumulate):
                 self._asked = command
+            elif isinstance(command, do.StartTrainer):
+                self._start = command.incarnation
             elif isinstance(command, do.ReportDropped):
                 self.left_out[-1] += (*command.filtered, *command.dropped)
 

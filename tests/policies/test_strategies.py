@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.core import codec
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Coordination, Leftovers, Schedule
@@ -22,6 +24,13 @@ from tailrace.policies.synchronization.when_useful import WhenUseful
 KEEP = {"leftovers": Leftovers.KEEP, "max_staleness": 1}
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
+
+
+def _names(kind: str) -> str:
+    return ", ".join(each.value for each in KINDS[kind])
+
+
 def schedule(coordination: dict[str, Any], **changes: Any) -> Schedule:
     given = {"train_source": "train", "batch_size": 4, "group_size": 2, "max_steps": 3, "num_instances": 2, **changes}
     return Schedule(**given, coordination=Coordination(**coordination))
@@ -29,12 +38,8 @@ def schedule(coordination: dict[str, Any], **changes: Any) -> Schedule:
 
 def test_the_names_in_journals_build_what_they_have_always_built() -> None:
     built = {
-        kind: {name: type(getattr(policies_of(schedule({kind: name}, **KEEP)), kind)) for name in names}
-        for kind, names in {
-            "routing": ("vanilla", "fixed", "throughput"),
-            "synchronization": ("vanilla", "throughput"),
-            "migration": ("vanilla", "throughput"),
-        }.items()
+        kind: {each.value: type(getattr(policies_of(schedule({kind: each.value}, **KEEP)), kind)) for each in members}
+        for kind, members in KINDS.items()
     }
     assert built == {
         "routing": {"vanilla": LeastLoaded, "fixed": Fixed, "throughput": Waterfall},
@@ -65,9 +70,7 @@ def test_policies_get_the_numbers_of_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("coordination", "sentence"),
     [
-        ({"routing": "random"}, "no routing strategy 'random'; there are vanilla, fixed, throughput"),
-        ({"synchronization": "fixed"}, "no synchronization strategy 'fixed'; there are vanilla, throughput"),
-        ({"migration": "fixed"}, "no migration strategy 'fixed'; there are vanilla, throughput"),
+        *(({kind: "no such"}, f"no {kind} strategy 'no such'; there are {_names(kind)}$") for kind in KINDS),
         ({"routing": "fixed", "migration": "throughput"}, "fixed routing returns responses"),
         ({"routing": "fixed", "synchronization": "throughput"}, "fixed routing returns responses"),
     ],
@@ -75,6 +78,15 @@ def test_policies_get_the_numbers_of_the_schedule() -> None:
 def test_an_unknown_name_or_combination_is_refused(coordination: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         policies_of(schedule(coordination, **KEEP))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_and_docs_name_every_strategy(kind: str) -> None:
+    sentence = ScheduleOverrides.model_fields[kind].description
+    assert sentence is not None
+    for each in KINDS[kind]:
+        assert f"`{each.value}`" in sentence
+        assert f"`{each.value}`" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS)

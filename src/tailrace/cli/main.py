@@ -1,4 +1,4 @@
-"""The ``tailrace`` command: finds the file of each verb and runs it."""
+"""The ``tailrace`` command: ``_VERBS`` lists the module of each verb."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from tailrace.cli import (
 
 
 class Verb(Protocol):
-    """What the module of a verb must define."""
+    """What the module of a verb must define. The first line of its docstring is its help."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, options: argparse.Namespace, rest: Sequence[str]) -> int: ...
+    def run(self, options: argparse.Namespace, rest: Sequence[str]) -> int:
+        """Return the exit status: 0, or 2 for a mistake of the user, after `tailrace: SENTENCE` on stderr.
+
+        ``rest``: arguments that ``configure`` does not know. Refuse them, unless they are settings.
+        """
+        ...
 
 
 _VERBS: dict[str, Verb] = {

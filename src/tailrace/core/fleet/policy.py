@@ -1,4 +1,5 @@
-"""The interface of policies: a policy gets a read-only view of the fleet and returns its decision.
+"""The interface of policies: a policy gets a read-only view of the fleet and returns its decision. It remembers
+nothing: what it chooses follows from its view.
 
 A view contains only instances that accept work and have no outstanding interrupt or abort. The load of an instance
 includes every command sent to it so far, whether or not it has reported back.
