@@ -24,7 +24,7 @@ import numpy as np
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.engines.contract import Output
@@ -67,8 +67,8 @@ class EvenLengths:
 
     longest: int = round(STEP_S * TOKENS_PER_S)
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        return self.longest - random.Random(str(trajectory)).randrange(200)
+    def draw(self, response: ResponseId, version: int) -> int:
+        return self.longest - random.Random(str(response)).randrange(200)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Controller(Driver):
             store=self.store,
             keeps_payload=payload_from == 0,
         )
-        self._lengths: dict[TrajectoryId, int] = {}
+        self._lengths: dict[ResponseId, int] = {}
         self._scores: list[ev.Scored] = []
         self.num_payload_bytes = 0
         super().__init__(coordinator, world_of(coordinator), agenda)
@@ -144,8 +144,8 @@ class Controller(Driver):
                 case do.SaveCheckpoint(version=version):
                     self._save(version)
                     self._world.perform(command)
-                case do.Score(trajectories=trajectories):
-                    self._make_tasks(trajectories)
+                case do.Score(responses=responses):
+                    self._make_tasks(responses)
                     self._world.perform(command)
                 case _:
                     self._world.perform(command)
@@ -172,8 +172,8 @@ class Controller(Driver):
 
     def _message(self, event: ev.RolloutReported) -> Report:
         """What the process of the instance would have sent."""
-        outputs = [self._output(part.trajectory, part.length, event.version) for part in event.progressed]
-        ends = [(self._output(end.trajectory, end.length, event.version), end.finish) for end in event.finished]
+        outputs = [self._output(part.response, part.length, event.version) for part in event.progressed]
+        ends = [(self._output(end.response, end.length, event.version), end.finish) for end in event.finished]
         outputs += [replace(output, finish=finish) for output, finish in ends]
         return Report(
             version=event.version,
@@ -184,12 +184,12 @@ class Controller(Driver):
             prefill=None,
         )
 
-    def _output(self, trajectory: TrajectoryId, length: int, version: Version) -> Output:
-        start = self._lengths.get(trajectory, 0)
-        self._lengths[trajectory] = length
+    def _output(self, response: ResponseId, length: int, version: Version) -> Output:
+        start = self._lengths.get(response, 0)
+        self._lengths[response] = length
         count = length - start
         segment = Segment(
-            trajectory=trajectory,
+            response_id=response,
             start=start,
             version=version,
             tokens=np.full(count, 7, np.int32),
@@ -198,18 +198,18 @@ class Controller(Driver):
         )
         return Output(segment=segment)
 
-    def _make_tasks(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+    def _make_tasks(self, responses: tuple[ResponseId, ...]) -> None:
         if not self._has_payload:
             return
         with self.meter.running("reward tasks"):
-            for trajectory in trajectories:
-                pickle.dumps(self._task(trajectory), protocol=pickle.HIGHEST_PROTOCOL)
+            for response in responses:
+                pickle.dumps(self._task(response), protocol=pickle.HIGHEST_PROTOCOL)
 
-    def _task(self, trajectory: TrajectoryId) -> TokenTask:
+    def _task(self, response: ResponseId) -> TokenTask:
         """What the catalogue of a run makes for a reward process."""
-        place = StoredTokens(directory=self.store.directory.absolute(), address=address_of(self.store, trajectory))
+        place = StoredTokens(directory=self.store.directory.absolute(), address=address_of(self.store, response))
         return TokenTask(
-            trajectory=trajectory,
+            response_id=response,
             row={"prompt": PROMPT, "answer": "7"},
             prompt_text=PROMPT,
             prompt=SentTokens(data=np.full(len(PROMPT), 7, np.int32).tobytes()),

@@ -26,9 +26,9 @@ from tailrace.commands.train import train
 from tailrace.config.load import assemble, read_recipe
 from tailrace.config.settings import Settings
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.data.models import resolve_model
 from tailrace.observe.journal.journal_file import JournalFile, read
 from tailrace.observe.journal.journal_segments import end_of
@@ -187,12 +187,12 @@ def _write_responses(run: Path, settings: Settings) -> int:
     groups = [GroupId(TRAIN_SOURCE, *prompt) for prompt in order.ids(0, 0, NUM_PROMPTS * NUM_STEPS).prompts]
     num_tokens = 0
     with PayloadStore.open(run / "payload") as store:
-        for trajectory in (TrajectoryId(group, member) for group in groups for member in range(GROUP_SIZE)):
+        for response in (ResponseId(group, member) for group in groups for member in range(GROUP_SIZE)):
             length = min(max(1, round(rng.lognormvariate(np.log(MEDIAN), SPREAD))), MAX_LENGTH)
             num_tokens += length
             tokens = numbers.integers(2, 19, length, dtype=np.int32)
             segment = Segment(
-                trajectory=trajectory,
+                response_id=response,
                 start=0,
                 version=Version(0),
                 tokens=tokens,
@@ -201,7 +201,7 @@ def _write_responses(run: Path, settings: Settings) -> int:
             )
             store.append([segment])
             finish = Finish.LENGTH if length == MAX_LENGTH else Finish.STOP
-            ended = ev.Finished(trajectory=trajectory, length=length, finish=finish)
+            ended = ev.Finished(response=response, length=length, finish=finish)
             report = ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=(ended,))
             journal.append(Entry(now=0.0, event=report, commands=()))
     journal.close()

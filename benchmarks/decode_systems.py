@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Engine, Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import Decoding, EngineLimits
@@ -75,7 +75,7 @@ class Contract:
 
     def _request(self, number: int, member: int, prompt: Sequence[int], task: Task) -> Request:
         return Request(
-            trajectory=TrajectoryId(GroupId("bench", self._num_calls, number), member),
+            response_id=ResponseId(GroupId("bench", self._num_calls, number), member),
             prompt=np.array(prompt, np.int32),
             prefix=np.empty(0, np.int32),
             budget=task.max_tokens,

@@ -21,11 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 
@@ -43,7 +43,7 @@ def sample(options: argparse.Namespace) -> list[Sample]:
     )
     requests = [
         Request(
-            trajectory=TrajectoryId(GroupId("bench", 0, number), member),
+            response_id=ResponseId(GroupId("bench", 0, number), member),
             prompt=prompt,
             prefix=prompt[:0],
             budget=MAX_TOKENS,
@@ -60,16 +60,16 @@ def sample(options: argparse.Namespace) -> list[Sample]:
 
 
 def as_sample(segment: Any, prompts: list[np.ndarray]) -> Sample:
-    response = Response(
-        trajectory=segment.trajectory,
+    response = ResponsePayload(
+        response_id=segment.response_id,
         tokens=segment.tokens,
         logprobs=segment.logprobs,
         behaviour_logprobs=segment.logprobs,
         mask=np.ones(len(segment.tokens), np.uint8),
         versions=((segment.version, len(segment.tokens)),),
     )
-    prompt = prompts[segment.trajectory.group.prompt]
-    return Sample(trajectory=segment.trajectory, prompt=prompt, response=response, score=0.0)
+    prompt = prompts[segment.response.group.prompt]
+    return Sample(response_id=segment.response, prompt=prompt, response=response, score=0.0)
 
 
 def score_by_trainer(options: argparse.Namespace, samples: list[Sample]) -> list[np.ndarray]:

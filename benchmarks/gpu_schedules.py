@@ -26,7 +26,7 @@ import torch
 from gpu_runs import Run, train
 from transformers import PreTrainedTokenizerFast
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.observe.journal import journal_file
@@ -44,7 +44,7 @@ NUM_PROMPTS, NUM_DRAWS = 4096, 16
 
 def draw_lengths(cap: int, scale: float) -> list[list[int]]:
     """One row per prompt; the further entries of a row are for speculative responses and second attempts."""
-    names = [[TrajectoryId(GroupId("train", 0, n), member) for member in range(NUM_DRAWS)] for n in range(NUM_PROMPTS)]
+    names = [[ResponseId(GroupId("train", 0, n), member) for member in range(NUM_DRAWS)] for n in range(NUM_PROMPTS)]
     return [[max(1, min(cap, round(scale * LENGTHS.draw(name, 0)))) for name in row] for row in names]
 
 

@@ -30,11 +30,11 @@ import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import TrainingLoad, training_parts
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 
@@ -53,17 +53,17 @@ def make_groups(vocabulary: int, version: Version, *, prompts: int, group_size: 
         members = []
         for member in range(group_size):
             length = min(1024, int(lengths.lognormvariate(5.2, 1.1)) + 5)
-            name = TrajectoryId(group=GroupId("train", 0, number), member=member)
+            name = ResponseId(group=GroupId("train", 0, number), member=member)
             logprobs = np.full(length, -10.0, np.float32)
-            response = Response(
-                trajectory=name,
+            response = ResponsePayload(
+                response_id=name,
                 tokens=tokens.integers(0, vocabulary, length, dtype=np.int32),
                 logprobs=logprobs,
                 behaviour_logprobs=logprobs,
                 mask=np.ones(length, np.uint8),
                 versions=((version, length),),
             )
-            members.append(Sample(trajectory=name, prompt=prompt, response=response, score=float(member % 2)))
+            members.append(Sample(response_id=name, prompt=prompt, response=response, score=float(member % 2)))
         groups.append(members)
     return groups
 

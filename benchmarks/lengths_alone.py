@@ -19,7 +19,7 @@ from typing import Any
 
 from simulated_runs import grid, load
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.sim.lengths import Lengths
 
 PROMPTS, RESPONSES = 128, 8
@@ -41,7 +41,7 @@ class Rounds:
 
     def responses(self, prompt: int, count: int, attempt: int = 0) -> Group:
         group = GroupId("train", 0, prompt)
-        drawn = (self._lengths.draw(TrajectoryId(group, member, attempt), 0) for member in range(count))
+        drawn = (self._lengths.draw(ResponseId(group, member, attempt), 0) for member in range(count))
         return sorted(min(length, self._cap) for length in drawn)
 
     def plain(self, responses: int) -> float:

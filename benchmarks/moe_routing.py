@@ -29,7 +29,7 @@ prepare_environment(is_gpu=False)  # before vLLM is imported
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM  # noqa: E402
 
 from tailrace.algorithms import kl  # noqa: E402
-from tailrace.core.ids import GroupId, TrajectoryId, Version  # noqa: E402
+from tailrace.core.ids import GroupId, ResponseId, Version  # noqa: E402
 from tailrace.engines.contract import Request, Sampling  # noqa: E402
 from tailrace.engines.vllm.engine import VllmEngine  # noqa: E402
 from tailrace.engines.vllm.options import VllmOptions  # noqa: E402
@@ -68,7 +68,7 @@ def requests(prompt_length: int, options: argparse.Namespace) -> list[Request]:
     prompts = random.integers(0, SHAPE["vocab_size"], (options.prompts, prompt_length)).astype(np.int32)
     return [
         Request(
-            trajectory=TrajectoryId(GroupId("bench", 0, number), member),
+            response_id=ResponseId(GroupId("bench", 0, number), member),
             prompt=prompt,
             prefix=prompt[:0],
             budget=options.tokens,
@@ -83,12 +83,12 @@ def generate(engine: VllmEngine, asked: list[Request]) -> list[Sample]:
     engine.submit(asked)
     found = {}
     while len(found) < len(asked):
-        found |= {output.segment.trajectory: output.segment for output in engine.step()}
+        found |= {output.segment.response_id: output.segment for output in engine.step()}
     return [
         Sample(
-            trajectory=request.trajectory,
+            response_id=request.response_id,
             prompt=request.prompt,
-            response=join(request.trajectory, [found[request.trajectory]]),
+            response=join(request.response_id, [found[request.response_id]]),
             score=0.0,
         )
         for request in asked

@@ -41,7 +41,7 @@ from tailrace.core.fleet import planning
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import GroupId, Version
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
@@ -96,8 +96,8 @@ def started(schedule: Schedule, num_responses: int, rng: random.Random) -> Rooms
     for group in rooms.responses.groups.values():
         group.version = Version(min(VERSIONS))
         rooms.collection.ledger.reserve(group.id, group.version)
-        for trajectory in group.members.values():
-            trajectory.grow(int(min(20_000, rng.lognormvariate(8.0, 0.8))), group.version)
+        for response in group.members.values():
+            response.grow(int(min(20_000, rng.lognormvariate(8.0, 0.8))), group.version)
     return rooms
 
 
@@ -107,14 +107,14 @@ def steady(schedule: Schedule, num_responses: int, rng: random.Random) -> Rooms:
     for number, instance in rooms.fleet.instances.items():
         instance.version = Version(VERSIONS[number % len(VERSIONS)])
     for group in rooms.responses.groups.values():
-        for trajectory in group.members.values():
+        for response in group.members.values():
             if rng.random() < 0.9:
-                _run(rooms, trajectory, rooms.fleet.instances[rng.choice(numbers)])
+                _run(rooms, response, rooms.fleet.instances[rng.choice(numbers)])
     # What waits has gone on with a newer version since: the older instances may not take it.
     for group in rooms.responses.pending:
-        for trajectory in rooms.responses.groups[group].members.values():
-            if trajectory.phase is TrajectoryPhase.PENDING:
-                trajectory.grow(trajectory.length + 10, Version(max(VERSIONS)))
+        for response in rooms.responses.groups[group].members.values():
+            if response.phase is ResponsePhase.PENDING:
+                response.grow(response.length + 10, Version(max(VERSIONS)))
     return rooms
 
 
@@ -126,19 +126,19 @@ def published(schedule: Schedule, num_responses: int, rng: random.Random) -> Roo
     for index, group in enumerate(list(rooms.responses.groups.values())[: BOUND * schedule.batch_size]):
         group.version = Version(min(behind) - 1 + index // schedule.batch_size)
         rooms.collection.ledger.reserve(group.id, group.version)
-        for trajectory in group.members.values():
+        for response in group.members.values():
             wrote = Version(max(group.version, min(behind)))
-            trajectory.grow(int(min(20_000, rng.lognormvariate(7.0, 0.8))), wrote)
-            _run(rooms, trajectory, rng.choice([i for i in rooms.fleet.instances.values() if i.version >= wrote]))
+            response.grow(int(min(20_000, rng.lognormvariate(7.0, 0.8))), wrote)
+            _run(rooms, response, rng.choice([i for i in rooms.fleet.instances.values() if i.version >= wrote]))
     return rooms
 
 
-def _run(rooms: Rooms, trajectory: Trajectory, instance: Instance) -> None:
-    rooms.responses.stop_waiting(trajectory.id.group, 1)
-    trajectory.move(TrajectoryPhase.RUNNING, now=0.0)
-    trajectory.instance = instance.id
-    instance.running[trajectory.id] = None
-    instance.num_tokens += trajectory.length
+def _run(rooms: Rooms, response: Response, instance: Instance) -> None:
+    rooms.responses.stop_waiting(response.id.group, 1)
+    response.move(ResponsePhase.RUNNING, now=0.0)
+    response.instance = instance.id
+    instance.running[response.id] = None
+    instance.num_tokens += response.length
 
 
 STATES: dict[str, tuple[Callable[[Schedule, int, random.Random], Rooms], int]] = {

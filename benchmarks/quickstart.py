@@ -24,7 +24,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tailrace.config.settings import DataSettings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.data.models import resolve_model
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
@@ -42,17 +42,20 @@ def measure(model: Path, temperature: float) -> dict[str, float]:
     limits = EngineLimits(max_running=128, max_length=DataSettings().max_prompt_length + BUDGET)
     engine = NativeEngine(model, seed=1, device=torch.device("cpu"), dtype=torch.float32, limits=limits)
     sampling = Sampling(temperature=temperature, stop_token_ids=(tokenizer.eos_token_id,))
-    ids = {TrajectoryId(GroupId("heldout", 0, index), 0): prompts[index] for index in prompts.indices}
+    ids = {ResponseId(GroupId("heldout", 0, index), 0): prompts[index] for index in prompts.indices}
     empty = np.empty(0, np.int32)
     engine.submit(
-        [Request(trajectory=i, prompt=p.tokens, prefix=empty, budget=BUDGET, sampling=sampling) for i, p in ids.items()]
+        [
+            Request(response_id=i, prompt=p.tokens, prefix=empty, budget=BUDGET, sampling=sampling)
+            for i, p in ids.items()
+        ]
     )
-    texts: dict[TrajectoryId, str] = {}
+    texts: dict[ResponseId, str] = {}
     lengths: list[int] = []
     while len(texts) < len(ids):
         for output in engine.step():
             tokens = output.segment.tokens
-            texts[output.segment.trajectory] = tokenizer.decode(tokens, skip_special_tokens=True)
+            texts[output.segment.response_id] = tokenizer.decode(tokens, skip_special_tokens=True)
             lengths.append(len(tokens))
     answers = {i: str(prompt.row["answer"]) for i, prompt in ids.items()}
     lengths.sort()

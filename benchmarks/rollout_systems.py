@@ -14,7 +14,7 @@ import torch
 from rollout_workloads import Workload
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Request, Sampling
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
@@ -49,7 +49,7 @@ class Native:
 
     def _request(self, workload: Workload, index: int, member: int, forced: bool) -> Request:
         return Request(
-            trajectory=TrajectoryId(GroupId("bench", self._num_runs, index), member),
+            response_id=ResponseId(GroupId("bench", self._num_runs, index), member),
             prompt=np.array(workload.prompts[index], np.int32),
             prefix=np.empty(0, np.int32),
             budget=workload.max_new_tokens,

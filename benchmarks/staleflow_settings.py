@@ -11,7 +11,7 @@ from simulated_runs import Range, grid, load
 
 from tailrace.core import commands as do
 from tailrace.core.events import RolloutReported, StepTrained
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
@@ -141,14 +141,14 @@ class Speeds:
 class Batches:
     """What was trained, when: a fold over a journal."""
 
-    lengths: dict[TrajectoryId, int] = field(default_factory=dict)
+    lengths: dict[ResponseId, int] = field(default_factory=dict)
     steps: list[do.Accumulate] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
 
     def feed(self, entry: Entry) -> None:
         if isinstance(entry.event, RolloutReported):
-            self.lengths |= {each.trajectory: each.length for each in entry.event.finished}
+            self.lengths |= {each.response: each.length for each in entry.event.finished}
         elif isinstance(entry.event, StepTrained):
             self.ended.append(entry.now)
         for command in entry.commands:
@@ -160,7 +160,7 @@ class Batches:
         numbers = window.numbers
         middle = numbers[len(numbers) // 2]
         took_s = self._took_s(numbers)
-        lengths = [self.lengths[t] for n in numbers for t in self.steps[n].trajectories]
+        lengths = [self.lengths[r] for n in numbers for r in self.steps[n].responses]
         return Speed(
             tokens_per_s=self._rate(numbers),
             halves=(self._rate(range(numbers[0], middle)), self._rate(range(middle, numbers[-1] + 1))),
@@ -176,14 +176,14 @@ class Batches:
 
     def _rate(self, numbers: range) -> float:
         """Tokens trained per second in these steps."""
-        return sum(self.lengths[t] for n in numbers for t in self.steps[n].trajectories) / self._took_s(numbers)
+        return sum(self.lengths[r] for n in numbers for r in self.steps[n].responses) / self._took_s(numbers)
 
 
 def _staleness(step: do.Accumulate) -> Counter[int]:
     """Of a group: that of its stalest response."""
     oldest: dict[GroupId, int] = {}
-    for trajectory, version in zip(step.trajectories, step.oldest, strict=True):
-        oldest[trajectory.group] = min(version, oldest.get(trajectory.group, version))
+    for response, version in zip(step.responses, step.oldest, strict=True):
+        oldest[response.group] = min(version, oldest.get(response.group, version))
     return Counter(step.version - version for version in oldest.values())
 
 

@@ -82,7 +82,7 @@ def run_tailrace(plan: Plan, folder: Path) -> Report:
         samples_generated=len(scored),
         tokens_generated=rows[-1]["perf/tokens_total"],
         # Each response by its name, so that one trained twice would count once.
-        samples_trained=len({name for step in steps for name in step.trajectories}),
+        samples_trained=len({name for step in steps for name in step.responses}),
         tokens_trained=round(sum(row["response_length/mean"] * row["groups/num_samples"] for row in rows)),
         samples_without_advantage=round(sum(row["groups/frac_zero_std"] * row["groups/num_samples"] for row in rows)),
         step_ends_s=[row["timing_s/since_start"] for row in rows],

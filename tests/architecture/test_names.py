@@ -1,4 +1,4 @@
-"""A public class name means one thing in the whole package."""
+"""A public class name means one thing in the whole package, and a response has one name."""
 
 from __future__ import annotations
 
@@ -42,3 +42,14 @@ def test_a_public_class_name_stands_in_one_place() -> None:
 
 def test_every_shared_name_is_still_shared() -> None:
     assert {name for name in SHARED if len(places()[name]) < 2} == set()
+
+
+ELSEWHERE = {"config/other_names.py": "a setting of another system", "core/codec.py": "the name in older journals"}
+"""Files that may call a response a trajectory, and why."""
+
+
+def test_a_response_is_not_called_a_trajectory() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "trajector" in path.read_text().lower()
+    }
+    assert found == set(ELSEWHERE)

@@ -20,7 +20,7 @@ from tailrace.config.settings import ModelSettings, RolloutSettings
 from tailrace.core.ids import Version
 from tailrace.engines.vllm.engine import VllmEngine
 from tailrace.engines.vllm.options import VllmOptions
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.collective.sink import CollectiveSink
 from tailrace.weights.sharding.shards import ParameterPart, whole_parts
@@ -91,7 +91,7 @@ def gap(engine: VllmEngine, model: PreTrainedModel) -> float:
     return largest_gap(model, requests, generate(engine, requests))
 
 
-def answer(engine: VllmEngine) -> Response:
+def answer(engine: VllmEngine) -> ResponsePayload:
     request = make_request(prompt=random_prompt(0, 100), temperature=0.0, budget=40)
     [response] = generate(engine, [request]).values()
     return response

@@ -24,7 +24,7 @@ from tailrace.data.models import resolve_model
 from tailrace.engines.contract import Output, Request, Unsupported
 from tailrace.engines.vllm.engine import VllmEngine
 from tailrace.engines.vllm.options import VllmOptions
-from tailrace.store.segment import Response, Routing, Segment, join
+from tailrace.store.segment import ResponsePayload, Routing, Segment, join
 from trainer.mixtures import routers, small_mixture
 
 MakeEngine = Callable[..., VllmEngine]
@@ -60,7 +60,7 @@ def make_engine(checkpoint: Path) -> Iterator[MakeEngine]:
 
 
 @torch.no_grad()
-def chosen(model: PreTrainedModel, request: Request, response: Response) -> Routing:
+def chosen(model: PreTrainedModel, request: Request, response: ResponsePayload) -> Routing:
     """The experts that Transformers chooses where each response token is predicted."""
     found: list[torch.Tensor] = []
     hooks = [each.register_forward_hook(lambda *given: found.append(given[2][2])) for each in routers(model)]
@@ -108,10 +108,10 @@ def test_a_response_that_is_reported_in_parts_interrupted_and_resumed_keeps_its_
     for _ in range(20):
         assert not engine.step()
         outputs += engine.progress()
-    outputs += engine.interrupt([request.trajectory for request in requests])
-    before = {request.trajectory: _joined(request, outputs) for request in requests}
+    outputs += engine.interrupt([request.response_id for request in requests])
+    before = {request.response_id: _joined(request, outputs) for request in requests}
     resumed = [
-        make_request(index, prefix=before[request.trajectory].tokens, budget=40)
+        make_request(index, prefix=before[request.response_id].tokens, budget=40)
         for index, request in enumerate(requests)
     ]
     engine.submit(resumed)
@@ -119,9 +119,11 @@ def test_a_response_that_is_reported_in_parts_interrupted_and_resumed_keeps_its_
     assert_right(checkpoint, requests, outputs + finish_all(engine))
 
 
-def _joined(request: Request, outputs: Sequence[Output]) -> Response:
-    segments: list[Segment] = [output.segment for output in outputs if output.segment.trajectory == request.trajectory]
-    return join(request.trajectory, segments)
+def _joined(request: Request, outputs: Sequence[Output]) -> ResponsePayload:
+    segments: list[Segment] = [
+        output.segment for output in outputs if output.segment.response_id == request.response_id
+    ]
+    return join(request.response_id, segments)
 
 
 def test_preempted_requests_keep_their_experts(make_engine: MakeEngine, checkpoint: Path) -> None:

@@ -26,7 +26,7 @@ from tailrace.data.prompts import PromptSet
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.observe.journal import journal_file
 from tailrace.store.payload_reader import PayloadReader
-from tailrace.store.segment import Response, Tokens
+from tailrace.store.segment import ResponsePayload, Tokens
 from tailrace.trainer.checkpoints.export import export
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="vLLM for GPUs does not compute on the CPU")
@@ -158,21 +158,21 @@ def versions(run: Path, model: Path, folder: Path) -> list[Path]:
     return [model, *(folder / f"version_{step}" for step in (1, 2, 3))]
 
 
-def responses_by_version(run: Path) -> dict[int, list[tuple[Tokens, Response]]]:
+def responses_by_version(run: Path) -> dict[int, list[tuple[Tokens, ResponsePayload]]]:
     """Training responses with their prompts, by the version that wrote them."""
     tokenizer = load_tokenizer(resolve_model("tiny-arith"))
     prompts = PromptSet.load("train", "builtin:arith-train", tokenizer, DataSettings())
-    written: dict[int, list[tuple[Tokens, Response]]] = {}
+    written: dict[int, list[tuple[Tokens, ResponsePayload]]] = {}
     with PayloadReader.open(run / "payload") as payload:
-        for trajectory in payload.held():
-            if trajectory.group.source == "train":
-                response = payload.response(trajectory)
+        for response_id in payload.held():
+            if response_id.group.source == "train":
+                response = payload.response(response_id)
                 ((version, _),) = response.versions
-                written.setdefault(version, []).append((prompts[trajectory.group.prompt].tokens, response))
+                written.setdefault(version, []).append((prompts[response_id.group.prompt].tokens, response))
     return written
 
 
-def largest_gap(model: PreTrainedModel, found: list[tuple[Tokens, Response]]) -> float:
+def largest_gap(model: PreTrainedModel, found: list[tuple[Tokens, ResponsePayload]]) -> float:
     """Largest difference between the log-probs of vLLM and those of the model."""
     return max(
         float(

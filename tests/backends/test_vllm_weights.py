@@ -19,7 +19,7 @@ from tailrace.core.ids import Version
 from tailrace.engines.contract import Request
 from tailrace.engines.vllm.engine import VllmEngine
 from tailrace.engines.vllm.options import VllmOptions
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 
 OPTIONS = VllmOptions(max_running=4, max_length=200)
 MakeEngine = Callable[..., VllmEngine]
@@ -83,7 +83,7 @@ def greedy_request() -> Request:
     return make_request(prompt=random_prompt(0, 100), temperature=0.0, budget=60)
 
 
-def answer(engine: VllmEngine) -> Response:
+def answer(engine: VllmEngine) -> ResponsePayload:
     [response] = generate(engine, [greedy_request()]).values()
     return response
 
@@ -125,7 +125,7 @@ def test_a_prompt_is_computed_once_for_all_responses_to_it(make_engine: MakeEngi
     engine.step()
     # 100 tokens are four blocks of 32, of which three are full and shared; each response has one block of its own.
     assert engine.stats().kv_tokens_used == (3 + 4) * 32
-    engine.abort([make_request(0, member).trajectory for member in range(4)])
+    engine.abort([make_request(0, member).response_id for member in range(4)])
 
 
 def test_preemptions_are_counted_and_lose_no_token(make_engine: MakeEngine, models: tuple[Path, Path]) -> None:

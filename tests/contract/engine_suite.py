@@ -33,7 +33,7 @@ from engines.rollouts import (
     responses,
 )
 from tailrace.core.ids import Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Engine, Output, Request, Unsupported
 
 MakeEngine = Callable[..., Engine]
@@ -89,7 +89,7 @@ def test_every_segment_has_as_many_logprobs_and_mask_bits_as_tokens(make_engine:
         segment = output.segment
         assert len(segment.tokens) == len(segment.logprobs) == len(segment.mask) == 20
         assert (segment.mask == 1).all()
-        assert (segment.behaviour_logprobs is not None) == bool(segment.trajectory.group.prompt % 2)
+        assert (segment.behaviour_logprobs is not None) == bool(segment.response_id.group.prompt % 2)
 
 
 def test_work_may_be_submitted_between_any_two_steps(make_engine: MakeEngine) -> None:
@@ -151,7 +151,7 @@ def test_a_forced_length_ignores_stops(make_engine: MakeEngine) -> None:
         make_request(length, budget=60, forced_length=length, stop_token_ids=EVERY_TOKEN) for length in (1, 17, 60)
     ]
     engine.submit(requests)
-    outputs = {output.segment.trajectory.group.prompt: output for output in finish_all(engine)}
+    outputs = {output.segment.response_id.group.prompt: output for output in finish_all(engine)}
     assert {length: len(output.segment.tokens) for length, output in outputs.items()} == {1: 1, 17: 17, 60: 60}
     assert {length: output.finish for length, output in outputs.items()} == {
         1: Finish.STOP,
@@ -166,7 +166,7 @@ def test_an_interrupt_returns_tokens_that_follow_those_returned_before(make_engi
     assert [output.finish for output in rest] == [Finish.INTERRUPTED] * 3
     assert engine.stats().num_running == engine.stats().num_waiting == 0
     for request in requests:
-        own = [output.segment for output in (*parts, *rest) if output.segment.trajectory == request.trajectory]
+        own = [output.segment for output in (*parts, *rest) if output.segment.response_id == request.response_id]
         assert [segment.start for segment in own] == [0, *(segment.end for segment in own[:-1])]
         assert own[-1].end < 40
 
@@ -181,13 +181,13 @@ def test_an_exact_interrupt_loses_no_token(make_engine: MakeEngine) -> None:
         for _ in range(3):
             each.step()
     ends = {
-        output.segment.trajectory: output.segment.end for output in engine.interrupt(r.trajectory for r in requests)
+        output.segment.response_id: output.segment.end for output in engine.interrupt(r.response_id for r in requests)
     }
     assert all(end > 0 for end in ends.values())
     if engine.capabilities.streams_progress:
-        seen = {output.segment.trajectory: output.segment.end for output in watched.progress()}
+        seen = {output.segment.response_id: output.segment.end for output in watched.progress()}
         assert seen
-        assert all(ends[trajectory] >= end for trajectory, end in seen.items())
+        assert all(ends[response] >= end for response, end in seen.items())
 
 
 def test_resuming_with_keyed_randomness_continues_as_if_nothing_had_happened(make_engine: MakeEngine) -> None:
@@ -197,14 +197,14 @@ def test_resuming_with_keyed_randomness_continues_as_if_nothing_had_happened(mak
         return
     whole = generate(make_engine(), requests)
     parts, rest = _interrupted(engine, requests)
-    partial = {request.trajectory: _tokens_so_far([*parts, *rest], request) for request in requests}
+    partial = {request.response_id: _tokens_so_far([*parts, *rest], request) for request in requests}
     assert all(0 < len(tokens) < 40 for tokens in partial.values())
     resumed = [
-        make_request(request.trajectory.group.prompt, prefix=partial[request.trajectory], budget=40)
+        make_request(request.response_id.group.prompt, prefix=partial[request.response_id], budget=40)
         for request in requests
     ]
-    for trajectory, response in generate(make_engine(), resumed).items():
-        np.testing.assert_array_equal(response.tokens, whole[trajectory].tokens)
+    for response_id, response in generate(make_engine(), resumed).items():
+        np.testing.assert_array_equal(response.tokens, whole[response_id].tokens)
 
 
 def _interrupted(engine: Engine, requests: Sequence[Request]) -> tuple[list[Output], list[Output]]:
@@ -216,14 +216,14 @@ def _interrupted(engine: Engine, requests: Sequence[Request]) -> tuple[list[Outp
     parts: list[Output] = []
     for _ in range(15):
         parts += [*engine.step(), *progress(engine)]
-        if len({output.segment.trajectory for output in parts}) == len(requests):
+        if len({output.segment.response_id for output in parts}) == len(requests):
             break
     parts += engine.step()
-    return parts, engine.interrupt([request.trajectory for request in requests])
+    return parts, engine.interrupt([request.response_id for request in requests])
 
 
 def _tokens_so_far(outputs: Sequence, request: Request) -> list[int]:
-    own = [output.segment for output in outputs if output.segment.trajectory == request.trajectory]
+    own = [output.segment for output in outputs if output.segment.response_id == request.response_id]
     return [token for segment in own for token in segment.tokens.tolist()]
 
 
@@ -234,8 +234,8 @@ def test_an_interrupt_answers_for_waiting_requests_and_is_silent_about_finished_
     finished: list = []
     while not finished:
         finished = engine.step()
-    [output] = engine.interrupt([first.trajectory, second.trajectory])
-    assert output.segment.trajectory == second.trajectory
+    [output] = engine.interrupt([first.response_id, second.response_id])
+    assert output.segment.response_id == second.response_id
     assert len(output.segment.tokens) == 0
 
 
@@ -244,11 +244,11 @@ def test_an_abort_gives_no_answer_and_frees_everything(make_engine: MakeEngine) 
     requests = [make_request(index) for index in range(4)]
     engine.submit(requests)
     engine.step()
-    engine.abort([request.trajectory for request in requests])
+    engine.abort([request.response_id for request in requests])
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.kv_tokens_used) == (0, 0, 0)
     assert engine.step() == progress(engine) == []
-    engine.abort([requests[0].trajectory])
+    engine.abort([requests[0].response_id])
 
 
 def test_stats_count_what_runs_and_what_waits(make_engine: MakeEngine) -> None:
@@ -263,7 +263,7 @@ def test_stats_count_what_runs_and_what_waits(make_engine: MakeEngine) -> None:
     assert stats.kv_tokens_used <= stats.kv_tokens_budget
 
 
-def test_a_live_trajectory_is_not_accepted_again(make_engine: MakeEngine) -> None:
+def test_a_live_response_is_not_accepted_again(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.submit([make_request()])
     with pytest.raises(ValueError, match="train:0:0:0:0"):
@@ -277,8 +277,8 @@ def test_with_keyed_randomness_other_requests_do_not_change_what_is_sampled(make
     alone = generate(make_engine(max_running=1), [make_request(2, budget=30)])
     crowd = [make_request(index, member, budget=30) for member in (1, 0) for index in (3, 2, 1)]
     together = generate(make_engine(max_running=4), crowd)
-    for trajectory, response in alone.items():
-        np.testing.assert_array_equal(response.tokens, together[trajectory].tokens)
+    for response_id, response in alone.items():
+        np.testing.assert_array_equal(response.tokens, together[response_id].tokens)
 
 
 def test_in_deterministic_mode_other_requests_do_not_change_a_bit(make_engine: MakeEngine) -> None:
@@ -290,17 +290,17 @@ def test_in_deterministic_mode_other_requests_do_not_change_a_bit(make_engine: M
     alone = generate(make_engine(deterministic=True), [make_request(2, budget=30)])
     crowd = [make_request(index, member, budget=30) for member in (1, 0) for index in (3, 2, 1)]
     together = generate(make_engine(deterministic=True), crowd)
-    for trajectory, response in alone.items():
-        np.testing.assert_array_equal(response.tokens, together[trajectory].tokens)
-        np.testing.assert_array_equal(response.logprobs, together[trajectory].logprobs)
+    for response_id, response in alone.items():
+        np.testing.assert_array_equal(response.tokens, together[response_id].tokens)
+        np.testing.assert_array_equal(response.logprobs, together[response_id].logprobs)
 
 
 def test_members_positions_and_seeds_draw_different_numbers(make_engine: MakeEngine) -> None:
     members = generate(make_engine(), [make_request(0, member, budget=30) for member in range(4)])
     assert len({tuple(response.tokens.tolist()) for response in members.values()}) == 4
     again = generate(make_engine(seed=1), [make_request(0, 0, budget=30)])
-    [(trajectory, response)] = again.items()
-    assert response.tokens.tolist() != members[trajectory].tokens.tolist()
+    [(response_id, response)] = again.items()
+    assert response.tokens.tolist() != members[response_id].tokens.tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
@@ -318,7 +318,7 @@ def test_truncated_sampling_reports_both_logprobs(make_engine: MakeEngine, refer
     found = generate(make_engine(), requests)
     assert largest_gap(reference_model, requests, found) < 1e-4
     for request in requests:
-        response = found[request.trajectory]
+        response = found[request.response_id]
         gain = response.logprobs - response.behaviour_logprobs
         assert (gain > -1e-6).all()
         assert (gain.max() > 0.01) == request.sampling.is_truncated
@@ -371,7 +371,7 @@ def test_pulled_weights_change_the_version_and_where_they_are_used_the_distribut
     request = make_request()
     found = generate(engine, [request])
     assert engine.stats().version == 7
-    assert [version for version, _ in found[request.trajectory].versions] == [7]
+    assert [version for version, _ in found[request.response_id].versions] == [7]
     if engine.capabilities.uses_weights:
         assert largest_gap(reference_model, [request], found) > 0.1
 
@@ -541,7 +541,7 @@ def test_memory_may_be_released_after_an_abort_in_the_middle_of_work(
     engine.submit(aborted)
     for _ in range(3):
         engine.step()
-    engine.abort([request.trajectory for request in aborted])
+    engine.abort([request.response_id for request in aborted])
     engine.release()
     engine.restore()
     engine.pull(parts(engine, reference_model.state_dict()), Version(1))

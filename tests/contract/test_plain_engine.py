@@ -21,8 +21,8 @@ from transformers import PreTrainedModel  # noqa: E402
 
 from contract.engine_suite import *  # noqa: E402, F403
 from engines.rollouts import generate, make_request, save_random_model  # noqa: E402
-from tailrace.core.ids import TrajectoryId, Version  # noqa: E402
-from tailrace.core.responses.trajectory import Finish  # noqa: E402
+from tailrace.core.ids import ResponseId, Version  # noqa: E402
+from tailrace.core.responses.response import Finish  # noqa: E402
 from tailrace.engines.contract import Capabilities, Engine, Output, Request, Stats, Unsupported  # noqa: E402
 from tailrace.engines.native.engine import NativeEngine  # noqa: E402
 from tailrace.engines.native.limits import EngineLimits  # noqa: E402
@@ -48,19 +48,19 @@ class PlainEngine:
     def __init__(self, inner: Engine) -> None:
         self._inner = inner
         self._num_submitted = 0
-        self._inner_names: dict[TrajectoryId, TrajectoryId] = {}
-        self._names: dict[TrajectoryId, TrajectoryId] = {}
+        self._inner_names: dict[ResponseId, ResponseId] = {}
+        self._names: dict[ResponseId, ResponseId] = {}
 
     def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if request.trajectory in self._inner_names:
-                raise ValueError(f"{request.trajectory} is already live")
+            if request.response_id in self._inner_names:
+                raise ValueError(f"{request.response_id} is already live")
         renamed = []
         for request in requests:
             self._num_submitted += 1
-            inner_name = request.trajectory._replace(attempt=self._num_submitted)
-            self._inner_names[request.trajectory], self._names[inner_name] = inner_name, request.trajectory
-            renamed.append(replace(request, trajectory=inner_name))
+            inner_name = request.response_id._replace(attempt=self._num_submitted)
+            self._inner_names[request.response_id], self._names[inner_name] = inner_name, request.response_id
+            renamed.append(replace(request, response_id=inner_name))
         self._inner.submit(renamed)
 
     def step(self) -> list[Output]:
@@ -69,13 +69,13 @@ class PlainEngine:
     def progress(self) -> list[Output]:
         raise Unsupported("the plain engine returns tokens only when a request ends")
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        live = [self._inner_names[name] for name in trajectories if name in self._inner_names]
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]:
+        live = [self._inner_names[name] for name in responses if name in self._inner_names]
         ended = [self._ended(output) for output in self._inner.interrupt(live)]
         return [Output(segment=_without_tokens(output.segment), finish=Finish.INTERRUPTED) for output in ended]
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        self.interrupt(trajectories)
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        self.interrupt(responses)
 
     def layout(self) -> Holding:
         return self._inner.layout()
@@ -93,9 +93,9 @@ class PlainEngine:
         raise Unsupported("the plain engine cannot release its memory, so there is none to take again")
 
     def _ended(self, output: Output) -> Output:
-        name = self._names.pop(output.segment.trajectory)
+        name = self._names.pop(output.segment.response_id)
         del self._inner_names[name]
-        return replace(output, segment=replace(output.segment, trajectory=name))
+        return replace(output, segment=replace(output.segment, response_id=name))
 
 
 def _without_tokens(segment: Any) -> Any:
@@ -144,5 +144,5 @@ def test_this_engine_is_as_poor_as_it_declares(make_engine: Callable[..., Engine
     engine.submit([request])
     for _ in range(5):
         engine.step()
-    [rest] = engine.interrupt([request.trajectory])
+    [rest] = engine.interrupt([request.response_id])
     assert len(rest.segment.tokens) == 0, "its interrupt is exact after all"

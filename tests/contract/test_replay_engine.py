@@ -16,8 +16,8 @@ from transformers import PreTrainedModel  # noqa: E402
 
 from contract.engine_suite import *  # noqa: E402, F403
 from engines.rollouts import finish_all, generate, make_request, responses, save_random_model  # noqa: E402
-from tailrace.core.ids import TrajectoryId, Version  # noqa: E402
-from tailrace.core.responses.trajectory import Finish  # noqa: E402
+from tailrace.core.ids import ResponseId, Version  # noqa: E402
+from tailrace.core.responses.response import Finish  # noqa: E402
 from tailrace.engines.contract import Engine, Request, Unservable  # noqa: E402
 from tailrace.engines.native.engine import NativeEngine  # noqa: E402
 from tailrace.engines.native.limits import EngineLimits  # noqa: E402
@@ -30,15 +30,15 @@ class RecordThenReplay(ReplayEngine):
 
     def __init__(self, recorder: Engine, *, max_running: int) -> None:
         self._recorder = recorder
-        self.tape: dict[TrajectoryId, SavedResponse] = {}
+        self.tape: dict[ResponseId, SavedResponse] = {}
         super().__init__(self.tape.__getitem__, max_running=max_running)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._recorder.submit(requests)
         outputs = finish_all(self._recorder)
-        finishes = {output.segment.trajectory: output.finish for output in outputs}
-        for trajectory, response in responses(requests, outputs).items():
-            self.tape[trajectory] = SavedResponse(response=response, finish=finishes[trajectory])
+        finishes = {output.segment.response_id: output.finish for output in outputs}
+        for response_id, response in responses(requests, outputs).items():
+            self.tape[response_id] = SavedResponse(response=response, finish=finishes[response_id])
         super().submit(requests)
 
 

@@ -87,8 +87,8 @@ def test_an_engine_without_work_does_not_sleep(make_engine: Callable[..., TimedE
     requests = [make_request(index, budget=50) for index in range(3)]
     engine.submit(requests)
     engine.step()
-    engine.interrupt([requests[0].trajectory])
-    engine.abort([request.trajectory for request in requests[1:]])
+    engine.interrupt([requests[0].response_id])
+    engine.abort([request.response_id for request in requests[1:]])
     before = len(slept)
     assert engine.step() == []
     assert len(slept) == before == 1
@@ -99,8 +99,8 @@ def test_ended_requests_leave_nothing_behind(make_engine: Callable[..., TimedEng
     requests = [make_request(index, budget=50) for index in range(4)]
     engine.submit(requests)
     engine.step()
-    engine.interrupt([requests[0].trajectory, requests[3].trajectory])
-    engine.abort([requests[1].trajectory, requests[2].trajectory])
+    engine.interrupt([requests[0].response_id, requests[3].response_id])
+    engine.abort([requests[1].response_id, requests[2].response_id])
     assert (engine._prompt_lengths, engine._to_prefill) == ({}, {})
 
 

@@ -24,7 +24,7 @@ from core.lagging_world import LIMITS, Fault, Kind, LaggingWorld
 from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import (
     Coordination,
@@ -315,7 +315,7 @@ class History:
         return Counter(GroupId(event.source, *prompt) for event in mine for prompt in event.prompts)
 
     def trained(self) -> Counter[GroupId]:
-        return Counter(group for step in self.steps() for group in {t.group for t in step.trajectories})
+        return Counter(group for step in self.steps() for group in {r.group for r in step.responses})
 
     def left_out(self) -> set[GroupId]:
         found: set[GroupId] = set()
@@ -343,8 +343,8 @@ def check_batches(found: History) -> None:
     assert len(found.steps()) == schedule.max_steps
     assert max(found.trained().values()) == 1, "a prompt was trained twice in one pass"
     for step in found.steps():
-        assert list(step.trajectories) == sorted(step.trajectories)
-        groups = Counter(t.group for t in step.trajectories)
+        assert list(step.responses) == sorted(step.responses)
+        groups = Counter(r.group for r in step.responses)
         if schedule.epoch_end is EpochEnd.CARRY:
             assert len(groups) == schedule.batch_size
         if not schedule.drops_failed_rewards:
@@ -353,17 +353,17 @@ def check_batches(found: History) -> None:
 
 def check_bound(found: History) -> None:
     """At the step of version v every token is of version v - bound or newer, as the reports have it."""
-    oldest: dict[TrajectoryId, int] = {}
-    lengths: Counter[TrajectoryId] = Counter()
+    oldest: dict[ResponseId, int] = {}
+    lengths: Counter[ResponseId] = Counter()
     for entry in found.world.entries:
         if isinstance(entry.event, ev.RolloutReported):
             for part in found.world.believed(entry.event):
-                if part.length > lengths[part.trajectory]:
-                    lengths[part.trajectory] = part.length
-                    oldest.setdefault(part.trajectory, entry.event.version)
+                if part.length > lengths[part.response]:
+                    lengths[part.response] = part.length
+                    oldest.setdefault(part.response, entry.event.version)
         for step in (command for command in entry.commands if isinstance(command, do.Accumulate)):
             # A response without tokens is as fresh as can be.
-            assert step.oldest == tuple(oldest.get(t, step.version) for t in step.trajectories)
+            assert step.oldest == tuple(oldest.get(r, step.version) for r in step.responses)
             if found.schedule.is_strict:
                 assert min(step.oldest) >= step.version - (found.schedule.max_staleness or 0)
 
@@ -388,7 +388,7 @@ def until(world: World, is_there: Callable[[], bool]) -> World:
     return world
 
 
-def running(world: World) -> TrajectoryId:
+def running(world: World) -> ResponseId:
     """The first response that runs."""
     until(world, lambda: bool(world.running.get(I0)))
     return next(iter(world.running[I0]))

@@ -21,8 +21,8 @@ from core.world import Sender as Speaker
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.engines.contract import Output
 from tailrace.runtime.adapters.rollout_intake import InstanceStart, RolloutIntake
@@ -99,8 +99,8 @@ class NetworkWorld(TokenWorld):
     def make_up(self) -> Message:
         """A report that nobody sent: from nobody, from another start, or about what its sender was not given."""
         instance = self.rng.choice(list(self.running))
-        held = [(t, length) for running in self.running.values() for t, length in running.items()]
-        trajectory, position = self.rng.choice(held or [(TrajectoryId(GroupId("train", 0, 0), 0), 0)])
+        held = [(r, length) for running in self.running.values() for r, length in running.items()]
+        response, position = self.rng.choice(held or [(ResponseId(GroupId("train", 0, 0), 0), 0)])
         sender = self.sender(instance)
         match self.rng.randrange(4):
             case 0:
@@ -108,12 +108,12 @@ class NetworkWorld(TokenWorld):
             case 1:
                 sender = InstanceStart(instance, sender.incarnation + self.rng.choice([-1, 1]))
             case 2:
-                trajectory = trajectory._replace(attempt=trajectory.attempt + 9)
+                response = response._replace(attempt=response.attempt + 9)
             case 3:
-                trajectory = trajectory._replace(group=GroupId("train", 99, trajectory.group.prompt))
+                response = response._replace(group=GroupId("train", 99, response.group.prompt))
         start = self.rng.choice([0, position])
         tokens = Segment(
-            trajectory=trajectory,
+            response_id=response,
             start=start,
             version=Version(0),
             tokens=np.full(3, GARBAGE, np.int32),
@@ -136,7 +136,7 @@ class NetworkWorld(TokenWorld):
             case ev.MemoryReleased(instance=instance, seconds=seconds):
                 self.send(instance, Released(seconds=seconds))
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
-                self.send(instance, Aborted(lengths=tuple((each.trajectory, each.length) for each in aborted)))
+                self.send(instance, Aborted(lengths=tuple((each.response, each.length) for each in aborted)))
             case _:
                 self.past.append(event)
                 super().say(sender, event)
@@ -145,24 +145,24 @@ class NetworkWorld(TokenWorld):
         if isinstance(command, do.Submit):
             self.intake.give(self.sender(command.instance), command.dispatches)
             texts = self.texts.setdefault(command.instance, {})
-            for trajectory, start in command.dispatches:
-                known = self.read(trajectory)
-                assert len(known) >= start, f"{trajectory}: {start} tokens were reported, {len(known)} are held"
-                texts[trajectory] = known[:start]
+            for response, start in command.dispatches:
+                known = self.read(response)
+                assert len(known) >= start, f"{response}: {start} tokens were reported, {len(known)} are held"
+                texts[response] = known[:start]
         World.answer(self, command)
 
-    def report(self, instance: InstanceId, stopping: tuple[TrajectoryId, ...] = ()) -> None:
+    def report(self, instance: InstanceId, stopping: tuple[ResponseId, ...] = ()) -> None:
         """Every response is some tokens further; one that is at its end has finished."""
         running, version = self.running[instance], self.versions[instance]
         outputs = []
-        for trajectory in list(running):
-            text, end = self.texts[instance][trajectory], whole(trajectory)
+        for response in list(running):
+            text, end = self.texts[instance][response], whole(response)
             new = min(self.rng.randrange(4), len(end) - len(text))
-            segment = self.generate(trajectory, text, new, version)
-            running[trajectory] = len(text)
-            finish = _finish(len(text), len(end), is_stopping=trajectory in stopping)
+            segment = self.generate(response, text, new, version)
+            running[response] = len(text)
+            finish = _finish(len(text), len(end), is_stopping=response in stopping)
             if finish is not None:
-                del running[trajectory]
+                del running[response]
             if new or finish is not None:
                 outputs.append(Output(segment=segment, finish=finish))
         self.send(instance, made(outputs, version))
@@ -190,18 +190,18 @@ class NetworkWorld(TokenWorld):
         super().tell(event)
         for command in self.entries[-1].commands:
             if isinstance(command, do.Score | do.Accumulate):
-                for trajectory in command.trajectories:
-                    self.check_payload(trajectory)
+                for response in command.responses:
+                    self.check_payload(response)
 
-    def check_payload(self, trajectory: TrajectoryId) -> None:
-        text = whole(trajectory)
-        assert self.read(trajectory) == text, f"{trajectory} was lost, cut or mixed up"
+    def check_payload(self, response_id: ResponseId) -> None:
+        text = whole(response_id)
+        assert self.read(response_id) == text, f"{response_id} was lost, cut or mixed up"
         if not text:
             return
-        response = self.store.response(trajectory)
-        expected = [next_logprob(trajectory, text[:position]) for position in range(len(text))]
+        response = self.store.response(response_id)
+        expected = [next_logprob(response_id, text[:position]) for position in range(len(text))]
         assert np.array_equal(response.logprobs, np.array(expected, np.float32))
-        known = self.coordinator.rooms.responses.trajectory(trajectory)
+        known = self.coordinator.rooms.responses.response(response_id)
         assert list(response.versions) == known.segments, "the core and the store disagree about versions"
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from core.world import Sender, World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.schedule import Schedule
 
 
@@ -40,7 +40,7 @@ class NoisyWorld(World):
         self.late: dict[InstanceId, ev.Event] = {}
         """A report of each instance that a later one may overtake."""
         self.num_repeated = self.num_foreign = 0
-        self.untrue: dict[int, set[TrajectoryId]] = {}
+        self.untrue: dict[int, set[ResponseId]] = {}
         """Responses that a report told more tokens of than the core took note of, by the identity of the report."""
 
     def advance(self) -> None:
@@ -70,15 +70,15 @@ class NoisyWorld(World):
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
         if isinstance(event, ev.RolloutReported):
-            known = {part.trajectory: self.coordinator.rooms.responses.find(part.trajectory) for part in event.parts}
+            known = {part.response: self.coordinator.rooms.responses.find(part.response) for part in event.parts}
             self.untrue[id(event)] = {
-                part.trajectory
+                part.response
                 for part in event.parts
-                if (response := known[part.trajectory]) is not None and response.length < part.length
+                if (response := known[part.response]) is not None and response.length < part.length
             }
 
     def believed(self, report: ev.RolloutReported) -> tuple[ev.Progressed | ev.Finished, ...]:
-        return tuple(part for part in report.parts if part.trajectory not in self.untrue[id(report)])
+        return tuple(part for part in report.parts if part.response not in self.untrue[id(report)])
 
     def say(self, sender: Sender, event: ev.Event) -> None:
         event = self.signed(event)
@@ -125,4 +125,4 @@ Part = TypeVar("Part", ev.Progressed, ev.Finished, ev.Scored)
 
 
 def _renamed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(replace(part, trajectory=part.trajectory._replace(attempt=99)) for part in parts)
+    return tuple(replace(part, response=part.response._replace(attempt=99)) for part in parts)

@@ -16,8 +16,8 @@ from tailrace.algorithms.aggregation import loss_sum
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, VersionCap
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.trainer.batch import Sample
@@ -28,13 +28,13 @@ def token_world(case: Case) -> TokenWorld:
     return TokenWorld(case.schedule, random.Random(case.seed), num_prompts=NUM_PROMPTS, trouble=case.trouble)
 
 
-def written(found: History) -> dict[TrajectoryId, list[tuple[Version, int]]]:
+def written(found: History) -> dict[ResponseId, list[tuple[Version, int]]]:
     """Which version wrote how many tokens of each response, one report after another."""
-    runs: dict[TrajectoryId, list[tuple[Version, int]]] = {}
+    runs: dict[ResponseId, list[tuple[Version, int]]] = {}
     for entry in found.world.entries:
         if isinstance(entry.event, ev.RolloutReported):
             for part in (*entry.event.progressed, *entry.event.finished):
-                mine = runs.setdefault(part.trajectory, [])
+                mine = runs.setdefault(part.response, [])
                 mine.append((entry.event.version, part.length - sum(count for _, count in mine)))
     return runs
 
@@ -60,14 +60,14 @@ def test_active_partial_property_2_every_token_has_its_log_prob_mask_and_version
         world.tell(ev.RunStarted(schedule=case.schedule))
         while world.verdict is None:
             world.advance()
-            live = {trajectory.id: trajectory for trajectory in world.coordinator.rooms.responses.trajectories()}
+            live = {response.id: response for response in world.coordinator.rooms.responses.all_responses()}
             for name in world.heard & live.keys():
-                trajectory = live[name]
-                assert len(world.read(name)) == trajectory.length <= BUDGET
-                if trajectory.length:
+                response = live[name]
+                assert len(world.read(name)) == response.length <= BUDGET
+                if response.length:
                     held = world.store.response(name)
-                    assert len(held.logprobs) == len(held.mask) == len(held) == trajectory.length
-                    assert list(held.versions) == trajectory.segments
+                    assert len(held.logprobs) == len(held.mask) == len(held) == response.length
+                    assert list(held.versions) == response.segments
 
 
 class RecordingWorld(World):
@@ -75,13 +75,13 @@ class RecordingWorld(World):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.schedule, random.Random(case.seed), num_prompts=NUM_PROMPTS, checks=False)
-        self.recorded: dict[TrajectoryId, list[tuple[Version, int]]] = {}
+        self.recorded: dict[ResponseId, list[tuple[Version, int]]] = {}
 
     def tell(self, event: ev.Event) -> None:
         super().tell(event)
         for step in (command for command in self.entries[-1].commands if isinstance(command, do.Accumulate)):
-            for trajectory in step.trajectories:
-                self.recorded[trajectory] = list(self.coordinator.rooms.responses.trajectory(trajectory).segments)
+            for response in step.responses:
+                self.recorded[response] = list(self.coordinator.rooms.responses.response(response).segments)
 
 
 @held_to(70)
@@ -101,14 +101,14 @@ def test_active_partial_property_3_versions_never_decrease_along_a_response(case
                 assert version == held[number], "not the version that the instance holds"
     runs = written(found)
     for step in found.steps():
-        for trajectory in step.trajectories:
-            versions = [writer for writer, count in runs[trajectory] if count]
+        for response in step.responses:
+            versions = [writer for writer, count in runs[response] if count]
             assert versions == sorted(versions)
             assert all(writer <= step.version for writer in versions)
-            assert all(count >= 0 for _, count in runs[trajectory])
-            assert [writer for writer, _ in world.recorded[trajectory]] == sorted(set(versions))
-            for writer, count in world.recorded[trajectory]:
-                assert count == sum(new for version, new in runs[trajectory] if version == writer)
+            assert all(count >= 0 for _, count in runs[response])
+            assert [writer for writer, _ in world.recorded[response]] == sorted(set(versions))
+            for writer, count in world.recorded[response]:
+                assert count == sum(new for version, new in runs[response] if version == writer)
 
 
 @held_to(25)
@@ -116,12 +116,12 @@ def test_active_partial_property_3_versions_never_decrease_along_a_response(case
 def test_active_partial_property_4_a_resumed_response_is_what_it_would_have_been_uninterrupted(case: Case) -> None:
     with token_world(case) as world:
         world.run()
-        for trajectory in {t for batch in world.trained for t in batch}:
-            text = whole(trajectory)
-            logprobs = [next_logprob(trajectory, text[:position]) for position in range(len(text))]
-            assert world.read(trajectory) == text
+        for response in {t for batch in world.trained for t in batch}:
+            text = whole(response)
+            logprobs = [next_logprob(response, text[:position]) for position in range(len(text))]
+            assert world.read(response) == text
             if text:
-                assert np.allclose(world.store.response(trajectory).logprobs, logprobs)
+                assert np.allclose(world.store.response(response).logprobs, logprobs)
 
 
 @held_to(20)
@@ -135,25 +135,25 @@ def test_active_partial_property_5_what_was_generated_never_changes(case: Case) 
             assert all(world.told[t][: len(before.get(t, []))] == before.get(t, []) for t in world.heard)
             for submit in (c for c in world.entries[-1].commands if isinstance(c, do.Submit)):
                 for dispatch in submit.dispatches:
-                    assert dispatch.start == len(world.told.get(dispatch.trajectory, []))
+                    assert dispatch.start == len(world.told.get(dispatch.response, []))
 
 
 @held_to(70)
 @given(cases(active_partial))
 def test_active_partial_property_6_what_was_begun_goes_on_before_anything_new(case: Case) -> None:
-    schedule, begun, waiting = case.schedule, set[GroupId](), set[TrajectoryId]()
+    schedule, begun, waiting = case.schedule, set[GroupId](), set[ResponseId]()
     for entry in case.run().world.entries:
         if isinstance(entry.event, ev.RolloutReported):
-            waiting |= {p.trajectory for p in entry.event.finished if p.finish is Finish.INTERRUPTED}
+            waiting |= {p.response for p in entry.event.finished if p.finish is Finish.INTERRUPTED}
         for command in entry.commands:
             if isinstance(command, do.OpenRound):
                 assert len(command.resumed) <= schedule.num_launched - schedule.batch_size
         # All that is given out in answer to one event counts as given at once, whichever instance gets it.
         submits = [command for command in entry.commands if isinstance(command, do.Submit)]
-        given = {d.trajectory for submit in submits for d in submit.dispatches}
-        given = {trajectory for trajectory in given if trajectory.group.source == "train"}
-        is_new = any(trajectory.group not in begun for trajectory in given)
-        begun |= {trajectory.group for trajectory in given}
+        given = {d.response for submit in submits for d in submit.dispatches}
+        given = {response for response in given if response.group.source == "train"}
+        is_new = any(response.group not in begun for response in given)
+        begun |= {response.group for response in given}
         waiting -= given
         assert not (is_new and waiting), "something new began while something begun waited"
 
@@ -171,11 +171,11 @@ def test_active_partial_property_8_under_a_prefix_mask_only_the_newest_tokens_of
     with token_world(case) as world:
         world.run()
         for version, batch in enumerate(world.trained):
-            responses = [world.store.response(trajectory) for trajectory in batch if world.read(trajectory)]
-            for name in {response.trajectory.group for response in responses}:
-                mine = [response for response in responses if response.trajectory.group == name]
+            responses = [world.store.response(response_id) for response_id in batch if world.read(response_id)]
+            for name in {response.response_id.group for response in responses}:
+                mine = [response for response in responses if response.response_id.group == name]
                 prompt = np.ones(1, np.int32)
-                group = [Sample(trajectory=r.trajectory, prompt=prompt, response=r, score=0.0) for r in mine]
+                group = [Sample(response_id=r.response_id, prompt=prompt, response=r, score=0.0) for r in mine]
                 (masked,) = mask_stale([group], Version(version), settings)
                 newest = max(writer for response in mine for writer, _ in response.versions)
                 for response, sample in zip(mine, masked, strict=True):
@@ -241,7 +241,7 @@ def test_active_partial_property_10_the_carried_share_is_that_of_the_trained_tok
         account.feed(entry)
     runs, carried, trained = written(found), 0, 0
     for step in found.steps():
-        tokens = [run for trajectory in step.trajectories for run in runs[trajectory]]
+        tokens = [run for response in step.responses for run in runs[response]]
         trained += sum(count for _, count in tokens)
         carried += sum(count for version, count in tokens if version < step.version)
     assert account.figures().carried_share == carried / max(trained, 1)

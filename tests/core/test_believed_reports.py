@@ -17,9 +17,9 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import CoreError
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Placement
 from tailrace.policies.strategies import policies_of
@@ -91,8 +91,8 @@ def test_what_was_said_before_is_not_believed_again(kind: type[ev.Event], pause:
     assert world.verdict.is_complete
 
 
-def end_of(response: TrajectoryId, instance: InstanceId = I0, length: int = 9) -> ev.RolloutReported:
-    end = ev.Finished(trajectory=response, length=length, finish=Finish.STOP)
+def end_of(response: ResponseId, instance: InstanceId = I0, length: int = 9) -> ev.RolloutReported:
+    end = ev.Finished(response=response, length=length, finish=Finish.STOP)
     return ev.RolloutReported(instance=instance, version=Version(0), finished=(end,))
 
 
@@ -101,7 +101,7 @@ def test_a_response_ends_once_and_its_reward_is_asked_for_once() -> None:
     response = running(world)
     end = world.signed(end_of(response))
     world.tell(end)
-    assert [c.trajectories for c in world.entries[-1].commands if isinstance(c, do.Score)] == [(response,)]
+    assert [c.responses for c in world.entries[-1].commands if isinstance(c, do.Score)] == [(response,)]
     assert_refused(world, end)
 
 
@@ -110,7 +110,7 @@ def test_an_instance_reports_only_on_what_it_runs() -> None:
     response = running(world)
     until(world, lambda: InstanceId(1) in world.running)
     assert_refused(world, world.signed(end_of(response, InstanceId(1))))
-    progress = (ev.Progressed(trajectory=response, length=500),)
+    progress = (ev.Progressed(response=response, length=500),)
     report = ev.RolloutReported(instance=InstanceId(1), version=Version(0), progressed=progress)
     assert_refused(world, world.signed(report))
 
@@ -119,9 +119,9 @@ def test_a_response_that_nobody_knows_is_not_heard_of() -> None:
     """It may have been trained long ago."""
     world = started()
     running(world)
-    nobody = TrajectoryId(GroupId("train", 0, 99), 0)
+    nobody = ResponseId(GroupId("train", 0, 99), 0)
     assert_refused(world, world.signed(end_of(nobody)))
-    scored = ev.Scored(trajectory=nobody, outcome=Outcome.OK, score=1.0, seconds=0.1)
+    scored = ev.Scored(response=nobody, outcome=Outcome.OK, score=1.0, seconds=0.1)
     assert_refused(world, ev.ResponsesScored(scores=(scored,)))
 
 
@@ -129,7 +129,7 @@ def test_a_response_never_shrinks() -> None:
     """An earlier report comes after a later one."""
     world = started()
     response = running(world)
-    long, short = (ev.Progressed(trajectory=response, length=length) for length in (9, 8))
+    long, short = (ev.Progressed(response=response, length=length) for length in (9, 8))
     world.tell(world.signed(ev.RolloutReported(instance=I0, version=Version(0), progressed=(long,))))
     assert_refused(world, world.signed(ev.RolloutReported(instance=I0, version=Version(0), progressed=(short,))))
 
@@ -137,18 +137,18 @@ def test_a_response_never_shrinks() -> None:
 def test_what_is_right_in_a_report_counts_although_a_part_of_it_is_not() -> None:
     world = started()
     response = running(world)
-    nobody = ev.Progressed(trajectory=TrajectoryId(GroupId("train", 0, 99), 0), length=3)
+    nobody = ev.Progressed(response=ResponseId(GroupId("train", 0, 99), 0), length=3)
     [end] = end_of(response).finished
     report = ev.RolloutReported(instance=I0, version=Version(0), progressed=(nobody,), finished=(end,))
     world.tell(world.signed(report))
-    assert [c.trajectories for c in world.entries[-1].commands if isinstance(c, do.Score)] == [(response,)]
+    assert [c.responses for c in world.entries[-1].commands if isinstance(c, do.Score)] == [(response,)]
     assert world.coordinator.num_refused_reports == 1
 
 
 def test_a_score_that_was_not_asked_for_is_not_taken() -> None:
     world = started()
     response = running(world)
-    scored = ev.Scored(trajectory=response, outcome=Outcome.OK, score=1.0, seconds=0.1)
+    scored = ev.Scored(response=response, outcome=Outcome.OK, score=1.0, seconds=0.1)
     assert_refused(world, ev.ResponsesScored(scores=(scored,)))
 
 

@@ -14,22 +14,22 @@ from tailrace.core import events as ev
 from tailrace.core.commands import FinishRun
 from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.fleet.instance import InstancePhase
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import FORMAT, Entry, OtherFormat, check_format, decode, encode, replay_all
 from tailrace.core.ledger.admission import AdmissionRule, LedgerRules
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
-from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Finish, Response, ResponsePhase
 from tailrace.core.schedule import EpochEnd, Leftovers, Placement, Schedule, VersionCap
 
 WORDS = (
     AdmissionRule, BatchState, EpochEnd, Finish, GroupPhase, InstancePhase, Leftovers, Outcome, Placement,
-    TrajectoryPhase, VersionCap,
+    ResponsePhase, VersionCap,
 )  # fmt: skip
 
 GROUP = GroupId("a:b", 1, 2)
-RESPONSE = TrajectoryId(GROUP, 3, 4)
+RESPONSE = ResponseId(GROUP, 3, 4)
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2)
 
 
@@ -49,7 +49,7 @@ class Sample:
     colour: Colour
     name: str | None
     pair: tuple[int, str]
-    many: tuple[TrajectoryId, ...]
+    many: tuple[ResponseId, ...]
     listed: list[float]
     table: dict[GroupId, Inner]
     by_number: dict[InstanceId, bool]
@@ -67,7 +67,7 @@ SAMPLE = Sample(
     listed=[0.5, 2.0],
     table={GROUP: Inner(number=1)},
     by_number={InstanceId(2): True},
-    named=do.Dispatch(trajectory=RESPONSE, start=5),
+    named=do.Dispatch(response=RESPONSE, start=5),
 )
 
 
@@ -78,7 +78,7 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     assert data["colour"] == "red"
     assert data["table"] == {"a:b:1:2": {"number": 1}}
     assert data["by_number"] == {"2": True}
-    assert data["named"] == {"trajectory": "a:b:1:2:3:4", "start": 5}
+    assert data["named"] == {"response": "a:b:1:2:3:4", "start": 5}
     found = codec.decode(Sample, data)
     assert found == SAMPLE
     assert isinstance(next(iter(found.by_number)), int)
@@ -86,13 +86,13 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
 
 
 def test_what_follows_from_the_rest_is_not_stored_and_comes_back() -> None:
-    response = Trajectory(id=RESPONSE)
+    response = Response(id=RESPONSE)
     response.grow(5, Version(1))
     response.grow(7, Version(2))
-    response.move(TrajectoryPhase.RUNNING, now=1.25)
+    response.move(ResponsePhase.RUNNING, now=1.25)
     data = codec.encode(response)
     assert "length" not in data
-    found = codec.decode(Trajectory, json.loads(json.dumps(data)))
+    found = codec.decode(Response, json.loads(json.dumps(data)))
     assert found == response
     assert found.length == 7
 
@@ -102,12 +102,12 @@ def test_what_is_stored_for_a_choice_is_its_name(words: type[Enum]) -> None:
     assert [choice.value for choice in words] == [choice.name.lower() for choice in words]
 
 
-def ids(*texts: str) -> tuple[TrajectoryId, ...]:
-    return tuple(TrajectoryId.parse(text) for text in texts)
+def ids(*texts: str) -> tuple[ResponseId, ...]:
+    return tuple(ResponseId.parse(text) for text in texts)
 
 
 @pytest.mark.parametrize(
-    ("trajectories", "expected"),
+    ("responses", "expected"),
     [
         ((), []),
         (ids("t:0:17:0:0", "t:0:17:1:0", "t:0:17:2:0", "t:0:17:5:0"), ["t:0:17:0-2,5:0"]),
@@ -121,31 +121,40 @@ def ids(*texts: str) -> tuple[TrajectoryId, ...]:
     ],
 )
 def test_ids_in_a_row_are_written_by_group_and_keep_their_order(
-    trajectories: tuple[TrajectoryId, ...], expected: list[str]
+    responses: tuple[ResponseId, ...], expected: list[str]
 ) -> None:
-    data = codec.encode(do.Score(trajectories=trajectories))
-    assert data == {"trajectories": expected}
-    assert codec.decode(do.Score, data) == do.Score(trajectories=trajectories)
+    data = codec.encode(do.Score(responses=responses))
+    assert data == {"responses": expected}
+    assert codec.decode(do.Score, data) == do.Score(responses=responses)
 
 
 def test_records_in_a_row_are_written_in_columns_without_what_is_nothing() -> None:
     first, second = ids("t:0:17:0:0", "t:0:17:1:0")
     ends = (
-        ev.Finished(trajectory=first, length=5, finish=Finish.STOP),
-        ev.Finished(trajectory=second, length=7, finish=Finish.STOP),
+        ev.Finished(response=first, length=5, finish=Finish.STOP),
+        ev.Finished(response=second, length=7, finish=Finish.STOP),
     )
     report = ev.RolloutReported(instance=InstanceId(1), version=Version(2), finished=ends)
     data = codec.encode(report)
-    finished = {"trajectory": ["t:0:17:0-1:0"], "length": [5, 7], "finish": "stop"}
+    finished = {"response": ["t:0:17:0-1:0"], "length": [5, 7], "finish": "stop"}
     assert data == {"instance": 1, "version": 2, "finished": finished}
     assert codec.decode(ev.RolloutReported, json.loads(json.dumps(data))) == report
+
+
+def test_journals_that_call_a_response_a_trajectory_are_read() -> None:
+    first, second = ids("t:0:17:0:0", "t:0:17:1:0")
+    finished = {"trajectory": ["t:0:17:0-1:0"], "length": [5, 7], "finish": "stop"}
+    report = codec.decode(ev.RolloutReported, {"instance": 1, "version": 2, "finished": finished})
+    assert [(end.response, end.length) for end in report.finished] == [(first, 5), (second, 7)]
+    assert codec.decode(do.Score, {"trajectories": ["t:0:17:0-1:0"]}) == do.Score(responses=(first, second))
+    assert codec.decode(do.Dispatch, {"trajectory": "t:0:17:1:0", "start": 3}) == do.Dispatch(second, 3)
 
 
 def test_a_column_keeps_values_that_differ_only_in_their_type_or_are_no_numbers() -> None:
     first, second = ids("t:0:17:0:0", "t:0:17:1:0")
     scores = (
-        ev.Scored(trajectory=first, outcome=Outcome.OK, score=0.5, seconds=0.0, extras=(("a", 1.0), ("b", 2.0))),
-        ev.Scored(trajectory=second, outcome=Outcome.ERROR, score=0.5, seconds=0.0, detail="broken"),
+        ev.Scored(response=first, outcome=Outcome.OK, score=0.5, seconds=0.0, extras=(("a", 1.0), ("b", 2.0))),
+        ev.Scored(response=second, outcome=Outcome.ERROR, score=0.5, seconds=0.0, detail="broken"),
     )
     event = ev.ResponsesScored(scores=scores)
     data = json.loads(json.dumps(codec.encode(event)))
@@ -158,12 +167,12 @@ def test_a_column_of_equal_values_is_left_out_only_if_they_are_nothing() -> None
     first, second = ids("t:0:17:0:0", "t:0:17:1:0")
     for detail, stored in (("", {}), ("broken", {"detail": "broken"})):
         scores = tuple(
-            ev.Scored(trajectory=trajectory, outcome=Outcome.ERROR, score=0.0, seconds=0.5, detail=detail)
-            for trajectory in (first, second)
+            ev.Scored(response=response, outcome=Outcome.ERROR, score=0.0, seconds=0.5, detail=detail)
+            for response in (first, second)
         )
         event = ev.ResponsesScored(scores=scores)
         data = json.loads(json.dumps(codec.encode(event)))
-        always = {"trajectory": ["t:0:17:0-1:0"], "outcome": "error", "score": 0.0, "seconds": 0.5}
+        always = {"response": ["t:0:17:0-1:0"], "outcome": "error", "score": 0.0, "seconds": 0.5}
         assert data == {"scores": always | stored}
         assert codec.decode(ev.ResponsesScored, data) == event
 
@@ -199,7 +208,7 @@ def test_a_value_that_is_not_known_is_refused(value: object) -> None:
 
 def test_an_id_may_have_colons_in_its_source() -> None:
     assert GroupId.parse("a:b:1:2") == GROUP
-    assert TrajectoryId.parse("a:b:1:2:3:4") == RESPONSE
+    assert ResponseId.parse("a:b:1:2:3:4") == RESPONSE
     assert str(RESPONSE) == "a:b:1:2:3:4"
 
 

@@ -58,8 +58,8 @@ def test_a_barrier_holds_no_evaluation_back() -> None:
     num_ended = 0
     for entry in finished(is_reward_streamed=False, **HELDOUT).world.entries:
         if isinstance(entry.event, ev.RolloutReported):
-            ended = {f.trajectory for f in entry.event.finished if f.trajectory.group.source == "heldout"}
-            scored = {t for c in entry.commands if isinstance(c, do.Score) for t in c.trajectories}
+            ended = {f.response for f in entry.event.finished if f.response.group.source == "heldout"}
+            scored = {r for c in entry.commands if isinstance(c, do.Score) for r in c.responses}
             assert ended <= scored
             num_ended += len(ended)
     assert num_ended == 6 * 6, "six evaluations of six responses"
@@ -87,7 +87,7 @@ def test_news_of_a_reward_that_was_called_off_is_the_last_of_it() -> None:
     world = started(batch_size=1, launch_responses=4)
     aborted = world.coordinator.rooms.rewards.aborting
     until(world, lambda: bool(aborted))
-    scores = [ev.Scored(trajectory=t, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for t in aborted]
+    scores = [ev.Scored(response=r, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for r in aborted]
     world.tell(ev.ResponsesScored(scores=tuple(scores)))
     assert not aborted
 
@@ -126,7 +126,7 @@ def test_of_one_version_what_is_nearest_to_its_end_goes_on_first() -> None:
     world = started()
     first = until(world, lambda: len(world.running.get(InstanceId(0), ())) == 4).running[InstanceId(0)]
     near = list(first)[-1]
-    world.finish_rate = lambda trajectory: float(trajectory == near)  # type: ignore[method-assign]
+    world.finish_rate = lambda response: float(response == near)  # type: ignore[method-assign]
     until(world, lambda: world.coordinator.rooms.responses.groups[near.group].num_unsettled == 1)
     world.lose(InstanceId(0), "it was killed")
     assert next(iter(world.coordinator.rooms.responses.pending)) != near.group
@@ -139,4 +139,4 @@ def given(world: World, begin: int) -> list[GroupId]:
     """Groups that were given to an instance since that entry."""
     commands = [command for entry in world.entries[begin:] for command in entry.commands]
     submits = [command for command in commands if isinstance(command, do.Submit)]
-    return [dispatch.trajectory.group for submit in submits for dispatch in submit.dispatches]
+    return [dispatch.response.group for submit in submits for dispatch in submit.dispatches]

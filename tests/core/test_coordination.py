@@ -22,9 +22,9 @@ from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.fleet.planning import plan
 from tailrace.core.fleet.views import fleet_view
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.journal import decode, encode, replay_all
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
@@ -48,10 +48,10 @@ def test_the_strategies_are_used() -> None:
         mix = {**ALL, "synchronization": ("vanilla", "throughput")[seed % 2]}
         steered = replace(drawn, coordination=replace(drawn.coordination, **mix))
         found = Case(schedule=steered, seed=seed).run()
-        places: dict[TrajectoryId, set[InstanceId]] = {}
+        places: dict[ResponseId, set[InstanceId]] = {}
         for command in found.commands:
             for dispatch in command.dispatches if isinstance(command, do.Submit) else ():
-                places.setdefault(dispatch.trajectory, set()).add(command.instance)
+                places.setdefault(dispatch.response, set()).add(command.instance)
         num_moved += sum(len(instances) > 1 for instances in places.values())
         pulled = Counter(c.version for c in found.commands if isinstance(c, do.PullWeights))
         num_pulls_saved += sum(found.schedule.num_instances - count for count in pulled.values())
@@ -117,10 +117,10 @@ def test_plans_wait_where_nobody_idles_for_want_of_one() -> None:
     planned_at, first = world.now, list(world.running[InstanceId(0)])
     assert rooms.fleet.planned_at == planned_at
     world.now += 0.05
-    grown = (ev.Progressed(trajectory=first[0], length=3),)
+    grown = (ev.Progressed(response=first[0], length=3),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
     assert rooms.fleet.planned_at == planned_at, "both have work"
-    ended = tuple(ev.Finished(trajectory=t, length=3, finish=Finish.STOP) for t in first)
+    ended = tuple(ev.Finished(response=r, length=3, finish=Finish.STOP) for r in first)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
     assert rooms.fleet.instances[InstanceId(0)].is_idle
     assert (rooms.fleet.planned_at, rooms.fleet.plan_at) == (planned_at, planned_at + 0.1), (
@@ -201,33 +201,33 @@ def test_a_view_counts_a_command_before_it_is_answered() -> None:
     while world.open:
         world.answer(world.take_one())
     first = list(world.running[InstanceId(0)])
-    grown = (ev.Progressed(trajectory=first[0], length=30), ev.Progressed(trajectory=first[1], length=5))
+    grown = (ev.Progressed(response=first[0], length=30), ev.Progressed(response=first[1], length=5))
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
     loaded = fleet_view(rooms, world.now).instances[0]
     assert (loaded.kv_tokens, loaded.num_waiting) == (39, 1), "the third has to wait"
-    ended = (ev.Finished(trajectory=first[0], length=31, finish=Finish.STOP),)
+    ended = (ev.Finished(response=first[0], length=31, finish=Finish.STOP),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
     loaded = fleet_view(rooms, world.now).instances[0]
     assert (loaded.num_responses, loaded.kv_tokens, loaded.num_waiting) == (2, 9, 0)
 
 
-def crowded_world(**numbers: object) -> tuple[World, TrajectoryId]:
+def crowded_world(**numbers: object) -> tuple[World, ResponseId]:
     """The responses of the first instance have grown: it was told to give this one back."""
     world = quiet_world(max_waiting=0, plan_interval_s=0.0, **numbers)
     while world.open:
         world.answer(world.take_one())
     first = list(world.running[InstanceId(0)])
-    grown = tuple(ev.Progressed(trajectory=t, length=15) for t in first)
+    grown = tuple(ev.Progressed(response=r, length=15) for r in first)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), progressed=grown))
     [interrupt] = [command for command in world.open if isinstance(command, do.Interrupt)]
-    assert interrupt.trajectories == (first[2],)
+    assert interrupt.responses == (first[2],)
     return world, first[2]
 
 
 def test_an_interrupt_that_came_too_late_leaves_nothing_owed() -> None:
     """The responses that were to be moved ended by themselves: the answer says so, and the next plan goes on."""
     world, moved = crowded_world()
-    ended = (ev.Finished(trajectory=moved, length=16, finish=Finish.LENGTH),)
+    ended = (ev.Finished(response=moved, length=16, finish=Finish.LENGTH),)
     world.tell(ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=ended))
     assert world.coordinator.rooms.fleet.instances[InstanceId(0)].owes_nothing
 
@@ -246,7 +246,7 @@ def test_costs_that_were_measured_count_at_once_and_for_every_strategy() -> None
     assert fleet_view(world.coordinator.rooms, world.now).costs == NOTHING_KNOWN
 
 
-def given_out(world: World) -> list[dict[TrajectoryId, None]]:
+def given_out(world: World) -> list[dict[ResponseId, None]]:
     return [instance.running for instance in world.coordinator.rooms.fleet.instances.values()]
 
 

@@ -19,7 +19,7 @@ from tailrace.core.errors import InvalidTransition, ReplayMismatch
 from tailrace.core.ids import GroupId, InstanceId, Version
 from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
+from tailrace.core.responses.response import Finish, ResponsePhase
 from tailrace.core.rewards.room import Rewards
 from tailrace.core.schedule import Coordination, EvalSet, Leftovers, Limits, Schedule
 from tailrace.policies.strategies import policies_of
@@ -65,10 +65,10 @@ def test_random_histories_keep_every_invariant_and_reach_the_end(schedule: Sched
     assert world.saved[-1] == schedule.max_steps, "the run ended without its last checkpoint"
     assert len(set(world.saved)) == len(world.saved), "a checkpoint was written again though it was on disk"
     # A crash between a step and its news makes the step happen twice; the journal tells of it once.
-    counts = Counter(t for step in world.trained for t in step)
+    counts = Counter(r for step in world.trained for r in step)
     assert max(counts.values()) == 1, "a response was trained twice"
     for step in world.trained:
-        assert len({t.group for t in step}) == schedule.batch_size
+        assert len({r.group for r in step}) == schedule.batch_size
         assert list(step) == sorted(step)
 
 
@@ -103,8 +103,8 @@ def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others(
     steps = [c for entry in world.entries for c in entry.commands if isinstance(c, do.Accumulate)]
     for step in steps:
         scores: dict[GroupId, set[float]] = {}
-        for trajectory, score in zip(step.trajectories, step.scores, strict=True):
-            scores.setdefault(trajectory.group, set()).add(score)
+        for response, score in zip(step.responses, step.scores, strict=True):
+            scores.setdefault(response.group, set()).add(score)
         assert len(scores) == 3
         assert all(len(values) == 2 for values in scores.values())
     offered = sum(len(e.event.prompts) for e in world.entries if isinstance(e.event, ev.PromptsOffered))
@@ -114,7 +114,7 @@ def test_dynamic_sampling_trains_only_groups_that_teach_and_replaces_the_others(
 def test_a_reward_that_always_fails_ends_the_run_with_its_reason() -> None:
     schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=99)
     world = World(schedule, random.Random(0))
-    world.score = lambda t: ev.Scored(trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no name")
+    world.score = lambda r: ev.Scored(response=r, outcome=Outcome.ERROR, score=0.0, seconds=0.0, detail="no name")
     verdict = world.run()
     assert not verdict.is_complete
     assert verdict.reason == "the last 32 rewards failed, every one of them; error: no name"
@@ -179,9 +179,9 @@ def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_rep
     coordinator, start = silent_instance(Limits(progress_s=10.0, start_s=10.0))
     (wait,) = coordinator.waits()
     assert wait.what == "response train:0:0:0:0 on instance 0"
-    trajectory = next(iter(coordinator.rooms.responses.trajectories())).id
+    response = next(iter(coordinator.rooms.responses.all_responses())).id
     report = ev.RolloutReported(
-        instance=InstanceId(0), version=Version(0), progressed=(ev.Progressed(trajectory=trajectory, length=5),)
+        instance=InstanceId(0), version=Version(0), progressed=(ev.Progressed(response=response, length=5),)
     )
     coordinator.handle(report, now=start + 1)
     commands = coordinator.handle(ev.TimerFired(), now=start + 11)
@@ -191,7 +191,7 @@ def test_a_silent_instance_is_restarted_and_its_work_continues_from_the_last_rep
     assert do.StartInstance(instance=InstanceId(0), incarnation=2) in commands
     commands = coordinator.handle(ev.InstanceStarted(instance=InstanceId(0), version=Version(0)), now=start + 13)
     (submit,) = [c for c in commands if isinstance(c, do.Submit)]
-    assert submit.dispatches == (do.Dispatch(trajectory=trajectory, start=5),)
+    assert submit.dispatches == (do.Dispatch(response=response, start=5),)
 
 
 def test_an_instance_is_killed_once_and_the_run_fails_if_its_end_is_not_confirmed() -> None:
@@ -293,16 +293,16 @@ def test_an_instance_that_is_never_ready_does_not_hold_up_the_others() -> None:
     while submits := [c for c in coordinator.handle(news, now=1.0) if isinstance(c, do.Submit)]:
         [submit] = submits
         given.append(len(submit.dispatches))
-        ended = tuple(ev.Finished(trajectory=d.trajectory, length=1, finish=Finish.STOP) for d in submit.dispatches)
+        ended = tuple(ev.Finished(response=d.response, length=1, finish=Finish.STOP) for d in submit.dispatches)
         news = ev.RolloutReported(instance=first, version=Version(0), finished=ended)
     assert given == [2, 1, 1]
 
 
 def test_an_illegal_move_carries_the_story() -> None:
     coordinator, now = silent_instance(Limits())
-    trajectory = next(iter(coordinator.rooms.responses.trajectories()))
+    response = next(iter(coordinator.rooms.responses.all_responses()))
     with pytest.raises(InvalidTransition, match=r"running -> scored is not legal\n  2.000  pending -> running"):
-        trajectory.move(TrajectoryPhase.SCORED, now=now)
+        response.move(ResponsePhase.SCORED, now=now)
 
 
 def test_barrier_timing_scores_nothing_before_the_last_response_ended() -> None:
@@ -316,7 +316,7 @@ def test_barrier_timing_scores_nothing_before_the_last_response_ended() -> None:
         for command in entry.commands:
             if isinstance(command, do.Score):
                 assert num_finished % 6 == 0, "scored before the step's last response ended"
-                assert len(command.trajectories) == 6
+                assert len(command.responses) == 6
 
 
 def test_a_trainer_that_catches_up_is_waited_for_step_by_step() -> None:
@@ -346,8 +346,8 @@ def test_a_repaired_reward_gets_another_chance_when_the_run_is_resumed() -> None
     schedule = Schedule(train_source="train", batch_size=2, group_size=1, max_steps=1, drops_failed_rewards=True)
     world = World(schedule, random.Random(0))
     world.tell(ev.RunStarted(schedule=schedule))
-    world.score = lambda trajectory: ev.Scored(  # type: ignore[method-assign]
-        trajectory=trajectory, outcome=ev.Outcome.ERROR, score=0.0, seconds=0.0, detail="the judge is down"
+    world.score = lambda response: ev.Scored(  # type: ignore[method-assign]
+        response=response, outcome=ev.Outcome.ERROR, score=0.0, seconds=0.0, detail="the judge is down"
     )
     while world.verdict is None:
         world.advance()

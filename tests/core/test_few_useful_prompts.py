@@ -18,7 +18,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection.rounds import is_used_up
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Leftovers, Schedule
 
@@ -29,10 +29,10 @@ ORDER = random.Random(1).sample(range(NUM_PROMPTS), NUM_PROMPTS)
 class FewUseful(SlowTrainer):
     """The trainer answers when nothing else is left to happen."""
 
-    def score(self, trajectory: TrajectoryId) -> ev.Scored:
-        is_useful = trajectory.group.prompt < NUM_USEFUL
-        score = float(trajectory.member % 2 and is_useful)
-        return ev.Scored(trajectory=trajectory, outcome=Outcome.OK, score=score, seconds=0.01)
+    def score(self, response: ResponseId) -> ev.Scored:
+        is_useful = response.group.prompt < NUM_USEFUL
+        score = float(response.member % 2 and is_useful)
+        return ev.Scored(response=response, outcome=Outcome.OK, score=score, seconds=0.01)
 
     def offer(self, command: do.RequestPrompts) -> ev.PromptsOffered:
         offered = super().offer(command)
@@ -107,9 +107,9 @@ def test_a_round_that_has_tried_all_prompts_waits_for_the_step_that_frees_the_ot
 @pytest.mark.parametrize("num_useful", [0, 7])
 def test_a_run_with_too_few_useful_prompts_for_a_batch_still_ends_with_a_sentence(num_useful: int) -> None:
     class TooFew(FewUseful):
-        def score(self, trajectory: TrajectoryId) -> ev.Scored:
-            scored = super().score(trajectory)
-            return scored if trajectory.group.prompt < num_useful else replace(scored, score=0.0)
+        def score(self, response: ResponseId) -> ev.Scored:
+            scored = super().score(response)
+            return scored if response.group.prompt < num_useful else replace(scored, score=0.0)
 
     world = TooFew(schedule_of(), random.Random(0), num_prompts=NUM_PROMPTS, checks=False)
     verdict = world.run(max_events=30_000)
@@ -129,7 +129,7 @@ def test_a_short_round_leaves_the_long_queue_alone_while_there_are_other_prompts
             elif isinstance(command, do.OpenRound) and command.is_long:
                 queued -= set(command.restarted)
             elif isinstance(command, do.Submit):
-                assert not queued & {dispatch.trajectory.group for dispatch in command.dispatches}
+                assert not queued & {dispatch.response.group for dispatch in command.dispatches}
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,17 @@ from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.policy import Claims, FleetView, Route, WaitingGroup
 from tailrace.core.fleet.submitting import dispatch, give
 from tailrace.core.fleet.views import fleet_view
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.responses.group import Group
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import Routing, policies_of
 
 I1 = InstanceId(1)
 GROUP, HELDOUT = GroupId("train", 0, 0), GroupId("heldout", 1, 0)
-RESPONSE = TrajectoryId(GROUP, 0)
+RESPONSE = ResponseId(GROUP, 0)
 SCHEDULE = Schedule(
     train_source="train",
     batch_size=1,
@@ -78,8 +78,8 @@ def test_a_response_does_not_go_on_with_an_older_version() -> None:
         list(give(two_versions(), [Route(GROUP, [RESPONSE], [I1])], 0.0))
     rooms = two_versions()
     [submit] = give(rooms, [Route(GROUP, [RESPONSE], [I0])], 0.0)
-    assert submit == do.Submit(instance=I0, dispatches=(do.Dispatch(trajectory=RESPONSE, start=5),))
-    assert rooms.responses.trajectory(RESPONSE).phase is TrajectoryPhase.RUNNING
+    assert submit == do.Submit(instance=I0, dispatches=(do.Dispatch(response=RESPONSE, start=5),))
+    assert rooms.responses.response(RESPONSE).phase is ResponsePhase.RUNNING
 
 
 def test_what_is_routed_takes_its_place_once_and_is_handed_over_in_the_order_it_was_routed() -> None:
@@ -91,7 +91,7 @@ def test_what_is_routed_takes_its_place_once_and_is_handed_over_in_the_order_it_
     instance = rooms.fleet.instances[I0]
     instance.heard_at = 1.0
     submits = list(give(rooms, [Route(GROUP, [second, first, third], [I1, I0, I0])], 5.0))
-    handed = {submit.instance: [each.trajectory for each in submit.dispatches] for submit in submits}
+    handed = {submit.instance: [each.response for each in submit.dispatches] for submit in submits}
     assert list(handed.items()) == [(I0, [first, third]), (I1, [second])]
     assert rooms.responses.groups[GROUP].version == rooms.collection.ledger.version_of(GROUP) == 0, (
         "the first went to an instance of it"
@@ -144,25 +144,25 @@ def test_a_round_begins_when_its_first_response_does_whatever_is_evaluated_befor
     rooms.collection.round = next_round(rooms)
     assert rooms.collection.round is not None
     rooms.responses.groups[HELDOUT] = begun(HELDOUT, version=1)
-    list(give(rooms, [Route(HELDOUT, [TrajectoryId(HELDOUT, 0)], [I0])], 1.0))
+    list(give(rooms, [Route(HELDOUT, [ResponseId(HELDOUT, 0)], [I0])], 1.0))
     assert rooms.collection.round.began_at is None
     list(give(rooms, [Route(GROUP, [RESPONSE], [I0])], 2.0))
     assert rooms.collection.round.began_at == 2.0
 
 
 def test_a_route_has_an_instance_for_each_of_its_responses() -> None:
-    two = [RESPONSE, TrajectoryId(GROUP, 1)]
+    two = [RESPONSE, ResponseId(GROUP, 1)]
     assert list(Route(GROUP, two, [I0, I1]).places) == [(two[0], I0), (two[1], I1)]
     with pytest.raises(ValueError, match="shorter"):
         list(Route(GROUP, two, [I0]).places)
 
 
 def test_a_waiting_group_without_those_that_went_is_what_is_left_of_it() -> None:
-    trajectories = tuple(TrajectoryId(GROUP, member) for member in range(3))
-    group = WaitingGroup(GROUP, None, trajectories, (7, 8, 9), (Version(0),) * 3)
-    left = group.without({trajectories[1]}, Version(2))
-    assert left == WaitingGroup(GROUP, Version(2), trajectories[::2], (7, 9), (Version(0),) * 2)
-    assert group.without(trajectories, Version(2)) is None
+    responses = tuple(ResponseId(GROUP, member) for member in range(3))
+    group = WaitingGroup(GROUP, None, responses, (7, 8, 9), (Version(0),) * 3)
+    left = group.without({responses[1]}, Version(2))
+    assert left == WaitingGroup(GROUP, Version(2), responses[::2], (7, 9), (Version(0),) * 2)
+    assert group.without(responses, Version(2)) is None
 
 
 def test_a_view_has_the_newest_version_and_what_waits_with_its_prompt() -> None:
@@ -200,7 +200,7 @@ def test_an_instance_that_leaves_the_fleet_is_left_no_share_of_the_work() -> Non
 @pytest.mark.parametrize("routing", Routing)
 def test_what_waits_names_its_instance_only_where_routing_needs_it(routing: Routing) -> None:
     rooms = two_versions(replace(SCHEDULE, coordination=Coordination(routing=routing.value)))
-    rooms.responses.trajectory(RESPONSE).home = I0
+    rooms.responses.response(RESPONSE).home = I0
     [group] = fleet_view(rooms, 0.0).queue
     assert group.homes == ((I0,) if rooms.policies.routing.needs_homes else ())
     assert rooms.policies.routing.needs_homes or routing is not Routing.FIXED

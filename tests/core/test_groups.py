@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.core.responses.group import Group
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 
 GROUP = GroupId("train", 0, 1)
-PENDING, RUNNING = TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING
-GENERATED, SCORED = TrajectoryPhase.GENERATED, TrajectoryPhase.SCORED
+PENDING, RUNNING = ResponsePhase.PENDING, ResponsePhase.RUNNING
+GENERATED, SCORED = ResponsePhase.GENERATED, ResponsePhase.SCORED
 
 
-def group(*members: tuple[TrajectoryPhase, Version, int]) -> Group:
+def group(*members: tuple[ResponsePhase, Version, int]) -> Group:
     """Each member has a number of tokens of one version; two of them are needed."""
     found = Group(id=GROUP, num_needed=2, version=Version(0))
     for number, (phase, version, length) in enumerate(members):
-        member = Trajectory(id=TrajectoryId(GROUP, number), phase=phase)
+        member = Response(id=ResponseId(GROUP, number), phase=phase)
         member.grow(length, version)
         found.members[member.id] = member
         found.num_unsettled += phase is not SCORED
@@ -34,9 +34,7 @@ def group(*members: tuple[TrajectoryPhase, Version, int]) -> Group:
         ([(PENDING, 3), (PENDING, 3), (PENDING, 3)], {0, 1}),
     ],
 )
-def test_a_group_keeps_the_members_that_are_furthest(
-    members: list[tuple[TrajectoryPhase, int]], kept: set[int]
-) -> None:
+def test_a_group_keeps_the_members_that_are_furthest(members: list[tuple[ResponsePhase, int]], kept: set[int]) -> None:
     found = group(*((phase, Version(0), length) for phase, length in members))
     given_up = found.take_surplus()
     assert {member.member for member in found.members} == kept
@@ -54,5 +52,5 @@ def test_every_attempt_counts_one_up() -> None:
     found = Group(id=GROUP, num_needed=1)
     for attempt in range(3):
         found.begin(1)
-        assert list(found.members) == [TrajectoryId(GROUP, 0, attempt)]
+        assert list(found.members) == [ResponseId(GROUP, 0, attempt)]
         found.take_members()

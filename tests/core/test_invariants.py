@@ -13,11 +13,11 @@ from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import CoreError
 from tailrace.core.fleet.instance import Instance, InstancePhase
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.pool import Pool
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Finish, Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EvalSet, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
@@ -63,8 +63,8 @@ def put(owner: object, **values: object) -> None:
         setattr(owner, name, value)
 
 
-def members(rooms: Rooms, *phases: TrajectoryPhase) -> list[Trajectory]:
-    return [t for t in rooms.responses.trajectories() if t.phase in phases and t.id.group.source == "train"]
+def members(rooms: Rooms, *phases: ResponsePhase) -> list[Response]:
+    return [r for r in rooms.responses.all_responses() if r.phase in phases and r.id.group.source == "train"]
 
 
 def groups(rooms: Rooms, *phases: GroupPhase) -> list[Group]:
@@ -75,13 +75,13 @@ def busy(rooms: Rooms) -> list[Instance]:
     return [i for i in rooms.fleet.instances.values() if i.running]
 
 
-def first_running(rooms: Rooms) -> Trajectory:
-    return members(rooms, TrajectoryPhase.RUNNING)[0]
+def first_running(rooms: Rooms) -> Response:
+    return members(rooms, ResponsePhase.RUNNING)[0]
 
 
 def other_instance(rooms: Rooms) -> None:
-    trajectory = first_running(rooms)
-    trajectory.instance = InstanceId(1 - (trajectory.instance or 0))
+    response = first_running(rooms)
+    response.instance = InstanceId(1 - (response.instance or 0))
 
 
 def miscount(rooms: Rooms) -> None:
@@ -98,14 +98,14 @@ def misname(rooms: Rooms) -> None:
 def adopt(rooms: Rooms) -> None:
     """A group has the member of another one."""
     one, two = groups(rooms, GroupPhase.COMPLETE, GroupPhase.TAKEN)[:2]
-    key, trajectory = one.members.popitem()
-    two.members[key] = trajectory
+    key, response = one.members.popitem()
+    two.members[key] = response
 
 
 def leave_waiting(rooms: Rooms) -> None:
     """A complete group has a member that is not settled."""
     group = groups(rooms, GroupPhase.COMPLETE)[0]
-    fresh = Trajectory(id=TrajectoryId(group.id, 7))
+    fresh = Response(id=ResponseId(group.id, 7))
     group.members[fresh.id], group.num_unsettled = fresh, 1
 
 
@@ -126,8 +126,8 @@ def age_reservation(rooms: Rooms) -> None:
 
 def outdate(rooms: Rooms) -> None:
     """An instance generates for a group with weights older than the group's."""
-    trajectory = next(t for t in members(rooms, TrajectoryPhase.RUNNING) if rooms.responses.groups[t.id.group].version)
-    rooms.fleet.instances[trajectory.instance or InstanceId(0)].version = Version(0)
+    response = next(r for r in members(rooms, ResponsePhase.RUNNING) if rooms.responses.groups[r.id.group].version)
+    rooms.fleet.instances[response.instance or InstanceId(0)].version = Version(0)
 
 
 def fill_queue(rooms: Rooms) -> None:
@@ -156,16 +156,16 @@ def swap_finished(rooms: Rooms) -> None:
     rooms.collection.ledger.__post_init__()
 
 
-def lengthen(trajectory: Trajectory, *versions: int) -> None:
+def lengthen(response: Response, *versions: int) -> None:
     """A response gets one token of each version."""
-    trajectory.segments.extend((Version(version), 1) for version in versions)
-    trajectory.length += len(versions)
+    response.segments.extend((Version(version), 1) for version in versions)
+    response.length += len(versions)
 
 
 def stale_tokens(rooms: Rooms) -> None:
     """A response has tokens of a version before its group's."""
     taken = [g for g in groups(rooms, GroupPhase.TAKEN) if g.version]
-    segments = next(t.segments for g in taken for t in g.members.values() if t.segments)
+    segments = next(r.segments for g in taken for r in g.members.values() if r.segments)
     segments[0] = (Version(0), segments[0][1])
 
 
@@ -199,30 +199,28 @@ CHANGES: dict[str, Change] = {
     "a complete group waits": leave_waiting,
     "a member has another name": misname,
     "a member belongs to another group": adopt,
-    "a waiting response has an instance": lambda s: put(members(s, TrajectoryPhase.PENDING)[0], instance=InstanceId(0)),
-    "versions of a response fall": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 5, 3),
-    "a version comes twice": lambda s: lengthen(members(s, TrajectoryPhase.SCORED)[0], 9, 9),
+    "a waiting response has an instance": lambda s: put(members(s, ResponsePhase.PENDING)[0], instance=InstanceId(0)),
+    "versions of a response fall": lambda s: lengthen(members(s, ResponsePhase.SCORED)[0], 5, 3),
+    "a version comes twice": lambda s: lengthen(members(s, ResponsePhase.SCORED)[0], 9, 9),
     "a response has tokens nobody counted": lambda s: put(
-        members(s, TrajectoryPhase.SCORED)[0], length=10**6, story=["changed"]
+        members(s, ResponsePhase.SCORED)[0], length=10**6, story=["changed"]
     ),
     "a new group has tokens": begin_unseen,
     "a running response has ended": lambda s: put(first_running(s), finish=Finish.STOP),
-    "a scored response has not": lambda s: put(members(s, TrajectoryPhase.SCORED)[0], finish=None),
+    "a scored response has not": lambda s: put(members(s, ResponsePhase.SCORED)[0], finish=None),
     "tokens are older than their group": stale_tokens,
     # instances
     "an instance works while it pulls": lambda s: put(busy(s)[0], phase=InstancePhase.PULLING),
     "an absent instance gives responses up": lambda s: put(
         next(i for i in s.fleet.instances.values() if i.aborting and not i.running), phase=InstancePhase.ABSENT
     ),
-    "a response stops that does not run": lambda s: busy(s)[0].stopping.update({TrajectoryId(STRANGER, 0): None}),
+    "a response stops that does not run": lambda s: busy(s)[0].stopping.update({ResponseId(STRANGER, 0): None}),
     "an instance counts a token that none of its responses has": miscount,
     # responses
     "more wait than are counted": lambda s: s.responses.pending.update({next(iter(s.responses.pending)): 9}),
     "one that waits is not counted": lambda s: s.responses.pending.popitem(),
     "a running response is called generated": lambda s: s.rewards.generated.update({first_running(s).id: None}),
-    "a scored response is awaited": lambda s: s.rewards.scoring.update(
-        {members(s, TrajectoryPhase.SCORED)[0].id: None}
-    ),
+    "a scored response is awaited": lambda s: s.rewards.scoring.update({members(s, ResponsePhase.SCORED)[0].id: None}),
     "a running response is forgotten": lambda s: busy(s)[0].running.popitem(),
     "a response runs elsewhere": other_instance,
     "a live response is given up": lambda s: busy(s)[0].aborting.update({first_running(s).id: None}),

@@ -146,7 +146,7 @@ class Careful(Unlucky):
         live = self.coordinator.live()
         for command in self.open:
             if isinstance(command, do.Accumulate):
-                assert live.issuperset(command.trajectories)
+                assert live.issuperset(command.responses)
 
 
 @pytest.mark.parametrize("seed", range(4))

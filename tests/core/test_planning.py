@@ -17,7 +17,7 @@ from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.fleet.policy import FleetView
 from tailrace.core.ids import InstanceId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Coordination, Leftovers, Schedule
 from tailrace.policies.strategies import policies_of
 
@@ -64,7 +64,7 @@ def crowded_world(migration: GiveBack) -> World:
     while world.open:
         world.now += 1.0
         world.answer(world.take_one())
-    grown = tuple(ev.Progressed(trajectory=t, length=15) for t in world.running[I0])
+    grown = tuple(ev.Progressed(response=r, length=15) for r in world.running[I0])
     world.tell(world.signed(ev.RolloutReported(instance=I0, version=Version(0), progressed=grown)))
     return world
 
@@ -78,8 +78,8 @@ def test_an_instance_rests_when_it_gave_away_what_it_was_generating(count: int, 
     migration = GiveBack(count)
     world = crowded_world(migration)
     [interrupt] = [command for command in world.open if isinstance(command, do.Interrupt)]
-    assert len(interrupt.trajectories) == count
-    stopped = (ev.Finished(trajectory=t, length=15, finish=Finish.INTERRUPTED) for t in interrupt.trajectories)
+    assert len(interrupt.responses) == count
+    stopped = (ev.Finished(response=r, length=15, finish=Finish.INTERRUPTED) for r in interrupt.responses)
     world.tell(world.signed(ev.RolloutReported(instance=I0, version=Version(0), finished=tuple(stopped))))
     world.tell(ev.TimerFired())
     assert migration.rested == {I0: is_rested, InstanceId(1): True}
@@ -101,9 +101,9 @@ def test_nothing_is_planned_while_an_instance_owes_an_answer_where_plans_are_glo
     for entry in case.run().world.entries:
         match entry.event:
             case ev.RolloutReported(instance=instance, finished=finished):
-                owed.get(instance, set()).difference_update(part.trajectory for part in finished)
+                owed.get(instance, set()).difference_update(part.response for part in finished)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
-                owed.get(instance, set()).difference_update(part.trajectory for part in aborted)
+                owed.get(instance, set()).difference_update(part.response for part in aborted)
             case ev.WeightsPulled(instance=instance):
                 owed.get(instance, set()).discard("weights")
             case ev.InstanceLost(instance=instance):
@@ -115,9 +115,9 @@ def test_nothing_is_planned_while_an_instance_owes_an_answer_where_plans_are_glo
             assert not planned, f"{planned} while {owed} is owed"
         for command in entry.commands:
             match command:
-                case do.Interrupt(instance=instance, trajectories=trajectories):
-                    owed.setdefault(instance, set()).update(trajectories)
-                case do.Abort(instance=instance, trajectories=trajectories):
-                    owed.setdefault(instance, set()).update(trajectories)
+                case do.Interrupt(instance=instance, responses=responses):
+                    owed.setdefault(instance, set()).update(responses)
+                case do.Abort(instance=instance, responses=responses):
+                    owed.setdefault(instance, set()).update(responses)
                 case do.PullWeights(instance=instance):
                     owed.setdefault(instance, set()).add("weights")

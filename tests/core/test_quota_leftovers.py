@@ -11,9 +11,9 @@ from core.histories import I0
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.rooms import Rooms
 from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import Leftovers, Schedule
@@ -42,12 +42,12 @@ def offer(world: World, *prompts: int) -> None:
 
 def finish(world: World, prompt: int, *, is_useful: bool) -> None:
     """Both responses of the prompt end; if it is useful, their scores differ."""
-    members = [TrajectoryId(GroupId("train", 0, prompt), member) for member in range(2)]
-    ended = tuple(ev.Finished(trajectory=member, length=1, finish=Finish.STOP) for member in members)
+    members = [ResponseId(GroupId("train", 0, prompt), member) for member in range(2)]
+    ended = tuple(ev.Finished(response=member, length=1, finish=Finish.STOP) for member in members)
     world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=ended))
     scores = [0.0, float(is_useful)]
     scored = tuple(
-        ev.Scored(trajectory=member, outcome=Outcome.OK, score=score, seconds=0.1)
+        ev.Scored(response=member, outcome=Outcome.OK, score=score, seconds=0.1)
         for member, score in zip(members, scores, strict=True)
     )
     world.tell(ev.ResponsesScored(scores=scored))

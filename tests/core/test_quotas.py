@@ -12,8 +12,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.rounds import is_within_quota, next_round, shares
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Leftovers
 from tailrace.policies.strategies import policies_of
@@ -94,8 +94,8 @@ def test_what_a_quota_left_over_still_counts_in_the_proportion() -> None:
     world.tell(offer)
     world.tell(ev.InstanceStarted(instance=I0, version=Version(0)))
     for prompt in (4, 5, 6, 0, 1, 2):
-        response = TrajectoryId(GroupId("train", 0, prompt), 0)
-        ended = ev.Finished(trajectory=response, length=1, finish=Finish.STOP)
+        response = ResponseId(GroupId("train", 0, prompt), 0)
+        ended = ev.Finished(response=response, length=1, finish=Finish.STOP)
         world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=(ended,)))
         world.tell(ev.ResponsesScored(scores=(world.score(response),)))
     round = world.coordinator.rooms.collection.round

@@ -11,12 +11,12 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.errors import CoreError, InvalidTransition
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import Finish, Trajectory
+from tailrace.core.responses.response import Finish, Response
 from tailrace.core.schedule import EvalSet, Leftovers, Limits
 
-NOBODY = TrajectoryId(GroupId("train", 0, 99), 0)
+NOBODY = ResponseId(GroupId("train", 0, 99), 0)
 
 
 def is_refused(world: World, event: ev.Event, *, because: str) -> bool:
@@ -120,7 +120,7 @@ def test_an_error_keeps_the_story_as_it_was() -> None:
 def test_a_stranger_is_named() -> None:
     world = started()
     running(world)
-    part = ev.Progressed(trajectory=NOBODY, length=1)
+    part = ev.Progressed(response=NOBODY, length=1)
     report = ev.RolloutReported(instance=I0, version=Version(0), progressed=(part,))
     assert is_refused(world, report, because="instance 0 does not run train:0:99:0:0")
     assert is_refused(world, ev.InstanceLost(instance=InstanceId(7), reason="?"), because="instance 7")
@@ -129,14 +129,14 @@ def test_a_stranger_is_named() -> None:
 def test_a_response_never_shrinks() -> None:
     world = started()
     response = running(world)
-    long, short = (ev.Progressed(trajectory=response, length=length) for length in (9, 8))
+    long, short = (ev.Progressed(response=response, length=length) for length in (9, 8))
     world.tell(ev.RolloutReported(instance=I0, version=Version(0), progressed=(long,)))
     late = ev.RolloutReported(instance=I0, version=Version(0), progressed=(short,))
     assert is_refused(world, late, because=f"{response} has 9 tokens, version 0 reports 8")
 
 
 def test_versions_of_a_response_never_fall_and_equal_ones_are_one_segment() -> None:
-    response = Trajectory(id=NOBODY)
+    response = Response(id=NOBODY)
     response.grow(0, Version(2))
     assert response.segments == []
     for length, version in ((3, 2), (5, 2), (5, 3), (6, 3)):
@@ -172,9 +172,9 @@ def test_a_response_that_was_given_up_is_not_heard_of_again() -> None:
     until(world, lambda: any(isinstance(c, do.Abort) for c in world.open))
     abort = next(c for c in world.open if isinstance(c, do.Abort))
     instance = world.coordinator.rooms.fleet.instances[abort.instance]
-    response = abort.trajectories[0]
-    part = ev.Progressed(trajectory=response, length=50)
-    end = ev.Finished(trajectory=response, length=51, finish=Finish.STOP)
+    response = abort.responses[0]
+    part = ev.Progressed(response=response, length=50)
+    end = ev.Finished(response=response, length=51, finish=Finish.STOP)
     world.tell(ev.RolloutReported(instance=abort.instance, version=instance.version, progressed=(part,)))
     world.tell(ev.RolloutReported(instance=abort.instance, version=instance.version, finished=(end,)))
     assert response in instance.aborting

@@ -12,7 +12,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection.room import MAX_RELIEFS
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.ledger.ledger import BatchState
 from tailrace.core.schedule import EvalSet, Leftovers, OnStuck, Schedule
@@ -56,7 +56,7 @@ def test_groups_that_hold_up_training_begin_again_and_are_trained_within_the_bou
     for seed in SEEDS:
         world = run(seed, OnStuck.RESTART, admission=admission)
         restarted = {group for _, relief in reliefs(world) for group in relief.restarted}
-        trained = {t.group: t.attempt for step in world.trained for t in step}
+        trained = {r.group: r.attempt for step in world.trained for r in step}
         assert all(trained[group] > 0 for group in restarted & set(trained)), "trained as it was given up"
         num_restarted += len(restarted)
         num_trained_again += len(restarted & set(trained))
@@ -130,15 +130,15 @@ def test_reliefs_with_a_batch_in_between_end_no_run() -> None:
     assert len(times) > MAX_RELIEFS
 
 
-def reported_lengths(world: World) -> dict[TrajectoryId, int]:
-    found: dict[TrajectoryId, int] = {}
+def reported_lengths(world: World) -> dict[ResponseId, int]:
+    found: dict[ResponseId, int] = {}
     for entry in world.entries:
         match entry.event:
             case ev.RolloutReported(progressed=progressed, finished=finished):
-                found |= {news.trajectory: news.length for news in (*progressed, *finished)}
+                found |= {news.response: news.length for news in (*progressed, *finished)}
             case ev.ResponsesAborted(aborted=aborted):
                 for part in aborted:
-                    found[part.trajectory] = max(part.length, found.get(part.trajectory, 0))
+                    found[part.response] = max(part.length, found.get(part.response, 0))
     return found
 
 
@@ -156,10 +156,10 @@ def test_fates_know_of_groups_that_begin_again() -> None:
         world, fates = run(seed, OnStuck.RESTART), Fates()
         for entry in world.entries:
             fates.feed(entry)
-        lengths, trained = reported_lengths(world), {t for step in world.trained for t in step}
-        for group in {t.group for t in trained}:
-            given_up = sum(length for t, length in lengths.items() if t.group == group and t not in trained)
-            in_all = sum(length for t, length in lengths.items() if t.group == group)
+        lengths, trained = reported_lengths(world), {r for step in world.trained for r in step}
+        for group in {r.group for r in trained}:
+            given_up = sum(length for r, length in lengths.items() if r.group == group and r not in trained)
+            in_all = sum(length for r, length in lengths.items() if r.group == group)
             fate = fates.groups[group]
             assert (fate.num_tokens, fate.num_wasted, fate.state) == (in_all, given_up, TRAINED)
 

@@ -8,21 +8,21 @@ from hypothesis import given
 
 from core.histories import Case, History, active_partial, cases, held_to, tail_batching
 from tailrace.core import commands as do
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 
 FILTERED = {"filters_equal_scores": True, "group_size": 2, "launch_responses": 3, "eval_sets": ()}
 
 
-def dispatched(found: History) -> list[tuple[do.OpenRound, dict[GroupId, set[TrajectoryId]]]]:
+def dispatched(found: History) -> list[tuple[do.OpenRound, dict[GroupId, set[ResponseId]]]]:
     """Every round with the members of each group that were given to instances while it was open."""
-    rounds: list[tuple[do.OpenRound, dict[GroupId, set[TrajectoryId]]]] = []
+    rounds: list[tuple[do.OpenRound, dict[GroupId, set[ResponseId]]]] = []
     for command in found.commands:
         match command:
             case do.OpenRound():
                 rounds.append((command, defaultdict(set)))
             case do.Submit(dispatches=dispatches):
                 for dispatch in dispatches:
-                    rounds[-1][1][dispatch.trajectory.group].add(dispatch.trajectory)
+                    rounds[-1][1][dispatch.response.group].add(dispatch.response)
     return rounds
 
 
@@ -48,7 +48,7 @@ def test_a_long_round_takes_its_prompts_from_the_queue_while_there_are_any(case:
                 queue |= dict.fromkeys(deferred)
             case do.Submit(dispatches=dispatches):
                 for dispatch in dispatches:
-                    queue.pop(dispatch.trajectory.group, None)
+                    queue.pop(dispatch.response.group, None)
 
 
 @held_to(40)
@@ -64,6 +64,6 @@ def test_only_a_group_that_has_begun_is_resumed(case: Case) -> None:
     for command in case.run().commands:
         match command:
             case do.Submit(dispatches=dispatches):
-                begun |= {dispatch.trajectory.group for dispatch in dispatches}
+                begun |= {dispatch.response.group for dispatch in dispatches}
             case do.OpenRound(resumed=resumed):
                 assert begun.issuperset(resumed), "a new prompt is said to go on with the tokens it has"

@@ -15,7 +15,7 @@ from tailrace.core.collection.filtering import FilteredShare
 from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.rounds import next_round
 from tailrace.core.collection.rules import request_prompts
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EvalSet, Leftovers, Limits, VersionCap
 from tailrace.policies.strategies import policies_of
@@ -84,15 +84,15 @@ def test_a_deferred_group_that_keeps_its_tokens_stops_at_once() -> None:
     for seed in range(5):
         rng = random.Random(f"stop-{seed}")
         schedule = tail_batching(rng, keep_deferred_tokens=True, max_staleness=1, launch_responses=0)
-        running: set[TrajectoryId] = set()
+        running: set[ResponseId] = set()
         for entry in history(schedule, rng, trouble=0.0, checks=False).world.entries:
             if isinstance(entry.event, ev.RolloutReported):
-                running -= {ended.trajectory for ended in entry.event.finished}
-            stopped = {t for c in entry.commands if isinstance(c, do.Interrupt) for t in c.trajectories}
+                running -= {ended.response for ended in entry.event.finished}
+            stopped = {r for c in entry.commands if isinstance(c, do.Interrupt) for r in c.responses}
             deferred = {g for c in entry.commands if isinstance(c, do.CloseRound) for g in c.deferred}
-            assert stopped == {trajectory for trajectory in running if trajectory.group in deferred}
+            assert stopped == {response for response in running if response.group in deferred}
             num_stopped += len(stopped)
-            running |= {d.trajectory for c in entry.commands if isinstance(c, do.Submit) for d in c.dispatches}
+            running |= {d.response for c in entry.commands if isinstance(c, do.Submit) for d in c.dispatches}
     assert num_stopped > 0
 
 
@@ -128,7 +128,7 @@ def test_a_training_response_at_its_cap_of_versions_is_waited_for_or_begins_agai
             rng, max_versions_per_sample=1, version_cap=version_cap, eval_sets=HELDOUT, eval_interval=1
         )
         submits = [c for c in history(schedule, rng, trouble=0.0, checks=False).commands if isinstance(c, do.Submit)]
-        again |= {d.trajectory.group.source for submit in submits for d in submit.dispatches if d.trajectory.attempt}
+        again |= {d.response.group.source for submit in submits for d in submit.dispatches if d.response.attempt}
     assert again == ({"train"} if version_cap is VersionCap.RESTART else set())
 
 

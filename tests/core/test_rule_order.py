@@ -11,7 +11,7 @@ from core.histories import NUM_PROMPTS, Case, History, cases, coordinated, held_
 from core.test_any_schedule import check_end
 from core.world import World
 from tailrace.core.collection.rules import collect, open_round
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import EvalSet, Leftovers, Placement, Schedule
 
@@ -66,7 +66,7 @@ def test_a_round_that_is_complete_when_it_opens_leaves_the_device_to_the_evaluat
         assert World(schedule, rng, num_prompts=NUM_PROMPTS, rules=rules).run().is_complete
 
 
-def trained(seed: int, rules: tuple[Rule, ...]) -> list[tuple[TrajectoryId, ...]]:
+def trained(seed: int, rules: tuple[Rule, ...]) -> list[tuple[ResponseId, ...]]:
     schedule = Schedule(train_source="train", batch_size=3, group_size=2, max_steps=5, num_instances=2)
     world = World(schedule, random.Random(seed), num_prompts=NUM_PROMPTS, rules=rules)
     assert world.run().is_complete

@@ -12,15 +12,15 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import PrefillWork
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.journal import Entry, decode, encode
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.policies.strategies import policies_of
 
 LIMITS = Limits(progress_s=10.0, stall_s=100.0, start_s=1e6, prompts_s=1e6, reward_s=1e6)
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1, limits=LIMITS)
-FIRST, SECOND = (TrajectoryId.parse(f"train:0:0:{member}:0") for member in (0, 1))
+FIRST, SECOND = (ResponseId.parse(f"train:0:0:{member}:0") for member in (0, 1))
 
 
 class Busy:
@@ -44,7 +44,7 @@ class Busy:
             instance=I0,
             incarnation=incarnation,
             version=Version(0),
-            progressed=tuple(ev.Progressed(trajectory=trajectory, length=length) for trajectory, length in parts),
+            progressed=tuple(ev.Progressed(response=response, length=length) for response, length in parts),
             prefill=prefill,
         )
         return kills(self.tell(now, report))
@@ -94,7 +94,7 @@ def test_the_end_of_a_response_is_progress() -> None:
     busy = Busy()
     for second in range(1, 99):
         busy.report(float(second), 3, 4)
-    end = ev.Finished(trajectory=FIRST, length=3, finish=Finish.STOP)
+    end = ev.Finished(response=FIRST, length=3, finish=Finish.STOP)
     busy.tell(99.0, ev.RolloutReported(instance=I0, incarnation=1, version=Version(0), finished=(end,)))
     assert [reason for second in range(100, 199) for reason in busy.report(float(second), 3, 4)] == []
     assert busy.report(199.0, 3, 4) != []
@@ -182,7 +182,7 @@ def test_the_confirmation_of_one_abort_is_progress() -> None:
     world, since = aborting()
     first = next(iter(world.coordinator.rooms.fleet.instances[I0].aborting))
     empty = ev.RolloutReported(instance=I0, version=world.versions[I0])
-    one = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(trajectory=first, length=0),))
+    one = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(response=first, length=0),))
     for second in range(1, 150):
         world.now = since + second
         world.tell(world.signed(one if second == 60 else empty))

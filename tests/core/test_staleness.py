@@ -34,7 +34,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.views import fleet_view
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.schedule import Coordination, Schedule
 from tailrace.policies.strategies import KINDS, policies_of
 
@@ -78,33 +78,33 @@ def test_staleness_property_3_the_ledger_holds_no_more_than_a_launch_per_version
 def test_staleness_property_5_what_was_begun_is_trained_given_up_or_still_there(case: Case) -> None:
     """And never two of these. A group that begins again has new responses: the old ones were given up."""
     found = case.run_lagging()
-    fates: dict[TrajectoryId, Counter[str]] = {}
+    fates: dict[ResponseId, Counter[str]] = {}
     for entry in found.world.entries:
         for command in entry.commands:
             match command:
                 case do.Submit(dispatches=dispatches):
                     for dispatch in dispatches:
-                        fates.setdefault(dispatch.trajectory, Counter())
-                case do.Abort(trajectories=trajectories) | do.AbortScores(trajectories=trajectories):
-                    for trajectory in trajectories:
-                        fates[trajectory]["aborted"] += 1
-    for trajectory in (t for step in found.steps() for t in step.trajectories):
-        fates[trajectory]["trained"] += 1
-    for trajectory in found.world.coordinator.live():
-        fates.get(trajectory, Counter())["live"] += 1
+                        fates.setdefault(dispatch.response, Counter())
+                case do.Abort(responses=responses) | do.AbortScores(responses=responses):
+                    for response in responses:
+                        fates[response]["aborted"] += 1
+    for response in (r for step in found.steps() for r in step.responses):
+        fates[response]["trained"] += 1
+    for response in found.world.coordinator.live():
+        fates.get(response, Counter())["live"] += 1
     left_out, restarted = found.left_out(), newest_attempts(fates)
-    for trajectory, fate in fates.items():
-        if trajectory.group.source != "train":
+    for response, fate in fates.items():
+        if response.group.source != "train":
             continue
         # Those that had ended when their group was filtered or began again are given up without a command.
-        is_implied = trajectory.group in left_out or trajectory.attempt < restarted[trajectory.group]
-        assert fate.total() == 1 or (is_implied and fate.total() == 0), (trajectory, fate)
+        is_implied = response.group in left_out or response.attempt < restarted[response.group]
+        assert fate.total() == 1 or (is_implied and fate.total() == 0), (response, fate)
 
 
-def newest_attempts(trajectories: dict[TrajectoryId, Counter[str]]) -> dict[GroupId, int]:
+def newest_attempts(responses: dict[ResponseId, Counter[str]]) -> dict[GroupId, int]:
     newest: dict[GroupId, int] = {}
-    for trajectory in trajectories:
-        newest[trajectory.group] = max(newest.get(trajectory.group, 0), trajectory.attempt)
+    for response in responses:
+        newest[response.group] = max(newest.get(response.group, 0), response.attempt)
     return newest
 
 
@@ -138,7 +138,7 @@ RESTLESS = Coordination(
 def test_staleness_property_7_a_response_runs_on_no_instance_older_than_it(case: Case) -> None:
     """Than its tokens or its group, as the core knows them: versions along a response never decrease."""
     held: dict[InstanceId, Version] = {}
-    newest: dict[TrajectoryId, tuple[int, Version]] = {}
+    newest: dict[ResponseId, tuple[int, Version]] = {}
     groups: dict[tuple[GroupId, int], Version] = {}
     for entry in case.run_lagging().world.entries:
         match entry.event:
@@ -149,16 +149,16 @@ def test_staleness_property_7_a_response_runs_on_no_instance_older_than_it(case:
                 held[number] = version
             case ev.RolloutReported(version=version, progressed=progressed, finished=finished):
                 for news in (*progressed, *finished):
-                    length, writer = newest.get(news.trajectory, (0, Version(0)))
+                    length, writer = newest.get(news.response, (0, Version(0)))
                     if news.length > length:
                         assert version >= writer
-                        newest[news.trajectory] = (news.length, version)
+                        newest[news.response] = (news.length, version)
         submits = [command for command in entry.commands if isinstance(command, do.Submit)]
-        given = [(held[submit.instance], d.trajectory) for submit in submits for d in submit.dispatches]
+        given = [(held[submit.instance], d.response) for submit in submits for d in submit.dispatches]
         # Of those given out together the oldest version is the group's: its first member went there.
-        for version, trajectory in sorted(given):
-            assert version >= newest.get(trajectory, (0, 0))[1]
-            assert version >= groups.setdefault((trajectory.group, trajectory.attempt), version)
+        for version, response in sorted(given):
+            assert version >= newest.get(response, (0, 0))[1]
+            assert version >= groups.setdefault((response.group, response.attempt), version)
 
 
 @held_to(25)
@@ -176,8 +176,8 @@ def test_staleness_property_8_bound_0_equals_the_synchronous_run(case: Case, see
         ours.run()
         sync.run()
         assert steps_of(ours) == steps_of(sync)
-        for trajectory in (t for batch in sync.trained for t in batch):
-            assert ours.read(trajectory) == sync.read(trajectory)
+        for response in (r for batch in sync.trained for r in batch):
+            assert ours.read(response) == sync.read(response)
 
 
 def steps_of(world: TokenWorld) -> list[do.Accumulate]:

@@ -12,7 +12,7 @@ from core.test_stopped_trainer import LIMITS, Holding, held_up, pass_time
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
 
@@ -165,20 +165,20 @@ def test_a_resumed_run_does_not_remember_that_it_was_asked_to_stop() -> None:
     assert world.verdict.is_complete
 
 
-def scoring(**changes: object) -> tuple[Holding, list[TrajectoryId]]:
+def scoring(**changes: object) -> tuple[Holding, list[ResponseId]]:
     """The world of a run that has taken one step and waits for rewards; and the responses that have none yet."""
     world = held_up(do.Score, **{**WITHOUT, **changes})
     while world.coordinator.version < 1:
         world.answer_held()
         until(world, lambda: bool(world.aside) and not world.is_busy)
-    return world, [t for command in world.aside if isinstance(command, do.Score) for t in command.trajectories]
+    return world, [r for command in world.aside if isinstance(command, do.Score) for r in command.responses]
 
 
 def test_a_score_that_comes_while_the_run_stops_is_computed_again_when_it_goes_on() -> None:
     """The signal to stop may have ended the program that a reward function waited for."""
     world, asked = scoring(batch_size=2, group_size=2)
     world.tell(SAVE)
-    failed = [ev.Scored(trajectory=t, outcome=Outcome.ERROR, score=0.0, seconds=0.1) for t in asked]
+    failed = [ev.Scored(response=r, outcome=Outcome.ERROR, score=0.0, seconds=0.1) for r in asked]
     world.tell(ev.ResponsesScored(scores=tuple(failed)))
     assert world.verdict is None
     assert world.coordinator.num_refused_reports == 0, "it is nobody's fault"
@@ -187,7 +187,7 @@ def test_a_score_that_comes_while_the_run_stops_is_computed_again_when_it_goes_o
     world.held = ()
     world.crash_and_resume()
     [again] = [command for command in commands(world) if isinstance(command, do.Score)]
-    assert set(asked) <= set(again.trajectories)
+    assert set(asked) <= set(again.responses)
     until(world, lambda: world.verdict is not None)
     assert world.verdict is not None
     assert world.verdict.is_complete
@@ -196,15 +196,15 @@ def test_a_score_that_comes_while_the_run_stops_is_computed_again_when_it_goes_o
 def test_a_score_of_an_evaluation_that_comes_while_the_run_stops_is_computed_again() -> None:
     sets = (EvalSet(name="heldout", num_prompts=2, group_size=1),)
     world, asked = scoring(eval_sets=sets, eval_interval=1)
-    assert "heldout" in {t.group.source for t in asked}
+    assert "heldout" in {r.group.source for r in asked}
     world.tell(SAVE)
-    world.tell(ev.ResponsesScored(scores=tuple(world.score(t) for t in asked)))
+    world.tell(ev.ResponsesScored(scores=tuple(world.score(r) for r in asked)))
     assert not any(isinstance(command, do.CloseEvaluation) for command in commands(world))
     until(world, lambda: world.verdict is not None)
     world.held = ()
     world.crash_and_resume()
     [again] = [command for command in commands(world) if isinstance(command, do.Score)]
-    assert set(asked) <= set(again.trajectories)
+    assert set(asked) <= set(again.responses)
 
 
 def test_a_run_that_stops_asks_for_no_rewards_and_does_not_wait_for_them() -> None:
@@ -241,10 +241,10 @@ class StoppedAtRandom(World):
         if self.verdict is not None and not self.verdict.is_complete:
             self.crash_and_resume()
 
-    def score(self, trajectory: TrajectoryId) -> ev.Scored:
+    def score(self, response: ResponseId) -> ev.Scored:
         failed = self.coordinator.rooms.run.is_stopping
         outcome = Outcome.ERROR if failed and self.rng.random() < 0.5 else Outcome.OK
-        return ev.Scored(trajectory=trajectory, outcome=outcome, score=0.0 if failed else 1.0, seconds=0.1)
+        return ev.Scored(response=response, outcome=outcome, score=0.0 if failed else 1.0, seconds=0.1)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,7 +13,7 @@ from hypothesis import given
 from core.histories import NUM_PROMPTS, Case, cases, check_batches, check_conservation, held_to, history, tail_batching
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.schedule import EpochEnd
 
 
@@ -66,24 +66,24 @@ def test_tail_batching_property_4_the_queue_alone_decides_the_kind_of_a_round_an
 @held_to(140)
 @given(cases(tail_batching))
 def test_tail_batching_property_5_nothing_of_a_round_is_left_when_it_ends(case: Case) -> None:
-    running: set[TrajectoryId] = set()
-    scoring: set[TrajectoryId] = set()
+    running: set[ResponseId] = set()
+    scoring: set[ResponseId] = set()
     for entry in case.run().world.entries:
         match entry.event:
             case ev.RolloutReported(finished=finished):
-                running -= {part.trajectory for part in finished}
+                running -= {part.response for part in finished}
             case ev.ResponsesScored(scores=scores):
-                scoring -= {scored.trajectory for scored in scores}
+                scoring -= {scored.response for scored in scores}
         for command in entry.commands:
             match command:
                 case do.Submit(dispatches=dispatches):
-                    running |= {d.trajectory for d in dispatches if d.trajectory.group.source == "train"}
-                case do.Score(trajectories=trajectories):
-                    scoring |= {t for t in trajectories if t.group.source == "train"}
-                case do.Abort(trajectories=trajectories):
-                    running -= set(trajectories)
-                case do.AbortScores(trajectories=trajectories):
-                    scoring -= set(trajectories)
+                    running |= {d.response for d in dispatches if d.response.group.source == "train"}
+                case do.Score(responses=responses):
+                    scoring |= {r for r in responses if r.group.source == "train"}
+                case do.Abort(responses=responses):
+                    running -= set(responses)
+                case do.AbortScores(responses=responses):
+                    scoring -= set(responses)
                 case do.CloseRound():
                     assert not running
                     assert not scoring
@@ -115,6 +115,6 @@ def test_flushed_epochs_train_every_prompt_exactly_once_per_pass(case: Case) -> 
     epochs = Counter(group.epoch for group in found.trained())
     newest = max(epochs)
     assert all(count == NUM_PROMPTS for epoch, count in epochs.items() if epoch < newest)
-    passes = [{t.group.epoch for t in step.trajectories} for step in found.steps()]
+    passes = [{r.group.epoch for r in step.responses} for step in found.steps()]
     assert passes == sorted(passes, key=min), "a pass began again"
     assert all(len(epochs) == 1 for epochs in passes), "a step mixes two passes"

@@ -7,7 +7,7 @@ from hypothesis import given
 from core.histories import Case, History, active_partial, cases, check_batches, held_to
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.schedule import Schedule, VersionCap
 
 CAPPED = {"version_cap": VersionCap.RESTART, "max_versions_per_sample": 1}
@@ -16,19 +16,19 @@ MANY_STEPS = {**CAPPED, "max_steps": 12, "batch_size": 2, "launch_prompts": 4, "
 
 def most_restarts(found: History) -> int:
     submits = [command for command in found.commands if isinstance(command, do.Submit)]
-    return max(dispatch.trajectory.attempt for submit in submits for dispatch in submit.dispatches)
+    return max(dispatch.response.attempt for submit in submits for dispatch in submit.dispatches)
 
 
-def versions(found: History) -> dict[TrajectoryId, set[int]]:
+def versions(found: History) -> dict[ResponseId, set[int]]:
     """The versions that wrote tokens of each response."""
-    lengths: dict[TrajectoryId, int] = {}
-    writers: dict[TrajectoryId, set[int]] = {}
+    lengths: dict[ResponseId, int] = {}
+    writers: dict[ResponseId, set[int]] = {}
     for entry in found.world.entries:
         if isinstance(entry.event, ev.RolloutReported):
             for part in entry.event.parts:
-                if part.length > lengths.get(part.trajectory, 0):
-                    lengths[part.trajectory] = part.length
-                    writers.setdefault(part.trajectory, set()).add(entry.event.version)
+                if part.length > lengths.get(part.response, 0):
+                    lengths[part.response] = part.length
+                    writers.setdefault(part.response, set()).add(entry.event.version)
     return writers
 
 

@@ -11,8 +11,8 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.policies.strategies import policies_of
 
@@ -21,8 +21,8 @@ def names(world: World) -> list[str]:
     return [wait.what for wait in world.coordinator.waits()]
 
 
-def end(world: World, response: TrajectoryId) -> None:
-    ended = ev.Finished(trajectory=response, length=9, finish=Finish.STOP)
+def end(world: World, response: ResponseId) -> None:
+    ended = ev.Finished(response=response, length=9, finish=Finish.STOP)
     world.tell(ev.RolloutReported(instance=I0, version=Version(0), finished=(ended,)))
 
 

@@ -17,10 +17,10 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import CostModel
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import Schedule
 from tailrace.core.schedule.soundness import sound
@@ -56,18 +56,18 @@ class World:
         self.entries: list[Entry] = []
         self.now = 0.0
         self.open: deque[do.Command] = deque()
-        self.running: dict[InstanceId, dict[TrajectoryId, int]] = {}
+        self.running: dict[InstanceId, dict[ResponseId, int]] = {}
         self.versions: dict[InstanceId, Version] = {}
         self.incarnations: dict[InstanceId, int] = {}
         self.trainer_incarnation = 0
         self.published = Version(0)
         """What an instance that pulls gets: it may be newer than what it was told to pull."""
-        self.trained: list[tuple[TrajectoryId, ...]] = []
-        self.accumulated: tuple[TrajectoryId, ...] = ()
+        self.trained: list[tuple[ResponseId, ...]] = []
+        self.accumulated: tuple[ResponseId, ...] = ()
         """Of the step that the trainer is at."""
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
-        self.rewards: dict[TrajectoryId, None] = {}
+        self.rewards: dict[ResponseId, None] = {}
         """Rewards that are being computed."""
         self.saved: list[Version] = []
         """Checkpoints that are on disk."""
@@ -167,15 +167,15 @@ class World:
             case do.KillInstance(instance=instance, reason=reason):
                 self.lose(instance, reason)
             case do.Submit(instance=instance, dispatches=dispatches):
-                self.running[instance].update({d.trajectory: d.start for d in dispatches})
-            case do.Interrupt(instance=instance, trajectories=trajectories):
-                self.report(instance, stopping=trajectories)
-            case do.Abort(instance=instance, trajectories=trajectories):
-                lengths = {t: self.running[instance].pop(t, 0) for t in trajectories}
-                aborted = tuple(ev.Aborted(trajectory=t, length=length) for t, length in lengths.items())
+                self.running[instance].update({d.response: d.start for d in dispatches})
+            case do.Interrupt(instance=instance, responses=responses):
+                self.report(instance, stopping=responses)
+            case do.Abort(instance=instance, responses=responses):
+                lengths = {r: self.running[instance].pop(r, 0) for r in responses}
+                aborted = tuple(ev.Aborted(response=r, length=length) for r, length in lengths.items())
                 self.say(instance, ev.ResponsesAborted(instance=instance, aborted=aborted))
-            case do.AbortScores(trajectories=trajectories):
-                self.abort(trajectories)
+            case do.AbortScores(responses=responses):
+                self.abort(responses)
             case do.ReleaseMemory(instance=instance):
                 assert not self.running[instance], "release with live requests"
                 self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
@@ -183,15 +183,15 @@ class World:
                 assert not self.running[instance], "pull with live requests"
                 self.versions[instance] = max(version, self.published)
                 self.say(instance, ev.WeightsPulled(instance=instance, version=self.versions[instance], seconds=0.1))
-            case do.Score(trajectories=trajectories):
-                self.rewards.update(dict.fromkeys(trajectories))
+            case do.Score(responses=responses):
+                self.rewards.update(dict.fromkeys(responses))
             case do.StartTrainer():
                 self.reach()
             case do.KillTrainer(reason=reason):
                 self.lose_trainer(reason)
-            case do.Accumulate(version=version, trajectories=trajectories):
-                self.accumulated += trajectories
-                count = len(trajectories)
+            case do.Accumulate(version=version, responses=responses):
+                self.accumulated += responses
+                count = len(responses)
                 self.say("trainer", ev.GradientsAccumulated(version=version, num_responses=count, seconds=0.4))
             case do.FinishStep(version=version):
                 self.trained.append(self.accumulated)
@@ -240,39 +240,39 @@ class World:
             source=command.source, prompts=prompts, next_epoch=epoch, next_offset=offset, domains=domains
         )
 
-    def score(self, trajectory: TrajectoryId) -> ev.Scored:
+    def score(self, response: ResponseId) -> ev.Scored:
         outcome = Outcome.TIMEOUT if self.rng.random() < self.trouble else Outcome.OK
         score = float(self.rng.random() < 0.5) if self.schedule.filters_equal_scores else self.rng.random()
-        return ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.01)
+        return ev.Scored(response=response, outcome=outcome, score=score, seconds=0.01)
 
     def reward(self) -> None:
         done = self.rng.sample(list(self.rewards), self.rng.randint(1, min(3, len(self.rewards))))
-        for trajectory in done:
-            del self.rewards[trajectory]
-        self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(t) for t in done)))
+        for response in done:
+            del self.rewards[response]
+        self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(r) for r in done)))
 
-    def abort(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+    def abort(self, responses: tuple[ResponseId, ...]) -> None:
         """Those that are scored already are not heard of again."""
-        left = [t for t in trajectories if t in self.rewards]
-        for trajectory in left:
-            del self.rewards[trajectory]
+        left = [r for r in responses if r in self.rewards]
+        for response in left:
+            del self.rewards[response]
         if left:
-            scores = (ev.Scored(trajectory=t, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for t in left)
+            scores = (ev.Scored(response=r, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for r in left)
             self.say("rewards", ev.ResponsesScored(scores=tuple(scores)))
 
-    def report(self, instance: InstanceId, stopping: tuple[TrajectoryId, ...] = ()) -> None:
+    def report(self, instance: InstanceId, stopping: tuple[ResponseId, ...] = ()) -> None:
         running = self.running[instance]
         progressed, finished = [], []
-        for trajectory in list(running):
-            running[trajectory] += self.rng.randrange(4)
-            if self.rng.random() < self.finish_rate(trajectory):
-                length = running.pop(trajectory)
-                finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.STOP))
-            elif trajectory in stopping:
-                length = running.pop(trajectory)
-                finished.append(ev.Finished(trajectory=trajectory, length=length, finish=Finish.INTERRUPTED))
+        for response in list(running):
+            running[response] += self.rng.randrange(4)
+            if self.rng.random() < self.finish_rate(response):
+                length = running.pop(response)
+                finished.append(ev.Finished(response=response, length=length, finish=Finish.STOP))
+            elif response in stopping:
+                length = running.pop(response)
+                finished.append(ev.Finished(response=response, length=length, finish=Finish.INTERRUPTED))
             else:
-                progressed.append(ev.Progressed(trajectory=trajectory, length=running[trajectory]))
+                progressed.append(ev.Progressed(response=response, length=running[response]))
         report = ev.RolloutReported(
             instance=instance,
             version=self.versions[instance],
@@ -281,9 +281,9 @@ class World:
         )
         self.say(instance, report)
 
-    def finish_rate(self, trajectory: TrajectoryId) -> float:
+    def finish_rate(self, response: ResponseId) -> float:
         """Some prompts take much longer than others."""
-        return 0.05 if trajectory.group.prompt % 5 == 0 else 0.4
+        return 0.05 if response.group.prompt % 5 == 0 else 0.4
 
     def make_trouble(self) -> None:
         if self.coordinator.rooms.policies.plans and self.rng.random() < 0.3:

@@ -22,7 +22,7 @@ from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.dashboard.diagnosis import Diagnosis
 from tailrace.dashboard.doctor import as_json, examine, lines
@@ -89,7 +89,7 @@ def test_a_reward_that_was_killed_for_its_time_is_called_hanging(tmp_path: Path)
     advance_until(world, lambda w: any(isinstance(c, do.Score) for c in w.open))
     (ask,) = [c for c in world.open if isinstance(c, do.Score)][:1]
     world.open.remove(ask)
-    failed = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.TIMEOUT, score=0.0, seconds=10.0)
+    failed = ev.Scored(response=ask.responses[0], outcome=Outcome.TIMEOUT, score=0.0, seconds=10.0)
     world.tell(ev.ResponsesScored(scores=(failed,)))
     run = write_journal(tmp_path / "run", world.entries)
     with alive(run):
@@ -104,7 +104,7 @@ def test_a_reward_that_was_called_off_is_no_failure(tmp_path: Path) -> None:
     world = started()
     advance_until(world, lambda w: any(isinstance(c, do.Score) for c in w.open))
     (ask,) = [c for c in world.open if isinstance(c, do.Score)][:1]
-    called_off = ev.Scored(trajectory=ask.trajectories[0], outcome=Outcome.ABORTED, score=0.0, seconds=0.0)
+    called_off = ev.Scored(response=ask.responses[0], outcome=Outcome.ABORTED, score=0.0, seconds=0.0)
     entry = Entry(now=world.now, event=ev.ResponsesScored(scores=(called_off,)), commands=())
     run = write_journal(tmp_path / "run", [*world.entries, entry])
     assert "reward" not in subjects(examine(run))
@@ -187,14 +187,14 @@ def straggling() -> World:
     advance_until(world, lambda w: sum(len(running) for running in w.running.values()) == 8)
     ((instance, running),) = world.running.items()
     *quick, slow = list(running)
-    ends = tuple(ev.Finished(trajectory=t, length=9, finish=Finish.STOP) for t in quick)
-    going = (ev.Progressed(trajectory=slow, length=12),)
+    ends = tuple(ev.Finished(response=r, length=9, finish=Finish.STOP) for r in quick)
+    going = (ev.Progressed(response=slow, length=12),)
     world.now += 1.0
     world.tell(ev.RolloutReported(instance=instance, version=Version(0), progressed=going, finished=ends))
     world.now += 1.0
-    world.tell(ev.ResponsesScored(scores=tuple(world.score(t) for t in quick)))
+    world.tell(ev.ResponsesScored(scores=tuple(world.score(r) for r in quick)))
     world.now += 42.0
-    more = (ev.Progressed(trajectory=slow, length=350),)
+    more = (ev.Progressed(response=slow, length=350),)
     world.tell(ev.RolloutReported(instance=instance, version=Version(0), progressed=more))
     return world
 

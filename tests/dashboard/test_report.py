@@ -14,7 +14,7 @@ import pytest
 from core.world import World
 from observe.runs import advance_until, write_checkpoint, write_journal
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.dashboard import samples
 from tailrace.dashboard.report import write_report
@@ -136,14 +136,14 @@ def write_payload(run: Path, world: World, token: int = 1) -> None:
         for entry in world.entries:
             if isinstance(entry.event, ev.RolloutReported):
                 for part in (*entry.event.progressed, *entry.event.finished):
-                    held = store.length(part.trajectory)
+                    held = store.length(part.response)
                     if part.length > held:
-                        store.append([segment(part.trajectory, held, part.length - held, token)])
+                        store.append([segment(part.response, held, part.length - held, token)])
 
 
-def segment(trajectory: TrajectoryId, start: int, count: int, token: int) -> Segment:
+def segment(response: ResponseId, start: int, count: int, token: int) -> Segment:
     return Segment(
-        trajectory=trajectory,
+        response_id=response,
         start=start,
         version=Version(0),
         tokens=np.full(count, token, np.int32),
@@ -170,10 +170,10 @@ def test_responses_are_shown_with_prompt_and_score_and_cannot_break_the_page(tmp
     shown = samples.load(RunFiles.find(run), account.fates)
     assert shown
     for sample in shown:
-        note = account.fates.groups[sample.trajectory.group].responses[sample.trajectory]
+        note = account.fates.groups[sample.response_id.group].responses[sample.response_id]
         assert (sample.score, sample.length) == (note.score, note.length)
         assert sample.text.split() == ["</script><i>"] * note.length
-        assert sample.prompt == f"<b>prompt {sample.trajectory.group.prompt}"
+        assert sample.prompt == f"<b>prompt {sample.response_id.group.prompt}"
         assert f"score {note.score:.3f}" in page.words
         assert sample.prompt in page.words
     assert "</script><i>" in page.words, "the text is shown, not obeyed"
@@ -196,13 +196,13 @@ def test_without_a_tokenizer_the_tokens_are_shown(tmp_path: Path) -> None:
 
 
 def test_payload_is_read_while_its_writer_is_at_work_and_a_torn_end_is_left_alone(tmp_path: Path) -> None:
-    trajectory = TrajectoryId.parse("train:0:1:0:0")
+    response = ResponseId.parse("train:0:1:0:0")
     with PayloadStore.open(tmp_path) as store:
-        store.append([segment(trajectory, 0, 4, 3), segment(trajectory, 2, 3, 5)])
+        store.append([segment(response, 0, 4, 3), segment(response, 2, 3, 5)])
         (file,) = tmp_path.glob("*.bin")
         whole = file.read_bytes()
         file.write_bytes(whole + whole[:20])
-        assert samples.read_tokens(tmp_path, {trajectory}) == {trajectory: [3, 3, 5, 5, 5]}
+        assert samples.read_tokens(tmp_path, {response}) == {response: [3, 3, 5, 5, 5]}
         assert file.read_bytes() == whole + whole[:20]
 
 

@@ -76,9 +76,9 @@ def test_a_killed_rollout_run_goes_on_and_leaves_a_trace_of_every_response(rollo
     assert trace.sampling["temperature"] == 1.0
     assert len({prompt.index for prompt in trace.prompts}) == NUM_PROMPTS
     with PayloadReader.open(rollouts / "payload") as payload:
-        held = {trajectory: payload.length(trajectory) for trajectory in payload.held()}
+        held = {response: payload.length(response) for response in payload.held()}
     lengths = {(p.source, p.epoch, p.index, m): n for p in trace.prompts for m, n in enumerate(p.lengths)}
-    assert {(*trajectory.group, trajectory.member): length for trajectory, length in held.items()} == lengths
+    assert {(*response.group, response.member): length for response, length in held.items()} == lengths
     assert all(
         (finish == "length") == (n == 48)
         for p in trace.prompts
@@ -123,11 +123,11 @@ def test_a_replay_of_more_steps_than_were_saved_ends_with_the_response_it_lacks(
 
 def test_rollouts_are_what_training_asks_for_in_its_first_step(rollouts: Path, trained: RunResult) -> None:
     with PayloadReader.open(rollouts / "payload") as mine, PayloadReader.open(trained.directory / "payload") as theirs:
-        first = [trajectory for trajectory in theirs.held() if theirs.response(trajectory).versions[0][0] == 0]
+        first = [response for response in theirs.held() if theirs.response(response).versions[0][0] == 0]
         assert len(first) == 8
-        for trajectory in first:
-            np.testing.assert_array_equal(mine.response(trajectory).tokens, theirs.response(trajectory).tokens)
-            np.testing.assert_array_equal(mine.response(trajectory).logprobs, theirs.response(trajectory).logprobs)
+        for response in first:
+            np.testing.assert_array_equal(mine.response(response).tokens, theirs.response(response).tokens)
+            np.testing.assert_array_equal(mine.response(response).logprobs, theirs.response(response).logprobs)
 
 
 def test_responses_to_other_prompts_are_refused(rollouts: Path, tmp_path: Path) -> None:

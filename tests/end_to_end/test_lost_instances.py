@@ -18,9 +18,9 @@ from end_to_end import launch
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.journal import Entry
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.observe.journal.journal_file import read
 from tailrace.observe.schedules.comparison import Compared
 from tailrace.policies.strategies import policies_of
@@ -60,13 +60,13 @@ def followed(entries: list[Entry]) -> Coordinator:
     return coordinator
 
 
-def begun(entries: list[Entry], instance: InstanceId) -> dict[TrajectoryId, int]:
+def begun(entries: list[Entry], instance: InstanceId) -> dict[ResponseId, int]:
     """Tokens of the responses that run on the instance and have some."""
     if not entries:
         return {}
     rooms = followed(entries).rooms
-    running = [rooms.responses.trajectory(trajectory) for trajectory in rooms.fleet.instances[instance].running]
-    return {t.id: t.length for t in running if t.phase is TrajectoryPhase.RUNNING and t.length}
+    running = [rooms.responses.response(response) for response in rooms.fleet.instances[instance].running]
+    return {r.id: r.length for r in running if r.phase is ResponsePhase.RUNNING and r.length}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Loss:
 
     output: Path
     instance: InstanceId
-    tokens: dict[TrajectoryId, np.ndarray]
+    tokens: dict[ResponseId, np.ndarray]
     """Of what it generated, as far as it had told when it was killed."""
     entries: list[Entry]
     at: int
@@ -97,7 +97,7 @@ def loss(tmp_path_factory: pytest.TempPathFactory) -> Loss:
     return Loss(output=output, instance=instance, tokens=tokens, entries=entries, at=at)
 
 
-def kill_one_at_work(process: subprocess.Popen[Any], output: Path) -> tuple[InstanceId, dict[TrajectoryId, np.ndarray]]:
+def kill_one_at_work(process: subprocess.Popen[Any], output: Path) -> tuple[InstanceId, dict[ResponseId, np.ndarray]]:
     """Kill an instance in the middle of responses, after some versions. Training waits until it is back."""
     while True:
         launch.wait_until(process, lambda: is_at_work(entries_of(output)))
@@ -114,7 +114,7 @@ def kill_one_at_work(process: subprocess.Popen[Any], output: Path) -> tuple[Inst
     trainer = worker(process, "training")
     trainer.suspend()
     with PayloadReader.open(output / "payload") as payload:
-        tokens = {t: payload.response(t).tokens[:length] for t, length in lengths.items()}
+        tokens = {r: payload.response(r).tokens[:length] for r, length in lengths.items()}
     num_entries = len(entries_of(output))
     victim.kill()
     try:
@@ -144,13 +144,13 @@ def test_responses_of_a_killed_instance_go_on_elsewhere_from_their_last_streamed
     assert entry.instance == loss.instance
     assert "SIGKILL" in entry.reason
     given_out = submits(loss.entries[loss.at :], lambda instance: True)
-    starts = {d.trajectory: d.start for d in reversed(given_out) if d.trajectory in loss.tokens}
-    assert starts == {trajectory: len(tokens) for trajectory, tokens in loss.tokens.items()}
+    starts = {d.response: d.start for d in reversed(given_out) if d.response in loss.tokens}
+    assert starts == {response: len(tokens) for response, tokens in loss.tokens.items()}
     elsewhere = submits(loss.entries[loss.at :], lambda instance: instance != loss.instance)
-    assert any(d.start > 0 and d.trajectory in loss.tokens for d in elsewhere)
+    assert any(d.start > 0 and d.response in loss.tokens for d in elsewhere)
     with PayloadReader.open(loss.output / "payload") as payload:
-        for trajectory, tokens in loss.tokens.items():
-            assert (payload.response(trajectory).tokens[: len(tokens)] == tokens).all()
+        for response, tokens in loss.tokens.items():
+            assert (payload.response(response).tokens[: len(tokens)] == tokens).all()
 
 
 def test_the_ledger_does_not_notice_a_loss(loss: Loss) -> None:

@@ -92,12 +92,12 @@ def generates(number: int, after_version: int) -> Callable[[list[Entry]], bool]:
             if isinstance(event, ev.WeightsPulled) and event.instance == number:
                 version = event.version
             if isinstance(event, ev.RolloutReported) and event.instance == number:
-                waiting -= {finished.trajectory for finished in event.finished}
+                waiting -= {finished.response for finished in event.finished}
             if isinstance(event, ev.InstanceLost) and event.instance == number:
                 waiting.clear()
             for command in entry.commands:
                 if isinstance(command, do.Submit) and command.instance == number:
-                    waiting |= {dispatch.trajectory for dispatch in command.dispatches}
+                    waiting |= {dispatch.response for dispatch in command.dispatches}
         return version >= after_version and bool(waiting)
 
     return has_come

@@ -13,7 +13,7 @@ from end_to_end.launch import Run
 from tailrace.core import commands as do
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.events import CostsMeasured, RolloutReported, RunResumed, RunStarted
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.journal import Entry, replay_all
 from tailrace.observe.journal.journal_file import read
 from tailrace.observe.schedules.comparison import Compared
@@ -64,11 +64,11 @@ def test_the_strategies_at_bound_0_equal_the_synchronous_run(sync: Run, tmp_path
     assert launch.untimed_metrics(run.output) == launch.untimed_metrics(sync.output)
 
 
-def half_done(entries: list[Entry]) -> set[TrajectoryId]:
+def half_done(entries: list[Entry]) -> set[ResponseId]:
     """Responses of which tokens were reported, but no end."""
     reports = [entry.event for entry in entries if isinstance(entry.event, RolloutReported)]
-    begun = {part.trajectory for report in reports for part in report.progressed if part.length}
-    return begun - {part.trajectory for report in reports for part in report.finished}
+    begun = {part.response for report in reports for part in report.progressed if part.length}
+    return begun - {part.response for report in reports for part in report.finished}
 
 
 @pytest.mark.parametrize("preset", ["tail-batching", "active-partial", "one-step", "async-cap", "staleflow"])
@@ -81,7 +81,7 @@ def test_a_schedule_that_is_killed_loses_no_prompt_and_trains_none_twice(tmp_pat
     assert replay_all(entries, lambda schedule: Coordinator(schedule, policies=policies_of(schedule))) == len(entries)
     steps = {c.version: c for entry in entries for c in entry.commands if isinstance(c, do.Accumulate)}
     assert sorted(steps) == list(range(6))
-    trained = Counter(group for step in steps.values() for group in {t.group for t in step.trajectories})
+    trained = Counter(group for step in steps.values() for group in {r.group for r in step.responses})
     assert set(trained.values()) == {1}
     resumed = next(i for i, entry in enumerate(entries) if isinstance(entry.event, RunResumed))
     given_out = [c for entry in entries[resumed:] for c in entry.commands if isinstance(c, do.Submit)]

@@ -64,12 +64,12 @@ def generates(number: int) -> Moment:
         for entry in entries:
             event = entry.event
             if isinstance(event, ev.RolloutReported) and event.instance == number:
-                waiting -= {finished.trajectory for finished in event.finished}
+                waiting -= {finished.response for finished in event.finished}
             if isinstance(event, ev.InstanceLost) and event.instance == number:
                 waiting.clear()
             for command in entry.commands:
                 if isinstance(command, do.Submit) and command.instance == number:
-                    waiting |= {dispatch.trajectory for dispatch in command.dispatches}
+                    waiting |= {dispatch.response for dispatch in command.dispatches}
         return bool(waiting)
 
     return has_come
@@ -80,10 +80,10 @@ def scores_nothing(entries: list[Entry]) -> bool:
     asked, back = set[Any](), set[Any]()
     for entry in entries:
         if isinstance(entry.event, ev.ResponsesScored):
-            back |= {scored.trajectory for scored in entry.event.scores}
+            back |= {scored.response for scored in entry.event.scores}
         for command in entry.commands:
             if isinstance(command, do.Score):
-                asked |= {*command.trajectories}
+                asked |= {*command.responses}
     return bool(back) and asked == back
 
 

@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 
 from engines.rollouts import responses
-from tailrace.core.ids import TrajectoryId
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Engine, Output, Request
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 
 
 class History:
@@ -20,14 +20,14 @@ class History:
 
     def __init__(self, engines: Sequence[Engine], requests: Sequence[Request], random: Random) -> None:
         self._engines, self._random = engines, random
-        self._requests = {request.trajectory: request for request in requests}
+        self._requests = {request.response_id: request for request in requests}
         self._todo = list(requests)
-        self._live: list[dict[TrajectoryId, None]] = [{} for _ in engines]
+        self._live: list[dict[ResponseId, None]] = [{} for _ in engines]
         self.outputs: list[Output] = []
         self.num_interrupts = 0
         random.shuffle(self._todo)
 
-    def run(self, *, interrupt_probability: float) -> dict[TrajectoryId, Response]:
+    def run(self, *, interrupt_probability: float) -> dict[ResponseId, ResponsePayload]:
         while self._todo or any(self._live):
             for engine, live in zip(self._engines, self._live, strict=True):
                 self._submit_some(engine, live)
@@ -39,26 +39,26 @@ class History:
                     self._take(engine.interrupt(chosen), live)
         return responses(self._requests.values(), self.outputs)
 
-    def _submit_some(self, engine: Engine, live: dict[TrajectoryId, None]) -> None:
+    def _submit_some(self, engine: Engine, live: dict[ResponseId, None]) -> None:
         if self._todo and self._random.random() < 0.4:
             count = self._random.randint(1, len(self._todo))
             batch, self._todo = self._todo[:count], self._todo[count:]
             engine.submit(batch)
-            live |= {request.trajectory: None for request in batch}
+            live |= {request.response_id: None for request in batch}
 
-    def _take(self, outputs: list[Output], live: dict[TrajectoryId, None]) -> None:
+    def _take(self, outputs: list[Output], live: dict[ResponseId, None]) -> None:
         self.outputs += outputs
         for output in outputs:
-            trajectory = output.segment.trajectory
+            response = output.segment.response_id
             if output.finish is not None:
-                del live[trajectory]
+                del live[response]
             if output.finish is Finish.INTERRUPTED:
                 self.num_interrupts += 1
-                self._todo.append(replace(self._requests[trajectory], prefix=self._tokens_of(trajectory)))
+                self._todo.append(replace(self._requests[response], prefix=self._tokens_of(response)))
 
-    def _tokens_of(self, trajectory: TrajectoryId) -> np.ndarray:
-        own = [output.segment.tokens for output in self.outputs if output.segment.trajectory == trajectory]
-        return np.concatenate([self._requests[trajectory].prefix, *own])
+    def _tokens_of(self, response: ResponseId) -> np.ndarray:
+        own = [output.segment.tokens for output in self.outputs if output.segment.response_id == response]
+        return np.concatenate([self._requests[response].prefix, *own])
 
 
 def random_history(
@@ -69,7 +69,7 @@ def random_history(
     kv_tokens: int | None = None,
     max_running: int = 3,
     interrupt_probability: float = 0.0,
-) -> tuple[dict[TrajectoryId, Response], int]:
+) -> tuple[dict[ResponseId, ResponsePayload], int]:
     """The responses, and how often a request was preempted or interrupted on the way."""
     random = Random(seed)
     engines = [
@@ -82,26 +82,26 @@ def random_history(
 
 
 def interrupted_at(
-    engine: Engine, requests: Sequence[Request], cuts: Mapping[TrajectoryId, Sequence[int]]
-) -> tuple[dict[TrajectoryId, Response], int]:
+    engine: Engine, requests: Sequence[Request], cuts: Mapping[ResponseId, Sequence[int]]
+) -> tuple[dict[ResponseId, ResponsePayload], int]:
     """The responses when each is interrupted and resumed as soon as it has each of these numbers of tokens, and how
     often one was."""
-    todo = {request.trajectory: sorted(cuts[request.trajectory]) for request in requests}
-    by_id = {request.trajectory: request for request in requests}
-    tokens = {request.trajectory: request.prefix for request in requests}
+    todo = {request.response_id: sorted(cuts[request.response_id]) for request in requests}
+    by_id = {request.response_id: request for request in requests}
+    tokens = {request.response_id: request.prefix for request in requests}
     live, outputs, num_interrupts = dict.fromkeys(todo), [], 0
     engine.submit(requests)
     while live:
-        due = [trajectory for trajectory in live if todo[trajectory] and len(tokens[trajectory]) >= todo[trajectory][0]]
+        due = [response for response in live if todo[response] and len(tokens[response]) >= todo[response][0]]
         new = [*engine.interrupt(due), *engine.step(), *engine.progress()]
         outputs += new
         for output in new:
-            trajectory = output.segment.trajectory
-            tokens[trajectory] = np.concatenate([tokens[trajectory], output.segment.tokens])
+            response = output.segment.response_id
+            tokens[response] = np.concatenate([tokens[response], output.segment.tokens])
             if output.finish is Finish.INTERRUPTED:
-                todo[trajectory].pop(0)
+                todo[response].pop(0)
                 num_interrupts += 1
-                engine.submit([replace(by_id[trajectory], prefix=tokens[trajectory])])
+                engine.submit([replace(by_id[response], prefix=tokens[response])])
             elif output.finish is not None:
-                del live[trajectory]
+                del live[response]
     return responses(requests, outputs), num_interrupts

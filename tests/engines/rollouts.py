@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel
 
-from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, ResponseId
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Engine, Output, Request, Sampling
-from tailrace.store.segment import Response, Segment, Tokens, join
+from tailrace.store.segment import ResponsePayload, Segment, Tokens, join
 
 VOCAB_SIZE = 32
 NO_TOKENS = np.empty(0, np.int32)
@@ -61,7 +61,7 @@ def make_request(
     **sampling: Any,
 ) -> Request:
     return Request(
-        trajectory=TrajectoryId(GroupId("train", 0, prompt_index), member),
+        response_id=ResponseId(GroupId("train", 0, prompt_index), member),
         prompt=random_prompt(prompt_index, 3 + 7 * prompt_index % 40) if prompt is None else prompt,
         prefix=np.asarray(prefix, np.int32),
         budget=budget,
@@ -81,17 +81,19 @@ def finish_all(engine: Engine, num_steps: int = 2000) -> list[Output]:
     raise AssertionError(f"still live after {num_steps} steps: {engine.stats()}")
 
 
-def generate(engine: Engine, requests: Sequence[Request]) -> dict[TrajectoryId, Response]:
+def generate(engine: Engine, requests: Sequence[Request]) -> dict[ResponseId, ResponsePayload]:
     engine.submit(requests)
     return responses(requests, finish_all(engine))
 
 
-def responses(requests: Iterable[Request], outputs: Sequence[Output]) -> dict[TrajectoryId, Response]:
+def responses(requests: Iterable[Request], outputs: Sequence[Output]) -> dict[ResponseId, ResponsePayload]:
     """The outputs of each request, joined; every request must have ended."""
-    ended = {output.segment.trajectory for output in outputs if output.finish not in (None, Finish.INTERRUPTED)}
-    assert ended == {request.trajectory for request in requests}
+    ended = {output.segment.response_id for output in outputs if output.finish not in (None, Finish.INTERRUPTED)}
+    assert ended == {request.response_id for request in requests}
     return {
-        request.trajectory: join(request.trajectory, [prefix_segment(request), *_segments(outputs, request.trajectory)])
+        request.response_id: join(
+            request.response_id, [prefix_segment(request), *_segments(outputs, request.response_id)]
+        )
         for request in requests
     }
 
@@ -99,7 +101,7 @@ def responses(requests: Iterable[Request], outputs: Sequence[Output]) -> dict[Tr
 def prefix_segment(request: Request) -> Segment:
     zeros = np.zeros(len(request.prefix), np.float32)
     return Segment(
-        trajectory=request.trajectory,
+        response_id=request.response_id,
         start=0,
         version=None,
         tokens=request.prefix,
@@ -108,12 +110,12 @@ def prefix_segment(request: Request) -> Segment:
     )
 
 
-def _segments(outputs: Sequence[Output], trajectory: TrajectoryId) -> list[Segment]:
-    return [output.segment for output in outputs if output.segment.trajectory == trajectory]
+def _segments(outputs: Sequence[Output], response: ResponseId) -> list[Segment]:
+    return [output.segment for output in outputs if output.segment.response_id == response]
 
 
 @torch.no_grad()
-def reference_logprobs(model: PreTrainedModel, request: Request, response: Response) -> np.ndarray:
+def reference_logprobs(model: PreTrainedModel, request: Request, response: ResponsePayload) -> np.ndarray:
     """What Transformers gives the generated tokens, the distribution not truncated."""
     tokens = torch.from_numpy(np.concatenate([request.prompt, response.tokens]).astype(np.int64))
     logits = model(tokens[None, :-1]).logits[0, len(request.prompt) - 1 :].float()
@@ -122,11 +124,11 @@ def reference_logprobs(model: PreTrainedModel, request: Request, response: Respo
     return taken[len(request.prefix) :]
 
 
-def largest_gap(model: PreTrainedModel, requests: Sequence[Request], found: dict[TrajectoryId, Response]) -> float:
+def largest_gap(model: PreTrainedModel, requests: Sequence[Request], found: dict[ResponseId, ResponsePayload]) -> float:
     """Largest absolute difference between the engine's untruncated log-probs and Transformers'."""
     gaps = [0.0]
     for request in requests:
-        response = found[request.trajectory]
+        response = found[request.response_id]
         own = response.behaviour_logprobs[len(request.prefix) :]
         if len(own):
             gaps.append(float(np.abs(own - reference_logprobs(model, request, response)).max()))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
 from tailrace.engines.native.paged.kv_pages import PageTable
@@ -23,7 +23,7 @@ def make_ticket(
     group: int, member: int = 0, *, prompt_length: int = 10, prefix_length: int = 0, end: int = 256
 ) -> Ticket:
     return Ticket(
-        name=TrajectoryId(GroupId("train", 0, group), member),
+        name=ResponseId(GroupId("train", 0, group), member),
         sharing=group,
         prompt_length=prompt_length,
         length=prompt_length + prefix_length,
@@ -216,7 +216,7 @@ def test_promises_hold_in_any_history(
     assert (batcher.rows.used_tokens, len(batcher.rows)) == (0, 0)
 
 
-def check_plan(batcher: Batcher, plan: Plan, chunk_limit: int, arrival: dict[TrajectoryId, int]) -> None:
+def check_plan(batcher: Batcher, plan: Plan, chunk_limit: int, arrival: dict[ResponseId, int]) -> None:
     batcher.rows.check()
     assert batcher.rows.used_tokens <= batcher.limits.kv_budget
     running = [arrival[ticket.name] for ticket in batcher.running.values()]

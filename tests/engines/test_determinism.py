@@ -14,11 +14,11 @@ from transformers import PretrainedConfig, Qwen3Config
 
 from engines.histories import interrupted_at, random_history
 from engines.rollouts import VOCAB_SIZE, generate, make_request, random_prompt, save_random_model, small_llama
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.engines.contract import Request
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 
 # Sizes that are no multiples of anything, so that vectorised loops have tails.
 ODD_QWEN3 = Qwen3Config(
@@ -68,12 +68,12 @@ def mixed_requests() -> list[Request]:
     ]
 
 
-def assert_bit_equal(found: dict[TrajectoryId, Response], expected: dict[TrajectoryId, Response]) -> None:
+def assert_bit_equal(found: dict[ResponseId, ResponsePayload], expected: dict[ResponseId, ResponsePayload]) -> None:
     assert found.keys() == expected.keys()
-    for trajectory, response in expected.items():
-        np.testing.assert_array_equal(found[trajectory].tokens, response.tokens)
-        np.testing.assert_array_equal(found[trajectory].logprobs, response.logprobs)
-        np.testing.assert_array_equal(found[trajectory].behaviour_logprobs, response.behaviour_logprobs)
+    for response_id, response in expected.items():
+        np.testing.assert_array_equal(found[response_id].tokens, response.tokens)
+        np.testing.assert_array_equal(found[response_id].logprobs, response.logprobs)
+        np.testing.assert_array_equal(found[response_id].behaviour_logprobs, response.behaviour_logprobs)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ CUTS = st.lists(st.lists(st.integers(0, 39), max_size=4, unique=True), min_size=
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(model_directory: Path) -> tuple[NativeEngine, list[Request], dict[TrajectoryId, Response]]:
+def uninterrupted(model_directory: Path) -> tuple[NativeEngine, list[Request], dict[ResponseId, ResponsePayload]]:
     engine = engine_maker(model_directory)()
     prompts = [random_prompt(index, length) for index, length in enumerate((1, 20, 64))]
     requests = [
@@ -114,10 +114,10 @@ def uninterrupted(model_directory: Path) -> tuple[NativeEngine, list[Request], d
 @given(cuts=CUTS)
 @settings(max_examples=8, deadline=None)
 def test_interrupt_and_resume_with_unchanged_weights_equals_uninterrupted_generation_at_any_cuts(
-    uninterrupted: tuple[NativeEngine, list[Request], dict[TrajectoryId, Response]], cuts: list[list[int]]
+    uninterrupted: tuple[NativeEngine, list[Request], dict[ResponseId, ResponsePayload]], cuts: list[list[int]]
 ) -> None:
     engine, requests, whole = uninterrupted
-    wanted = {request.trajectory: own for request, own in zip(requests, cuts, strict=True)}
+    wanted = {request.response_id: own for request, own in zip(requests, cuts, strict=True)}
     found, num_interrupts = interrupted_at(engine, requests, wanted)
     assert num_interrupts == sum(len(own) for own in cuts)
     assert_bit_equal(found, whole)

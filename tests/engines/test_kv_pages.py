@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.limits import EngineLimits
 from tailrace.engines.native.paged.kv_pages import PageTable
@@ -75,7 +75,7 @@ class World:
         self.tickets: list[Ticket] = []
 
     def submit(self, prompt: int, length: int) -> None:
-        name = TrajectoryId(GroupId("train", 0, prompt), len(self.tickets))
+        name = ResponseId(GroupId("train", 0, prompt), len(self.tickets))
         self.tickets.append(Ticket(name=name, sharing=prompt, prompt_length=length, length=length, end=MAX_LENGTH))
         self.batcher.enqueue(self.tickets[-1])
 

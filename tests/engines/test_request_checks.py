@@ -23,7 +23,7 @@ def tokens(*ids: int) -> np.ndarray:
 
 def test_requests_up_to_every_limit_are_accepted() -> None:
     forced = make_request(1, prompt=tokens(0, 31), prefix=[31], budget=28, forced_length=28)
-    LIMITS.check([GOOD, forced], live=[make_request(2).trajectory])
+    LIMITS.check([GOOD, forced], live=[make_request(2).response_id])
     can_decode = RequestLimits(max_length=30, vocab_size=32, finds_stop_strings=True)
     can_decode.check([make_request(1, stop_strings=("x",))], live=())
 
@@ -52,14 +52,14 @@ def test_a_request_that_cannot_be_served_is_refused(bad: Request, sentence: str)
         LIMITS.check([GOOD, bad], live=())
 
 
-def test_a_trajectory_is_live_once() -> None:
+def test_a_response_is_live_once() -> None:
     with pytest.raises(ValueError, match=r"^train:0:0:0:0 is already live$"):
-        LIMITS.check([GOOD], live=[GOOD.trajectory])
-    with pytest.raises(ValueError, match=r"^a trajectory was submitted twice in one call$"):
+        LIMITS.check([GOOD], live=[GOOD.response_id])
+    with pytest.raises(ValueError, match=r"^a response was submitted twice in one call$"):
         LIMITS.check([GOOD, GOOD], live=())
 
 
 def test_some_changes_are_refused_while_requests_are_live() -> None:
     refuse_while_live("release memory", live=())
     with pytest.raises(RuntimeError, match=r"^cannot release memory: 2 requests are live, the first train:0:0:0:0$"):
-        refuse_while_live("release memory", [GOOD.trajectory, make_request(1).trajectory])
+        refuse_while_live("release memory", [GOOD.response_id, make_request(1).response_id])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Sampling
 from tailrace.engines.native.randomness import stream_key, uniforms
 from tailrace.engines.native.sampler import SamplingBatch, SamplingColumns, sample
@@ -34,7 +34,7 @@ def support(**cut: float) -> list[int]:
 
 def draw(num_draws: int, **cut: float) -> tuple[np.ndarray, np.ndarray]:
     """Tokens drawn with the engine's own random numbers, and their log-probs."""
-    key = stream_key(11, TrajectoryId(GroupId("train", 0, 0), 0))
+    key = stream_key(11, ResponseId(GroupId("train", 0, 0), 0))
     numbers = torch.from_numpy(uniforms(np.full(num_draws, key), np.arange(num_draws)))
     batch = settings_of(*[Sampling(**cut)] * num_draws)
     tokens, logprobs, _ = sample(LOGITS.expand(num_draws, -1), numbers, batch)
@@ -89,8 +89,8 @@ def test_the_largest_and_smallest_numbers_draw_possible_tokens() -> None:
         assert tokens.tolist() == [token]
 
 
-def test_random_numbers_depend_on_seed_trajectory_and_position_only() -> None:
-    names = [TrajectoryId(GroupId("train", 0, prompt), member) for prompt in range(20) for member in range(8)]
+def test_random_numbers_depend_on_seed_response_and_position_only() -> None:
+    names = [ResponseId(GroupId("train", 0, prompt), member) for prompt in range(20) for member in range(8)]
     keys = np.array([stream_key(seed, name) for seed in (0, 1) for name in names])
     assert len(set(keys.tolist())) == len(keys)
     table = np.stack([uniforms(keys, np.full(len(keys), position)) for position in range(50)])
@@ -102,6 +102,6 @@ def test_random_numbers_depend_on_seed_trajectory_and_position_only() -> None:
     assert (table < 1).all()
 
 
-def test_the_key_of_a_trajectory_never_changes() -> None:
+def test_the_key_of_a_response_never_changes() -> None:
     """A run that is resumed with a later release must sample what it would have sampled."""
-    assert int(stream_key(0, TrajectoryId(GroupId("train", 0, 0), 0))) == 12691912633625337788
+    assert int(stream_key(0, ResponseId(GroupId("train", 0, 0), 0))) == 12691912633625337788

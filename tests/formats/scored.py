@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.counting_tokenizer import TEMPLATE, tokenizer
 from tailrace.config.settings import Settings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.data.training import TrainingPrompts
 from tailrace.rewards.assignment import RewardAssignment
@@ -30,7 +30,7 @@ def scores(settings: Settings, prompts: PromptSet, responses: list[tuple[int, st
         complete = asyncio.Event()
 
         def receive(result: ScoreResult) -> None:
-            results[result.trajectory.member] = result
+            results[result.response_id.member] = result
             if len(results) == len(tasks):
                 complete.set()
 
@@ -50,7 +50,7 @@ def scores(settings: Settings, prompts: PromptSet, responses: list[tuple[int, st
 
 def _task(member: int, prompt: Prompt, response: str, plan: RewardAssignment) -> ScoreTask:
     return ScoreTask(
-        trajectory=TrajectoryId(GroupId("train", 0, prompt.index), member),
+        response_id=ResponseId(GroupId("train", 0, prompt.index), member),
         row=prompt.row,
         response=response,
         prompt_text=prompt.text,

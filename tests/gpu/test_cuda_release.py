@@ -154,7 +154,7 @@ def test_memory_is_released_while_a_replay_still_runs(
         engine.submit(requests)
         for _ in range(3):
             engine.step()
-        engine.abort([request.trajectory for request in requests])
+        engine.abort([request.response_id for request in requests])
         engine.release()
         engine.restore()
         engine.pull([CheckpointTensors(small_model)], Version(version))

@@ -15,7 +15,7 @@ from rich.console import Console
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import Schedule
@@ -32,10 +32,10 @@ from tailrace.sim.observations import Observations
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    lengths: dict[TrajectoryId, int] = field(default_factory=dict)
+    lengths: dict[ResponseId, int] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     """Lengths of responses that ended by themselves."""
-    scores: dict[TrajectoryId, float] = field(default_factory=dict)
+    scores: dict[ResponseId, float] = field(default_factory=dict)
     num_failed: int = 0
     """Rewards that failed; those that were called off did not."""
     steps: list[do.Accumulate] = field(default_factory=list)
@@ -53,17 +53,17 @@ class Told:
     def feed(self, entry: Entry) -> None:
         match entry.event:
             case ev.RolloutReported(progressed=progressed, finished=finished):
-                self.lengths |= {part.trajectory: part.length for part in (*progressed, *finished)}
+                self.lengths |= {part.response: part.length for part in (*progressed, *finished)}
                 self.ended += [end.length for end in finished]
             case ev.ResponsesAborted(aborted=aborted):
-                self.lengths |= {p.trajectory: max(p.length, self.lengths.get(p.trajectory, 0)) for p in aborted}
+                self.lengths |= {p.response: max(p.length, self.lengths.get(p.response, 0)) for p in aborted}
             case ev.ResponsesScored(scores=scores):
-                self.scores |= {s.trajectory: s.score if s.outcome is Outcome.OK else 0.0 for s in scores}
+                self.scores |= {s.response: s.score if s.outcome is Outcome.OK else 0.0 for s in scores}
                 self.num_failed += sum(s.outcome not in (Outcome.OK, Outcome.ABORTED) for s in scores)
             case ev.StepTrained(incarnation=start) if self._asked is not None and start in (None, self._start):
                 # Any other is refused: it is repeated, or comes from a trainer that was replaced.
                 self.steps.append(self._asked)
-                self.trained.append(sum(self.lengths[t] for t in self._asked.trajectories))
+                self.trained.append(sum(self.lengths[r] for r in self._asked.responses))
                 self.totals.append(sum(self.lengths.values()))
                 self.left_out.append(())
                 self._asked = None

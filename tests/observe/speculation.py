@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sim.worlds import ONE_SECOND_STEPS
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.sim.instance import InstanceTimes
@@ -21,8 +21,8 @@ NATURAL_MEAN = 347
 class Geometric:
     """Natural lengths: each token is the last one with the same probability."""
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        return math.ceil(-NATURAL_MEAN * math.log(uniform(*trajectory.group, trajectory.member, trajectory.attempt)))
+    def draw(self, response: ResponseId, version: int) -> int:
+        return math.ceil(-NATURAL_MEAN * math.log(uniform(*response.group, response.member, response.attempt)))
 
 
 def speculative_run(leftovers: Leftovers, num_launched: int) -> list[Entry]:

@@ -94,24 +94,24 @@ def check_rows(observers: Observers) -> None:
     for row, step, total, left_out in zip(rows, told.steps, told.totals, told.left_out, strict=False):
         ages = [step.version - oldest for oldest in step.oldest]
         assert (row["staleness/max"], row["staleness/mean"]) == (max(ages), pytest.approx(fmean(ages)))
-        assert row["groups/num_samples"] == len(step.trajectories)
+        assert row["groups/num_samples"] == len(step.responses)
         assert row["groups/num_dropped"] == len(left_out)
         assert row["perf/tokens_total"] == total
         assert 0 <= row["perf/eval_tokens"] <= total
         assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in ("gen", "reward"))
         if not left_out:
             assert row["reward/mean"] == pytest.approx(fmean(step.scores))
-            lengths = [told.lengths[trajectory] for trajectory in step.trajectories]
+            lengths = [told.lengths[response] for response in step.responses]
             assert row["response_length/mean"] == pytest.approx(fmean(lengths))
     assert [sum(step.trained) for step in observers.account.fates.lengths] == told.trained
 
 
 def check_tokens(found: History, observers: Observers) -> None:
     told, figures, rows = observers.told, observers.costs.figures(), observers.account.steps
-    evaluated = sum(length for t, length in told.lengths.items() if t.group.source != found.schedule.train_source)
+    evaluated = sum(length for r, length in told.lengths.items() if r.group.source != found.schedule.train_source)
     assert sum(row["perf/eval_tokens"] for row in rows) <= evaluated
     totals = observers.account.fates.totals(is_training=True)[OFFERED]
-    generated = sum(length for t, length in told.lengths.items() if t.group.source == found.schedule.train_source)
+    generated = sum(length for r, length in told.lengths.items() if r.group.source == found.schedule.train_source)
     assert figures.tokens_generated == totals.num_tokens == generated
     assert figures.tokens_trained == sum(told.trained)
     assert figures.tokens_wasted == totals.num_wasted
@@ -177,10 +177,10 @@ def check_times(found: History, observers: Observers) -> None:
 def check_memory(found: History, observers: Observers) -> None:
     """The shared fold knows the responses that the core knows; of the others only those that an instance still runs."""
     rooms, run = found.world.coordinator.rooms, observers.account._run
-    members = {t for group in rooms.responses.groups.values() for t in group.members}
+    members = {r for group in rooms.responses.groups.values() for r in group.members}
     in_progress = {response.id for response in run.in_progress()}
-    spoken_of = {t for instance in rooms.fleet.instances.values() for t in (*instance.running, *instance.aborting)}
-    assert in_progress <= {t for t in in_progress if t.group in rooms.responses.groups}
-    assert {t for t in run.state.responses if t not in in_progress} <= spoken_of
-    assert {t for t in members if rooms.responses.groups[t.group].members[t].length} <= in_progress
+    spoken_of = {r for instance in rooms.fleet.instances.values() for r in (*instance.running, *instance.aborting)}
+    assert in_progress <= {r for r in in_progress if r.group in rooms.responses.groups}
+    assert {r for r in run.state.responses if r not in in_progress} <= spoken_of
+    assert {r for r in members if rooms.responses.groups[r.group].members[r].length} <= in_progress
     assert set(observers.observations._ordered) <= {*rooms.rewards.scoring, *rooms.rewards.aborting}

@@ -12,7 +12,7 @@ from core.world import World
 from observe.test_progress import ROW
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Schedule
@@ -107,9 +107,9 @@ def test_the_load_of_every_instance_follows_the_journal(terminal: Terminal) -> N
 
 
 def test_a_response_that_was_called_off_is_no_load(terminal: Terminal) -> None:
-    called_off = TrajectoryId(GroupId("train", 0, 0), 0)
-    submit = do.Submit(instance=INSTANCE, dispatches=(do.Dispatch(trajectory=called_off, start=0),))
-    aborted = (ev.Aborted(trajectory=called_off, length=3),)
+    called_off = ResponseId(GroupId("train", 0, 0), 0)
+    submit = do.Submit(instance=INSTANCE, dispatches=(do.Dispatch(response=called_off, start=0),))
+    aborted = (ev.Aborted(response=called_off, length=3),)
     display = live(terminal)
     display.entry(Entry(now=1.0, event=ev.TimerFired(), commands=(submit,)))
     assert "1 responses" in picture(display)

@@ -10,7 +10,7 @@ import pytest
 from observe.test_schedule_account import I0, I1, OLD, ended, response, submit, train, trained
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.schedule import EvalSet, Schedule
@@ -28,13 +28,13 @@ SCHEDULE = Schedule(
     eval_interval=1,
 )
 A = response(0)
-E = TrajectoryId(GroupId("heldout", 0, 0), 0)
+E = ResponseId(GroupId("heldout", 0, 0), 0)
 STARTED = [ev.InstanceStarted(instance=instance, version=OLD) for instance in (I0, I1)]
 CLOSED = do.CloseEvaluation(version=OLD, source="heldout", groups=(E.group,))
 
 
-def scored(trajectory: TrajectoryId) -> ev.ResponsesScored:
-    return ev.ResponsesScored(scores=(ev.Scored(trajectory=trajectory, outcome=Outcome.OK, score=1.0, seconds=0.1),))
+def scored(response: ResponseId) -> ev.ResponsesScored:
+    return ev.ResponsesScored(scores=(ev.Scored(response=response, outcome=Outcome.OK, score=1.0, seconds=0.1),))
 
 
 def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
@@ -45,9 +45,9 @@ BESIDE_THEN_ALONE = [
     entry(0.0, ev.RunStarted(schedule=SCHEDULE)),
     entry(1.0, STARTED[0]),
     entry(1.0, STARTED[1], submit(A, E)),
-    entry(3.0, ended(OLD, (A, 10)), do.Score(trajectories=(A,))),
+    entry(3.0, ended(OLD, (A, 10)), do.Score(responses=(A,))),
     entry(3.5, scored(A)),
-    entry(6.0, ended(OLD, (E, 40)), do.Score(trajectories=(E,))),
+    entry(6.0, ended(OLD, (E, 40)), do.Score(responses=(E,))),
     entry(6.5, scored(E), CLOSED, train(OLD, A)),
     entry(8.0, trained(1)),
 ]
@@ -58,12 +58,12 @@ ALONE_THEN_BESIDE = [
     entry(1.0, STARTED[0], submit(E)),
     entry(2.0, STARTED[1]),
     entry(4.0, ev.TimerFired(), submit(A, instance=I1)),
-    entry(6.0, ended(OLD, (E, 40)), do.Score(trajectories=(E,))),
+    entry(6.0, ended(OLD, (E, 40)), do.Score(responses=(E,))),
     entry(6.0, scored(E), CLOSED),
     entry(
         7.0,
         ev.RolloutReported(instance=I1, version=OLD, finished=ended(OLD, (A, 10)).finished),
-        do.Score(trajectories=(A,)),
+        do.Score(responses=(A,)),
     ),
     entry(7.5, scored(A), train(OLD, A)),
     entry(9.0, trained(1)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.core.schedule import Leftovers, Schedule, VersionCap
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.prompts.fairness import alarms
@@ -67,7 +67,7 @@ CAPPED = replace(
 def restarted_with(num_tokens: int) -> Fates:
     """One response began again after so many tokens, and has 80 tokens now."""
     group = GroupId("train", 0, 3)
-    fates, first = Fates(RunFold(RunState(schedule=CAPPED))), TrajectoryId(group, 0)
+    fates, first = Fates(RunFold(RunState(schedule=CAPPED))), ResponseId(group, 0)
     notes = {
         first: ResponseNote(length=num_tokens, is_dropped=True),
         first._replace(attempt=1): ResponseNote(length=80, is_trained=True),

@@ -9,10 +9,10 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.observe.prompts.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, IN_PROGRESS, OFFERED, TRAINED, Fates
 
@@ -23,13 +23,13 @@ def entry(event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=1.0, event=event, commands=commands)
 
 
-def submit(*trajectories: TrajectoryId) -> do.Submit:
-    dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in trajectories)
+def submit(*responses: ResponseId) -> do.Submit:
+    dispatches = tuple(do.Dispatch(response=r, start=0) for r in responses)
     return do.Submit(instance=InstanceId(0), dispatches=dispatches)
 
 
-def members(prompt: int) -> list[TrajectoryId]:
-    return [TrajectoryId(GroupId("train", 0, prompt), member) for member in (0, 1)]
+def members(prompt: int) -> list[ResponseId]:
+    return [ResponseId(GroupId("train", 0, prompt), member) for member in (0, 1)]
 
 
 def settled(schedule: Schedule, outcomes: list[tuple[Outcome, float]]) -> Fates:
@@ -38,11 +38,11 @@ def settled(schedule: Schedule, outcomes: list[tuple[Outcome, float]]) -> Fates:
     fates.feed(entry(ev.RunStarted(schedule=schedule)))
     offered = ev.PromptsOffered(source="train", prompts=((0, 7),), next_epoch=0, next_offset=1)
     fates.feed(entry(offered, submit(*members(7))))
-    finished = tuple(ev.Finished(trajectory=t, length=5, finish=Finish.STOP) for t in members(7))
+    finished = tuple(ev.Finished(response=r, length=5, finish=Finish.STOP) for r in members(7))
     report = ev.RolloutReported(instance=InstanceId(0), version=Version(0), finished=finished)
-    fates.feed(entry(report, do.Score(trajectories=tuple(members(7)))))
-    for trajectory, (outcome, score) in zip(members(7), outcomes, strict=True):
-        scored = ev.Scored(trajectory=trajectory, outcome=outcome, score=score, seconds=0.1)
+    fates.feed(entry(report, do.Score(responses=tuple(members(7)))))
+    for response, (outcome, score) in zip(members(7), outcomes, strict=True):
+        scored = ev.Scored(response=response, outcome=outcome, score=score, seconds=0.1)
         fates.feed(entry(ev.ResponsesScored(scores=(scored,))))
     return fates
 
@@ -51,7 +51,7 @@ def test_a_group_that_was_trained_says_in_which_step_and_with_how_many_tokens() 
     fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.TIMEOUT, 0.0)])
     fate = fates.groups[GroupId("train", 0, 7)]
     assert fate.state == IN_PROGRESS
-    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), trajectories=tuple(members(7)), scores=(1, 0))))
+    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), responses=tuple(members(7)), scores=(1, 0))))
     fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (fate.state, fate.step, fate.num_tokens, fate.mean_score, fate.num_failed) == (TRAINED, 1, 10, 0.5, 1)
     assert fates.lengths[0].generated == fates.lengths[0].trained == [5, 5]
@@ -94,12 +94,12 @@ def test_a_deferred_group_comes_back_and_wastes_what_it_had() -> None:
 
 def test_aborted_and_surplus_responses_are_wasted_and_trained_ones_are_not() -> None:
     fates = settled(SCHEDULE, [(Outcome.OK, 1.0), (Outcome.OK, 0.0)])
-    extra = TrajectoryId(GROUP, 2)
+    extra = ResponseId(GROUP, 2)
     fates.feed(entry(ev.TimerFired(), submit(extra)))
-    aborted = (ev.Aborted(trajectory=extra, length=4),)
+    aborted = (ev.Aborted(response=extra, length=4),)
     fates.feed(entry(ev.ResponsesAborted(instance=InstanceId(0), aborted=aborted)))
     first = members(7)[:1]
-    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), trajectories=tuple(first), scores=(1,))))
+    fates.feed(entry(ev.TimerFired(), do.Accumulate(version=Version(0), responses=tuple(first), scores=(1,))))
     fates.feed(entry(ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (fates.groups[GROUP].num_tokens, fates.groups[GROUP].num_wasted) == (14, 9)
 
@@ -126,7 +126,7 @@ def test_after_a_whole_run_the_fates_add_up_to_what_was_offered(seed: int) -> No
         for name in ("num_groups", "num_responses", "num_tokens"):
             assert sum(getattr(total, name) for total in totals.values()) == getattr(offered, name)
     trained = fates.totals(is_training=True)[TRAINED]
-    assert trained.num_groups == len({t.group for batch in world.trained for t in batch})
+    assert trained.num_groups == len({r.group for batch in world.trained for r in batch})
     if finish.is_complete:
         assert trained.num_groups == 12
         assert fates.totals(is_training=False)[EVALUATED].num_groups == 6

@@ -48,7 +48,7 @@ def test_a_trace_holds_every_response_in_the_order_of_its_group(fates: Fates, tm
         for fate in fates.groups.values()
     ]
     for prompt, fate in zip(prompts, fates.groups.values(), strict=True):
-        notes = [fate.responses[trajectory] for trajectory in sorted(fate.responses)]
+        notes = [fate.responses[response] for response in sorted(fate.responses)]
         assert prompt.lengths == tuple(note.length for note in notes)
         assert prompt.finishes == tuple(note.finish.value for note in notes if note.finish)
         assert prompt.scores == tuple(note.score if note.outcome is Outcome.OK else None for note in notes)

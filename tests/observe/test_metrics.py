@@ -10,34 +10,34 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import EvalSet, Leftovers, Schedule
 from tailrace.observe.metrics.response_metrics import percentile
 from tailrace.observe.metrics.rows import Metrics, Row
 
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=1)
 INSTANCE = InstanceId(0)
-UNFINISHED, ENDED = (TrajectoryId(GroupId("train", 0, 9), member) for member in (0, 1))
+UNFINISHED, ENDED = (ResponseId(GroupId("train", 0, 9), member) for member in (0, 1))
 
 
 def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=now, event=event, commands=commands)
 
 
-def submit(*trajectories: TrajectoryId) -> do.Submit:
-    return do.Submit(instance=INSTANCE, dispatches=tuple(do.Dispatch(trajectory=t, start=0) for t in trajectories))
+def submit(*responses: ResponseId) -> do.Submit:
+    return do.Submit(instance=INSTANCE, dispatches=tuple(do.Dispatch(response=r, start=0) for r in responses))
 
 
-def score(*trajectories: TrajectoryId) -> do.Score:
-    return do.Score(trajectories=trajectories)
+def score(*responses: ResponseId) -> do.Score:
+    return do.Score(responses=responses)
 
 
 def one_step() -> tuple[Metrics, Row]:
     """Two groups of two: scores 1, 0 and 1, (timeout); lengths 10, 20, 30, 40, the last one clipped."""
-    ids = [TrajectoryId(GroupId("train", 0, prompt), member) for prompt in (0, 1) for member in (0, 1)]
+    ids = [ResponseId(GroupId("train", 0, prompt), member) for prompt in (0, 1) for member in (0, 1)]
     lengths = dict(zip(ids, (10, 20, 30, 40), strict=True))
     outcomes = [Outcome.OK, Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
     scores = [1.0, 0.0, 1.0, 0.0]
@@ -45,16 +45,16 @@ def one_step() -> tuple[Metrics, Row]:
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE)))
     metrics.feed(entry(1.0, ev.InstanceStarted(instance=INSTANCE, version=Version(0)), submit(*ids)))
     finished = tuple(
-        ev.Finished(trajectory=i, length=lengths[i], finish=Finish.LENGTH if lengths[i] == 40 else Finish.STOP)
+        ev.Finished(response=i, length=lengths[i], finish=Finish.LENGTH if lengths[i] == 40 else Finish.STOP)
         for i in ids
     )
     report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
     metrics.feed(entry(3.0, report, score(*ids)))
     scored = tuple(
-        ev.Scored(trajectory=i, outcome=o, score=s, seconds=0.25, extras=(("style", s),))
+        ev.Scored(response=i, outcome=o, score=s, seconds=0.25, extras=(("style", s),))
         for i, o, s in zip(ids, outcomes, scores, strict=True)
     )
-    train = do.Accumulate(version=Version(0), trajectories=tuple(ids), scores=tuple(scores))
+    train = do.Accumulate(version=Version(0), responses=tuple(ids), scores=tuple(scores))
     metrics.feed(entry(3.5, ev.ResponsesScored(scores=scored), train))
     (row,) = metrics.feed(entry(5.0, ev.StepTrained(version=Version(1), seconds=1.5, metrics=(("actor/lr", 0.1),))))
     return metrics, row
@@ -93,13 +93,13 @@ def test_a_step_by_hand(name: str, value: float) -> None:
 
 def test_a_response_is_as_stale_as_its_oldest_token() -> None:
     metrics = Metrics()
-    old, new = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    old, new = (ResponseId(GroupId("train", 0, 0), member) for member in (0, 1))
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(old, new)))
-    begun = (ev.Progressed(trajectory=old, length=1),)
+    begun = (ev.Progressed(response=old, length=1),)
     metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
-    done = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (old, new))
+    done = tuple(ev.Finished(response=r, length=2, finish=Finish.STOP) for r in (old, new))
     metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(5), finished=done)))
-    train = do.Accumulate(version=Version(5), trajectories=(old, new), scores=(0.0, 0.0))
+    train = do.Accumulate(version=Version(5), responses=(old, new), scores=(0.0, 0.0))
     metrics.feed(entry(3.0, ev.TimerFired(), train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (1.0, 2, 1)
@@ -108,10 +108,10 @@ def test_a_response_is_as_stale_as_its_oldest_token() -> None:
 def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
     """Not while the trainer starts, nor if all that it trains was scored before the last step."""
     metrics = Metrics()
-    first, second = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
-    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (first, second))
-    scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (first, second))
-    steps = [do.Accumulate(version=Version(n), trajectories=(t,), scores=(1.0,)) for n, t in enumerate((first, second))]
+    first, second = (ResponseId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
+    finished = tuple(ev.Finished(response=r, length=2, finish=Finish.STOP) for r in (first, second))
+    scores = tuple(ev.Scored(response=r, outcome=Outcome.OK, score=1.0, seconds=0.1) for r in (first, second))
+    steps = [do.Accumulate(version=Version(n), responses=(r,), scores=(1.0,)) for n, r in enumerate((first, second))]
     trained = [ev.StepTrained(version=Version(n), seconds=1.0, metrics=()) for n in (1, 2)]
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(first, second)))
     report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
@@ -124,13 +124,13 @@ def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
 
 def test_only_tokens_make_a_response_stale() -> None:
     metrics = Metrics()
-    late, empty = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+    late, empty = (ResponseId(GroupId("train", 0, 0), member) for member in (0, 1))
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(late, empty)))
-    begun = tuple(ev.Progressed(trajectory=t, length=0) for t in (late, empty))
+    begun = tuple(ev.Progressed(response=r, length=0) for r in (late, empty))
     metrics.feed(entry(1.0, ev.RolloutReported(instance=INSTANCE, version=Version(3), progressed=begun)))
-    done = tuple(ev.Finished(trajectory=t, length=n, finish=Finish.STOP) for t, n in ((late, 2), (empty, 0)))
+    done = tuple(ev.Finished(response=r, length=n, finish=Finish.STOP) for r, n in ((late, 2), (empty, 0)))
     metrics.feed(entry(2.0, ev.RolloutReported(instance=INSTANCE, version=Version(4), finished=done)))
-    train = do.Accumulate(version=Version(5), trajectories=(late, empty), scores=(0.0, 0.0))
+    train = do.Accumulate(version=Version(5), responses=(late, empty), scores=(0.0, 0.0))
     metrics.feed(entry(3.0, ev.TimerFired(), train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(6), seconds=1.0, metrics=())))
     assert (row["staleness/mean"], row["staleness/max"], row["staleness/violations"]) == (0.5, 1, 1)
@@ -139,14 +139,13 @@ def test_only_tokens_make_a_response_stale() -> None:
 def test_an_evaluation_by_hand() -> None:
     metrics = Metrics()
     groups = (GroupId("heldout", 3, 0), GroupId("heldout", 3, 1))
-    ids = [TrajectoryId(group, member) for group in groups for member in (0, 1)]
-    finished = tuple(ev.Finished(trajectory=i, length=4, finish=Finish.STOP) for i in ids)
+    ids = [ResponseId(group, member) for group in groups for member in (0, 1)]
+    finished = tuple(ev.Finished(response=i, length=4, finish=Finish.STOP) for i in ids)
     metrics.feed(entry(0.0, ev.TimerFired(), submit(*ids)))
     report = ev.RolloutReported(instance=INSTANCE, version=Version(3), finished=finished)
     metrics.feed(entry(1.0, report, score(*ids)))
     scored = tuple(
-        ev.Scored(trajectory=i, outcome=Outcome.OK, score=s, seconds=0.1)
-        for i, s in zip(ids, (1, 0, 0, 0), strict=True)
+        ev.Scored(response=i, outcome=Outcome.OK, score=s, seconds=0.1) for i, s in zip(ids, (1, 0, 0, 0), strict=True)
     )
     close = do.CloseEvaluation(version=Version(3), source="heldout", groups=groups)
     (row,) = metrics.feed(entry(2.0, ev.ResponsesScored(scores=scored), close))
@@ -181,7 +180,7 @@ def test_a_snapshot_at_any_entry_changes_no_row() -> None:
         ev.InstanceLost(instance=INSTANCE, reason="it was killed"),
         ev.RunResumed(limits=SCHEDULE.limits, checkpoint=None),
         ev.ResponsesAborted(
-            instance=INSTANCE, aborted=tuple(ev.Aborted(trajectory=t, length=0) for t in (UNFINISHED, ENDED))
+            instance=INSTANCE, aborted=tuple(ev.Aborted(response=r, length=0) for r in (UNFINISHED, ENDED))
         ),
     ],
     ids=lambda end: type(end).__name__,
@@ -190,15 +189,15 @@ def test_what_was_given_up_is_forgotten_when_its_instance_has_had_its_last_word(
     metrics = Metrics()
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(UNFINISHED, ENDED)))
     given_up = (
-        do.Abort(instance=INSTANCE, trajectories=(UNFINISHED, ENDED)),
+        do.Abort(instance=INSTANCE, responses=(UNFINISHED, ENDED)),
         do.CloseRound(round=1, is_long=False, accepted=(), dropped=(UNFINISHED.group,)),
     )
     metrics.feed(entry(1.0, ev.TimerFired(), *given_up))
     crossing = ev.RolloutReported(
         instance=INSTANCE,
         version=Version(0),
-        progressed=(ev.Progressed(trajectory=UNFINISHED, length=5),),
-        finished=(ev.Finished(trajectory=ENDED, length=3, finish=Finish.STOP),),
+        progressed=(ev.Progressed(response=UNFINISHED, length=5),),
+        finished=(ev.Finished(response=ENDED, length=3, finish=Finish.STOP),),
     )
     metrics.feed(entry(2.0, crossing))
     metrics.feed(entry(3.0, end))
@@ -226,19 +225,19 @@ def test_deferred_prompts_that_keep_their_tokens_keep_their_metrics() -> None:
     assert [row["staleness/max"] for row in rows] == [step.version - min(step.oldest) for step in steps]
     assert max(row["staleness/max"] for row in rows) > 0, "no deferred response was resumed"
     reports = [item.event for item in world.entries if isinstance(item.event, ev.RolloutReported)]
-    lengths = {news.trajectory: news.length for event in reports for news in (*event.progressed, *event.finished)}
+    lengths = {news.response: news.length for event in reports for news in (*event.progressed, *event.finished)}
     assert metrics._memory.tokens_total == sum(lengths.values())
 
 
 def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() -> None:
     metrics = Metrics()
-    trained, scored, unscored, begun_again = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in range(4))
+    trained, scored, unscored, begun_again = (ResponseId(GroupId("train", 0, prompt), 0) for prompt in range(4))
     finished = tuple(
-        ev.Finished(trajectory=t, length=4, finish=Finish.STOP) for t in (trained, scored, unscored, begun_again)
+        ev.Finished(response=r, length=4, finish=Finish.STOP) for r in (trained, scored, unscored, begun_again)
     )
     scores = tuple(
-        ev.Scored(trajectory=t, outcome=Outcome.OK, score=s, seconds=0.1)
-        for t, s in ((trained, 1.0), (scored, 0.5), (begun_again, 0.25))
+        ev.Scored(response=r, outcome=Outcome.OK, score=s, seconds=0.1)
+        for r, s in ((trained, 1.0), (scored, 0.5), (begun_again, 0.25))
     )
     everyone = (trained, scored, unscored, begun_again)
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(*everyone)))
@@ -248,7 +247,7 @@ def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() ->
     assert begun_again not in metrics._run.state.responses
     unbegun = GroupId("train", 0, 4)
     left_out = do.ReportDropped(filtered=(scored.group,), dropped=(unscored.group, begun_again.group, unbegun))
-    train = do.Accumulate(version=Version(0), trajectories=(trained,), scores=(1.0,))
+    train = do.Accumulate(version=Version(0), responses=(trained,), scores=(1.0,))
     metrics.feed(entry(3.0, ev.TimerFired(), left_out, train))
     (row,) = metrics.feed(entry(4.0, ev.StepTrained(version=Version(1), seconds=1.0, metrics=())))
     assert (row["groups/num_dropped"], row["groups/num_samples"]) == (4, 1)
@@ -257,13 +256,13 @@ def test_what_was_left_out_counts_with_its_scores_and_without_what_has_none() ->
 
 def test_a_failed_reward_is_counted_although_its_response_left_the_group() -> None:
     metrics = Metrics()
-    kept, failed = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
-    finished = tuple(ev.Finished(trajectory=t, length=2, finish=Finish.STOP) for t in (kept, failed))
+    kept, failed = (ResponseId(GroupId("train", 0, 0), member) for member in (0, 1))
+    finished = tuple(ev.Finished(response=r, length=2, finish=Finish.STOP) for r in (kept, failed))
     scores = (
-        ev.Scored(trajectory=kept, outcome=Outcome.OK, score=1.0, seconds=0.1),
-        ev.Scored(trajectory=failed, outcome=Outcome.ERROR, score=0.0, seconds=0.1),
+        ev.Scored(response=kept, outcome=Outcome.OK, score=1.0, seconds=0.1),
+        ev.Scored(response=failed, outcome=Outcome.ERROR, score=0.0, seconds=0.1),
     )
-    train = do.Accumulate(version=Version(0), trajectories=(kept,), scores=(1.0,))
+    train = do.Accumulate(version=Version(0), responses=(kept,), scores=(1.0,))
     metrics.feed(entry(0.0, ev.RunStarted(schedule=SCHEDULE), submit(kept, failed)))
     report = ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=finished)
     metrics.feed(entry(1.0, report, score(kept, failed)))

@@ -12,9 +12,9 @@ import pytest
 from observe.speculation import NATURAL_MEAN, speculative_run
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.dashboard import tables
 from tailrace.observe.account import Account
@@ -68,21 +68,21 @@ def test_long_rounds_show_the_tail_that_short_rounds_stop() -> None:
     assert row["response_length/natural_unseen_ratio"] == pytest.approx(0.0)
 
 
-def response(prompt: int, member: int = 0, attempt: int = 0) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, prompt), member, attempt)
+def response(prompt: int, member: int = 0, attempt: int = 0) -> ResponseId:
+    return ResponseId(GroupId("train", 0, prompt), member, attempt)
 
 
-def submit(*dispatches: tuple[TrajectoryId, int]) -> do.Submit:
+def submit(*dispatches: tuple[ResponseId, int]) -> do.Submit:
     return do.Submit(instance=INSTANCE, dispatches=tuple(do.Dispatch(*dispatch) for dispatch in dispatches))
 
 
-def ended(trajectory: TrajectoryId, length: int, finish: Finish = Finish.STOP) -> ev.RolloutReported:
-    part = ev.Finished(trajectory=trajectory, length=length, finish=finish)
+def ended(response: ResponseId, length: int, finish: Finish = Finish.STOP) -> ev.RolloutReported:
+    part = ev.Finished(response=response, length=length, finish=finish)
     return ev.RolloutReported(instance=INSTANCE, version=Version(0), finished=(part,))
 
 
-def stopped(trajectory: TrajectoryId, length: int) -> ev.ResponsesAborted:
-    return ev.ResponsesAborted(instance=INSTANCE, aborted=(ev.Aborted(trajectory=trajectory, length=length),))
+def stopped(response: ResponseId, length: int) -> ev.ResponsesAborted:
+    return ev.ResponsesAborted(instance=INSTANCE, aborted=(ev.Aborted(response=response, length=length),))
 
 
 def sampled(
@@ -91,7 +91,7 @@ def sampled(
     """Lengths that ended and that were stopped in one step, which trains response 0 with 5 tokens."""
     schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, launch_prompts=2, **changes)
     offered = ev.PromptsOffered(source="train", prompts=((0, 0), (0, 1)), next_epoch=0, next_offset=2)
-    train = do.Accumulate(version=Version(0), trajectories=(response(0),), scores=(1.0,))
+    train = do.Accumulate(version=Version(0), responses=(response(0),), scores=(1.0,))
     account = Account()
     for event, commands in (
         (ev.RunStarted(schedule=schedule), ()),
@@ -106,7 +106,7 @@ def sampled(
 
 
 FIRED = ev.TimerFired()
-ABORT = do.Abort(instance=INSTANCE, trajectories=(response(1),))
+ABORT = do.Abort(instance=INSTANCE, responses=(response(1),))
 
 
 def test_an_aborted_response_is_a_lower_bound_with_the_tokens_it_had_when_its_instance_stopped_it() -> None:
@@ -146,7 +146,7 @@ def test_a_deferred_group_that_loses_its_tokens_gives_lower_bounds() -> None:
 
 
 def test_a_dropped_response_whose_instance_is_lost_keeps_the_tokens_that_were_reported() -> None:
-    part = ev.Progressed(trajectory=response(1), length=3)
+    part = ev.Progressed(response=response(1), length=3)
     messages = (
         (ev.RolloutReported(instance=INSTANCE, version=Version(0), progressed=(part,)), (ABORT,)),
         (ev.InstanceLost(instance=INSTANCE, reason="killed"), (submit((response(0), 0)),)),

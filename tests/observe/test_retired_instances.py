@@ -6,9 +6,9 @@ import pytest
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.observe.metrics.rows import Metrics
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
@@ -39,16 +39,16 @@ def at(now: float, event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=now, event=event, commands=commands)
 
 
-def response(step: int) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, step), 0)
+def response(step: int) -> ResponseId:
+    return ResponseId(GroupId("train", 0, step), 0)
 
 
 def step(begin: float, end: float, number: int, instance: InstanceId = ONE) -> list[Entry]:
     """A step whose only response an instance generates all the time."""
-    trajectory = response(number)
-    finished = ev.Finished(trajectory=trajectory, length=4, finish=Finish.STOP)
-    asked = do.Submit(instance=instance, dispatches=(do.Dispatch(trajectory, 0),))
-    train = do.Accumulate(version=Version(number), trajectories=(trajectory,), scores=(1.0,), oldest=(Version(0),))
+    response_id = response(number)
+    finished = ev.Finished(response=response_id, length=4, finish=Finish.STOP)
+    asked = do.Submit(instance=instance, dispatches=(do.Dispatch(response_id, 0),))
+    train = do.Accumulate(version=Version(number), responses=(response_id,), scores=(1.0,), oldest=(Version(0),))
     return [
         at(begin, ev.TimerFired(), asked),
         at(end, ev.RolloutReported(instance=instance, version=Version(0), finished=(finished,)), train),

@@ -12,17 +12,17 @@ from core import histories
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.observe.account import Account
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.observe.shared_fold.records import ResponseRecord, Task, Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
-A, B = (TrajectoryId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
+A, B = (ResponseId(GroupId("train", 0, prompt), 0) for prompt in (0, 1))
 I0, I1 = InstanceId(0), InstanceId(1)
 FIRED = ev.TimerFired()
 REPEATED = (
@@ -44,20 +44,20 @@ def fed(*messages: tuple[ev.Event, tuple[do.Command, ...]]) -> RunFold:
     return run
 
 
-def submit(*trajectories: TrajectoryId, instance: InstanceId = I0) -> do.Submit:
-    dispatches = tuple(do.Dispatch(trajectory=trajectory, start=0) for trajectory in trajectories)
+def submit(*responses: ResponseId, instance: InstanceId = I0) -> do.Submit:
+    dispatches = tuple(do.Dispatch(response=response, start=0) for response in responses)
     return do.Submit(instance=instance, dispatches=dispatches)
 
 
 def ended(
-    trajectory: TrajectoryId, length: int, *, version: int = 0, instance: InstanceId = I0, finish: Finish = Finish.STOP
+    response: ResponseId, length: int, *, version: int = 0, instance: InstanceId = I0, finish: Finish = Finish.STOP
 ) -> ev.RolloutReported:
-    part = ev.Finished(trajectory=trajectory, length=length, finish=finish)
+    part = ev.Finished(response=response, length=length, finish=finish)
     return ev.RolloutReported(instance=instance, version=Version(version), finished=(part,))
 
 
-def grown(trajectory: TrajectoryId, length: int, *, instance: InstanceId = I0) -> ev.RolloutReported:
-    part = ev.Progressed(trajectory=trajectory, length=length)
+def grown(response: ResponseId, length: int, *, instance: InstanceId = I0) -> ev.RolloutReported:
+    part = ev.Progressed(response=response, length=length)
     return ev.RolloutReported(instance=instance, version=Version(0), progressed=(part,))
 
 
@@ -85,7 +85,7 @@ def test_an_instance_has_its_version_and_what_it_was_asked_to_do() -> None:
 
 
 def test_the_trainer_has_its_orders_and_forgets_them_when_the_run_is_resumed() -> None:
-    train = do.Accumulate(version=Version(0), trajectories=(A,), scores=(1.0,))
+    train = do.Accumulate(version=Version(0), responses=(A,), scores=(1.0,))
     asked = (submit(A), train, do.SaveCheckpoint(version=Version(0)), do.PublishWeights(version=Version(0)))
     run = fed((FIRED, asked))
     assert [order.work for order in run.state.orders] == [Work.TRAIN, Work.SAVE]
@@ -102,7 +102,7 @@ def test_the_trainer_has_its_orders_and_forgets_them_when_the_run_is_resumed() -
         pytest.param(ended(A, 7, instance=I1), id="from an instance that does not run it"),
         pytest.param(grown(B, 5), id="about a response that ended"),
         pytest.param(ended(B, 6), id="an end that was reported before"),
-        pytest.param(grown(TrajectoryId(GroupId("train", 0, 9), 0), 5), id="about an unknown response"),
+        pytest.param(grown(ResponseId(GroupId("train", 0, 9), 0), 5), id="about an unknown response"),
     ],
 )
 def test_a_report_that_cannot_be_right_changes_nothing(report: ev.RolloutReported) -> None:
@@ -117,9 +117,9 @@ def test_a_report_that_cannot_be_right_changes_nothing(report: ev.RolloutReporte
 
 
 def test_a_repeated_reward_counts_once() -> None:
-    scored = ev.Scored(trajectory=A, outcome=Outcome.OK, score=1.0, seconds=0.1)
+    scored = ev.Scored(response=A, outcome=Outcome.OK, score=1.0, seconds=0.1)
     event = ev.ResponsesScored(scores=(scored,))
-    run = fed((FIRED, (submit(A),)), (ended(A, 3), (do.Score(trajectories=(A,)),)))
+    run = fed((FIRED, (submit(A),)), (ended(A, 3), (do.Score(responses=(A,)),)))
     counts = [sum(len(news.scored) for news in run.feed(Entry(now=1.0, event=event, commands=()))) for _ in range(2)]
     assert counts == [1, 0]
 
@@ -157,7 +157,7 @@ def test_repeated_reports_change_no_account_of_any_run(seed: int) -> None:
     assert repeated.timeline.lanes() == plain.timeline.lanes()
 
 
-def by_id(responses: list[ResponseRecord]) -> dict[TrajectoryId, ResponseRecord]:
+def by_id(responses: list[ResponseRecord]) -> dict[ResponseId, ResponseRecord]:
     return {response.id: response for response in responses}
 
 
@@ -179,10 +179,10 @@ def test_a_fold_restored_from_a_snapshot_goes_on_as_if_nothing_had_happened() ->
 def test_a_reward_that_comes_while_the_run_stops_does_not_count() -> None:
     """The run does not take it either: it asks for it again when it goes on."""
     stop = ev.StopRequested(reason="it was asked to stop", saves=True)
-    wrong, right = (ev.Scored(trajectory=A, outcome=Outcome.OK, score=score, seconds=0.1) for score in (0.25, 0.75))
-    before = ((FIRED, (submit(A),)), (ended(A, 3), (do.Score(trajectories=(A,)),)), (stop, ()))
+    wrong, right = (ev.Scored(response=A, outcome=Outcome.OK, score=score, seconds=0.1) for score in (0.25, 0.75))
+    before = ((FIRED, (submit(A),)), (ended(A, 3), (do.Score(responses=(A,)),)), (stop, ()))
     run = fed(*before, (ev.ResponsesScored(scores=(wrong,)), ()))
     assert run.state.responses[A].outcome is None
-    again = (ev.RunResumed(limits=Limits(), checkpoint=None), (do.Score(trajectories=(A,)),))
+    again = (ev.RunResumed(limits=Limits(), checkpoint=None), (do.Score(responses=(A,)),))
     run = fed(*before, (ev.ResponsesScored(scores=(wrong,)), ()), again, (ev.ResponsesScored(scores=(right,)), ()))
     assert run.state.responses[A].score == 0.75

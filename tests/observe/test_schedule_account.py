@@ -9,10 +9,10 @@ from core import histories
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Leftovers, Limits, Placement, Schedule
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 
@@ -20,22 +20,22 @@ I0, I1 = InstanceId(0), InstanceId(1)
 OLD, NEW = Version(0), Version(1)
 
 
-def response(prompt: int, member: int = 0) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, prompt), member)
+def response(prompt: int, member: int = 0) -> ResponseId:
+    return ResponseId(GroupId("train", 0, prompt), member)
 
 
-def submit(*trajectories: TrajectoryId, instance: InstanceId = I0) -> do.Submit:
-    dispatches = tuple(do.Dispatch(trajectory=trajectory, start=0) for trajectory in trajectories)
+def submit(*responses: ResponseId, instance: InstanceId = I0) -> do.Submit:
+    dispatches = tuple(do.Dispatch(response=response, start=0) for response in responses)
     return do.Submit(instance=instance, dispatches=dispatches)
 
 
-def ended(version: Version, *ends: tuple[TrajectoryId, int], finish: Finish = Finish.STOP) -> ev.RolloutReported:
-    finished = tuple(ev.Finished(trajectory=t, length=length, finish=finish) for t, length in ends)
+def ended(version: Version, *ends: tuple[ResponseId, int], finish: Finish = Finish.STOP) -> ev.RolloutReported:
+    finished = tuple(ev.Finished(response=r, length=length, finish=finish) for r, length in ends)
     return ev.RolloutReported(instance=I0, version=version, finished=finished)
 
 
-def train(version: Version, *trajectories: TrajectoryId) -> do.Accumulate:
-    return do.Accumulate(version=version, trajectories=trajectories, scores=(1.0,) * len(trajectories))
+def train(version: Version, *responses: ResponseId) -> do.Accumulate:
+    return do.Accumulate(version=version, responses=responses, scores=(1.0,) * len(responses))
 
 
 def trained(version: int) -> ev.StepTrained:
@@ -78,7 +78,7 @@ def test_aborted_deferred_and_surplus_tokens_are_wasted() -> None:
     )
     a, surplus, running, done = response(0), response(0, 1), response(1), response(1, 1)
     close = do.CloseRound(round=0, is_long=False, accepted=(a.group,), deferred=(running.group,))
-    lost = (ev.Aborted(trajectory=surplus, length=7), ev.Aborted(trajectory=running, length=40))
+    lost = (ev.Aborted(response=surplus, length=7), ev.Aborted(response=running, length=40))
     made = account(
         schedule,
         (1.0, FIRED, (submit(a, surplus, running, done),)),
@@ -120,11 +120,11 @@ def test_a_stale_sample_under_a_bound_is_a_violation() -> None:
 def test_a_filtered_group_is_wasted() -> None:
     schedule = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1, filters_equal_scores=True)
     a, b = response(0), response(0, 1)
-    scores = tuple(ev.Scored(trajectory=t, outcome=Outcome.OK, score=1.0, seconds=0.1) for t in (a, b))
+    scores = tuple(ev.Scored(response=r, outcome=Outcome.OK, score=1.0, seconds=0.1) for r in (a, b))
     made = account(
         schedule,
         (1.0, FIRED, (submit(a, b),)),
-        (2.0, ended(OLD, (a, 5), (b, 6)), (do.Score(trajectories=(a, b)),)),
+        (2.0, ended(OLD, (a, 5), (b, 6)), (do.Score(responses=(a, b)),)),
         (3.0, ev.ResponsesScored(scores=scores), (do.ReportDropped(filtered=(a.group,)),)),
     )
     assert (made.figures().tokens_wasted, made.tokens_held) == (11, 0)
@@ -224,8 +224,8 @@ def test_a_response_that_was_called_off_is_forgotten_when_its_instance_is_lost(l
     made = account(
         PARTIAL,
         (1.0, FIRED, (submit(a, b),)),
-        (2.0, ev.RolloutReported(instance=I0, version=OLD, progressed=(ev.Progressed(trajectory=a, length=4),)), ()),
-        (3.0, FIRED, (do.Abort(instance=I0, trajectories=(a,)),)),
+        (2.0, ev.RolloutReported(instance=I0, version=OLD, progressed=(ev.Progressed(response=a, length=4),)), ()),
+        (3.0, FIRED, (do.Abort(instance=I0, responses=(a,)),)),
         (4.0, lost, (submit(b),)),
         (5.0, ended(OLD, (b, 6)), ()),
     )
@@ -241,7 +241,7 @@ def test_tokens_add_up_over_random_histories_of_any_schedule(seed: int) -> None:
     for entry in world.entries:
         made.feed(entry)
         if isinstance(entry.event, ev.RolloutReported):
-            lengths |= {part.trajectory: part.length for part in (*entry.event.progressed, *entry.event.finished)}
+            lengths |= {part.response: part.length for part in (*entry.event.progressed, *entry.event.finished)}
         sums = made.figures()
         assert sums.tokens_generated == sums.tokens_trained + sums.tokens_wasted + made.tokens_held
         assert -1e-9 <= sums.bubble_share <= 1

@@ -10,36 +10,36 @@ import pytest
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.observe.time_use.timeline import Lane, Span, Timeline
 
 SCHEDULE = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=1)
 ONE = InstanceId(0)
-FAST, SLOW = (TrajectoryId(GroupId("train", 0, 0), member) for member in (0, 1))
+FAST, SLOW = (ResponseId(GroupId("train", 0, 0), member) for member in (0, 1))
 
 
 def entry(now: float, event: ev.Event, *commands: do.Command) -> Entry:
     return Entry(now=now, event=event, commands=commands)
 
 
-def report(now: float, trajectory: TrajectoryId, *commands: do.Command) -> Entry:
-    finished = (ev.Finished(trajectory=trajectory, length=5, finish=Finish.STOP),)
+def report(now: float, response: ResponseId, *commands: do.Command) -> Entry:
+    finished = (ev.Finished(response=response, length=5, finish=Finish.STOP),)
     return entry(now, ev.RolloutReported(instance=ONE, version=Version(0), finished=finished), *commands)
 
 
-def scored(now: float, trajectory: TrajectoryId, *commands: do.Command) -> Entry:
-    score = ev.Scored(trajectory=trajectory, outcome=Outcome.OK, score=1.0, seconds=0.1)
+def scored(now: float, response: ResponseId, *commands: do.Command) -> Entry:
+    score = ev.Scored(response=response, outcome=Outcome.OK, score=1.0, seconds=0.1)
     return entry(now, ev.ResponsesScored(scores=(score,)), *commands)
 
 
 def one_step() -> list[Entry]:
     """Start 0-1, generate 1-6, score 3-4 and 6-7, train 7-9, save 9-10, publish 9-12, pull 12-13, end 13."""
-    dispatches = tuple(do.Dispatch(trajectory=t, start=0) for t in (FAST, SLOW))
-    train = do.Accumulate(version=Version(0), trajectories=(FAST, SLOW), scores=(1.0, 1.0))
+    dispatches = tuple(do.Dispatch(response=r, start=0) for r in (FAST, SLOW))
+    train = do.Accumulate(version=Version(0), responses=(FAST, SLOW), scores=(1.0, 1.0))
     saved, published = do.SaveCheckpoint(version=Version(1)), do.PublishWeights(version=Version(1))
     return [
         entry(0.0, ev.RunStarted(schedule=SCHEDULE), do.StartInstance(instance=ONE)),
@@ -48,9 +48,9 @@ def one_step() -> list[Entry]:
             ev.InstanceStarted(instance=ONE, version=Version(0)),
             do.Submit(instance=ONE, dispatches=dispatches),
         ),
-        report(3.0, FAST, do.Score(trajectories=(FAST,))),
+        report(3.0, FAST, do.Score(responses=(FAST,))),
         scored(4.0, FAST),
-        report(6.0, SLOW, do.Score(trajectories=(SLOW,))),
+        report(6.0, SLOW, do.Score(responses=(SLOW,))),
         scored(7.0, SLOW, train),
         entry(9.0, ev.StepTrained(version=Version(1), seconds=1.9, metrics=()), published, saved),
         entry(10.0, ev.CheckpointSaved(version=Version(1), seconds=0.9)),
@@ -98,7 +98,7 @@ def test_idle_is_what_no_span_covers(name: str, idle_s: float) -> None:
 
 
 def test_a_push_is_shown_where_no_other_work_hides_it() -> None:
-    train, published = do.Accumulate(version=Version(1), trajectories=(), scores=()), ev.WeightsPublished
+    train, published = do.Accumulate(version=Version(1), responses=(), scores=()), ev.WeightsPublished
     found = lanes(
         [
             *one_step()[:7],  # from 9 on: publishing and saving
@@ -115,8 +115,8 @@ def test_a_push_is_shown_where_no_other_work_hides_it() -> None:
 
 
 def test_an_instance_generates_with_the_version_it_started_with_or_pulled() -> None:
-    again = TrajectoryId(GroupId("train", 0, 1), 0)
-    submit = do.Submit(instance=ONE, dispatches=(do.Dispatch(trajectory=again, start=0),))
+    again = ResponseId(GroupId("train", 0, 1), 0)
+    submit = do.Submit(instance=ONE, dispatches=(do.Dispatch(response=again, start=0),))
     found = lanes([*one_step(), entry(14.0, ev.TimerFired(), submit), report(15.0, again)])
     versions = [(span.kind, span.version) for span in found["instance 0"].spans]
     assert versions == [("starting", None), ("generating", 0), ("loading weights", None), ("generating", 1)]

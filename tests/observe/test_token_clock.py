@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from tailrace.core.commands import Dispatch
 from tailrace.core.events import Finished, Progressed, RolloutReported
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 
-def named(prompt: int, member: int = 0) -> TrajectoryId:
-    return TrajectoryId(group=GroupId(source="train", epoch=0, prompt=prompt), member=member, attempt=0)
+def named(prompt: int, member: int = 0) -> ResponseId:
+    return ResponseId(group=GroupId(source="train", epoch=0, prompt=prompt), member=member, attempt=0)
 
 
 def report(
-    finished: dict[TrajectoryId, int], progressed: dict[TrajectoryId, int] | None = None, finish: Finish = Finish.STOP
+    finished: dict[ResponseId, int], progressed: dict[ResponseId, int] | None = None, finish: Finish = Finish.STOP
 ) -> RolloutReported:
     return RolloutReported(
         instance=InstanceId(0),
         version=Version(0),
-        finished=tuple(Finished(trajectory=t, length=n, finish=finish) for t, n in finished.items()),
-        progressed=tuple(Progressed(trajectory=t, length=n) for t, n in (progressed or {}).items()),
+        finished=tuple(Finished(response=r, length=n, finish=finish) for r, n in finished.items()),
+        progressed=tuple(Progressed(response=r, length=n) for r, n in (progressed or {}).items()),
     )
 
 
 def clock(
     samples: list[EngineSample],
-    *starts: tuple[TrajectoryId, int],
+    *starts: tuple[ResponseId, int],
     max_running: int = 2,
     prefill_chunk: int | None = None,
     length_classes: tuple[int, ...] = (),
@@ -38,7 +38,7 @@ def clock(
         prefill_chunk=prefill_chunk,
         length_classes=length_classes,
     )
-    found.submit([Dispatch(trajectory=t, start=start) for t, start in starts], 0.0)
+    found.submit([Dispatch(response=r, start=start) for r, start in starts], 0.0)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.policy import Claims, FleetView, InstanceView, WaitingGroup
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import AdmissionRule, LedgerRules, Overlay
 
 BOUND = 2
@@ -51,7 +51,7 @@ def _group(
     prompt: int, version: Version | None, needs: int, members: int, length: int, exact: bool = False
 ) -> WaitingGroup:
     group = GroupId("heldout" if exact else "train", 0, prompt)
-    waiting = tuple(TrajectoryId(group, member) for member in range(members))
+    waiting = tuple(ResponseId(group, member) for member in range(members))
     return WaitingGroup(group, version, waiting, (length,) * members, (Version(needs),) * members, exact)
 
 

@@ -83,7 +83,7 @@ def _at_home(rng: random.Random, group: WaitingGroup) -> WaitingGroup:
     """A started group whose members were on an instance that is there, that is not in the view, or that is gone."""
     if group.version is None or group.is_exact:
         return group
-    return group._replace(homes=tuple(rng.choice([None, InstanceId(0), InstanceId(9)]) for _ in group.trajectories))
+    return group._replace(homes=tuple(rng.choice([None, InstanceId(0), InstanceId(9)]) for _ in group.responses))
 
 
 def takers(seen: FleetView, group: WaitingGroup) -> set[Version]:

@@ -29,12 +29,12 @@ def asked(data: st.DataObject, routing: Routing, *, is_idle: bool = False) -> tu
 @given(st.data())
 def test_a_response_that_waits_is_given_once_to_an_instance_of_the_view(routing: Routing, data: st.DataObject) -> None:
     seen, routes = asked(data, routing)
-    waiting = {(group.group, trajectory) for group in seen.queue for trajectory in group.trajectories}
-    routed = [(route.group, trajectory) for route in routes for trajectory, _ in route.places]
+    waiting = {(group.group, response) for group in seen.queue for response in group.responses}
+    routed = [(route.group, response) for route in routes for response, _ in route.places]
     assert len(routed) == len(set(routed)), "a response was routed twice"
     assert set(routed) <= waiting
     assert {number for route in routes for number in route.instances} <= {each.instance for each in seen.instances}
-    assert all(route.trajectories for route in routes), "a route without a response"
+    assert all(route.responses for route in routes), "a route without a response"
 
 
 @every_routing
@@ -64,9 +64,9 @@ def test_no_response_goes_to_a_version_that_may_not_generate_it(routing: Routing
             assert admission.can_reserve(version_of[route.instances[0]]), "the ledger has no place for the group"
             admission.reserve(version_of[route.instances[0]])
         oldest = began.get(route.group, group.version)
-        needs = dict(zip(group.trajectories, group.needs, strict=True))
-        for trajectory, number in route.places:
-            assert version_of[number] >= max(oldest, 0 if group.version is None else needs[trajectory])
+        needs = dict(zip(group.responses, group.needs, strict=True))
+        for response, number in route.places:
+            assert version_of[number] >= max(oldest, 0 if group.version is None else needs[response])
             assert not group.is_exact or version_of[number] == group.version
 
 

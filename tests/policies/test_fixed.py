@@ -12,7 +12,7 @@ def routed(seen: FleetView) -> dict[int, dict[int, int]]:
     """Prompt by prompt: the instance that each member goes to."""
     found: dict[int, dict[int, int]] = {}
     for route in Fixed().route(seen):
-        found.setdefault(route.group.prompt, {}).update({t.member: number for t, number in route.places})
+        found.setdefault(route.group.prompt, {}).update({r.member: number for r, number in route.places})
     return found
 
 

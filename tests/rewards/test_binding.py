@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.rewards.binding import RewardFunction
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import labels
@@ -18,7 +18,7 @@ COLUMNS = ("prompt", "answer", "level")
 
 def task(**row: object) -> ScoreTask:
     row = {"prompt": "1+1=", "answer": "2", "level": 3, **row}
-    return ScoreTask(trajectory=TrajectoryId(GroupId("train", 0, 1), 0), row=row, response="two")
+    return ScoreTask(response_id=ResponseId(GroupId("train", 0, 1), 0), row=row, response="two")
 
 
 def load(directory: Path, code: str, name: str = "f", columns: tuple[str, ...] = COLUMNS) -> RewardFunction:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.rewards.scoring import InvalidScore, Scorer, read_score
 
-TASK = ScoreTask(trajectory=TrajectoryId(GroupId("train", 0, 1), 0), row={"prompt": "p", "answer": "2"}, response="2")
+TASK = ScoreTask(response_id=ResponseId(GroupId("train", 0, 1), 0), row={"prompt": "p", "answer": "2"}, response="2")
 
 
 def score(directory: Path, *bodies: str) -> ScoreResult:

@@ -12,12 +12,12 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.models import resolve_model
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec
 from tailrace.runtime.record.taken_steps import TakenStep
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.workers.messages import ModelInit, TrainingInit
 from tailrace.workers.sample_transfer import SentSamples
@@ -52,24 +52,24 @@ def init(checkpoint: Path | None, name: str) -> TrainingInit:
 
 
 def batch(version: int) -> do.Accumulate:
-    trajectories = tuple(TrajectoryId(GroupId("train", 0, version), member) for member in range(3))
-    return do.Accumulate(version=Version(version), trajectories=trajectories, scores=(0.0, 1.0, 0.5))
+    responses = tuple(ResponseId(GroupId("train", 0, version), member) for member in range(3))
+    return do.Accumulate(version=Version(version), responses=responses, scores=(0.0, 1.0, 0.5))
 
 
 def samples(command: do.Accumulate) -> SentSamples:
     return SentSamples(
         samples=tuple(
-            Sample(trajectory=t, prompt=np.array([7, 8], np.int32), response=response(t, command.version), score=score)
-            for t, score in zip(command.trajectories, command.scores, strict=True)
+            Sample(response_id=t, prompt=np.array([7, 8], np.int32), response=response(t, command.version), score=score)
+            for t, score in zip(command.responses, command.scores, strict=True)
         )
     )
 
 
-def response(trajectory: TrajectoryId, version: Version) -> Response:
-    tokens = np.array([3, 4 + version, 5, 6 + trajectory.member], np.int32)
+def response(response: ResponseId, version: Version) -> ResponsePayload:
+    tokens = np.array([3, 4 + version, 5, 6 + response.member], np.int32)
     logprobs = np.full(4, -3.0, np.float32)
-    return Response(
-        trajectory=trajectory,
+    return ResponsePayload(
+        response_id=response,
         tokens=tokens,
         logprobs=logprobs,
         behaviour_logprobs=logprobs,

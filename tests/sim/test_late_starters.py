@@ -14,7 +14,7 @@ import pytest
 from sim.worlds import small_scenario
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.sim.result import SimResult, simulate
 
@@ -47,7 +47,7 @@ class Run:
                     case do.CloseRound():
                         found[-1].closed = command
                     case do.Submit(dispatches=dispatches) if found:
-                        found[-1].begun |= {dispatch.trajectory.group for dispatch in dispatches}
+                        found[-1].begun |= {dispatch.response.group for dispatch in dispatches}
         return [story for story in found if story.closed is not None]
 
     def filtered(self) -> Iterator[GroupId]:
@@ -59,14 +59,14 @@ class Run:
     @property
     def avoidable_waste(self) -> float:
         """Tokens per trained token that were generated for nothing, other than those of filtered groups."""
-        figures, lengths = self.result.figures, dict[TrajectoryId, int]()
+        figures, lengths = self.result.figures, dict[ResponseId, int]()
         for entry in self.entries:
             if isinstance(entry.event, ev.RolloutReported):
-                lengths |= {part.trajectory: part.length for part in entry.event.parts}
+                lengths |= {part.response: part.length for part in entry.event.parts}
             if isinstance(entry.event, ev.ResponsesAborted):  # 0 for one that had ended: then its report told
-                lengths |= {part.trajectory: part.length for part in entry.event.aborted if part.length}
+                lengths |= {part.response: part.length for part in entry.event.aborted if part.length}
         left_out = set(self.filtered())
-        tokens = sum(length for trajectory, length in lengths.items() if trajectory.group in left_out)
+        tokens = sum(length for response, length in lengths.items() if response.group in left_out)
         return (figures.tokens_wasted - tokens) / figures.tokens_trained
 
 

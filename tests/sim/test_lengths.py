@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import pytest
 
 from sim.worlds import response
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.observe.prompts import length_trace
 from tailrace.sim.lengths import DrawnLengths, TraceLengths, read_trace, uniform
 
@@ -48,8 +48,8 @@ def test_lengths_grow_with_the_version_where_asked() -> None:
 
 def test_another_attempt_is_another_draw_and_another_epoch_keeps_the_difficulty() -> None:
     lengths = DrawnLengths(seed=0, median=1000, between=2.0, within=0.01)
-    first, again = TrajectoryId(GroupId("train", 0, 4), 0), TrajectoryId(GroupId("train", 0, 4), 0, 1)
-    later = TrajectoryId(GroupId("train", 1, 4), 0)
+    first, again = ResponseId(GroupId("train", 0, 4), 0), ResponseId(GroupId("train", 0, 4), 0, 1)
+    later = ResponseId(GroupId("train", 1, 4), 0)
     drawn = [lengths.draw(each, 0) for each in (first, again, later)]
     assert len(set(drawn)) > 1
     assert max(drawn) / min(drawn) < 1.1

@@ -11,7 +11,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, replay_all
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.observe.schedules.schedule_account import ScheduleAccount
 from tailrace.policies.strategies import KINDS, policies_of
 from tailrace.sim.named_schedule import schedule_of
@@ -91,7 +91,7 @@ def test_a_response_has_the_same_length_under_every_schedule() -> None:
             finished = entry.event.finished if isinstance(entry.event, ev.RolloutReported) else ()
             for end in finished:
                 if end.finish is not Finish.INTERRUPTED:
-                    assert seen.setdefault(end.trajectory, end.length) == end.length
+                    assert seen.setdefault(end.response, end.length) == end.length
     assert len(seen) > 8 * 6 * 4
 
 

@@ -9,7 +9,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import Entry, decode, encode, replay_all
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.observe.account import Account
 from tailrace.observe.schedules import schedule_table
@@ -66,7 +66,7 @@ def test_every_response_has_the_length_drawn_for_it_however_many_instances_there
     def lengths(num_instances: int) -> dict[object, tuple[int, Finish]]:
         _, entries = journal(small_scenario(engine__num_instances=num_instances))
         reports = [entry.event for entry in entries if isinstance(entry.event, ev.RolloutReported)]
-        return {end.trajectory: (end.length, end.finish) for report in reports for end in report.finished}
+        return {end.response: (end.length, end.finish) for report in reports for end in report.finished}
 
     assert lengths(1) == lengths(3)
 

@@ -5,9 +5,9 @@ import pytest
 from sim.worlds import I0, Stage, response, submit
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Placement
 from tailrace.sim.faults import InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.reward_model import RewardKind
@@ -20,7 +20,7 @@ def finished(stage: Stage) -> list[tuple[float, int, int, Finish]]:
     """(time, prompt, length, finish) of every response reported as ended."""
     reports = stage.events(ev.RolloutReported)
     return [
-        (at, end.trajectory.group.prompt, end.length, end.finish) for at, report in reports for end in report.finished
+        (at, end.response.group.prompt, end.length, end.finish) for at, report in reports for end in report.finished
     ]
 
 
@@ -36,7 +36,7 @@ def test_reports_can_be_gathered() -> None:
 
 def test_an_interrupt_returns_the_exact_tokens_and_they_go_on_from_there() -> None:
     stage = Stage(10).do(START, submit(0)).pass_time(3.5)
-    stage.do(do.Interrupt(instance=I0, trajectories=(response(0),))).pass_time(20.0)
+    stage.do(do.Interrupt(instance=I0, responses=(response(0),))).pass_time(20.0)
     assert finished(stage) == [(4.0, 0, 4, Finish.INTERRUPTED)]
     stage.do(submit(0, start=4)).pass_time()
     assert finished(stage)[1:] == [(26.0, 0, 10, Finish.STOP)]
@@ -44,17 +44,17 @@ def test_an_interrupt_returns_the_exact_tokens_and_they_go_on_from_there() -> No
 
 def test_a_response_that_ends_before_it_can_be_interrupted_is_reported_as_ended() -> None:
     stage = Stage(4).do(START, submit(0)).pass_time(3.5)
-    stage.do(do.Interrupt(instance=I0, trajectories=(response(0),))).pass_time()
+    stage.do(do.Interrupt(instance=I0, responses=(response(0),))).pass_time()
     assert finished(stage) == [(4.0, 0, 4, Finish.STOP)]
 
 
 def test_aborted_responses_report_their_lengths_and_nothing_twice_of_those_that_had_ended() -> None:
     stage = Stage(3, 50, report_s=100.0).do(START, submit(0, 1)).pass_time(5.5)
-    stage.do(do.Abort(instance=I0, trajectories=(response(0), response(1)))).pass_time()
+    stage.do(do.Abort(instance=I0, responses=(response(0), response(1)))).pass_time()
     assert finished(stage) == [(6.0, 0, 3, Finish.STOP)]
     [(at, event)] = stage.events(ev.ResponsesAborted)
     assert at == 6.0
-    assert [(part.trajectory.group.prompt, part.length) for part in event.aborted] == [(0, 0), (1, 6)]
+    assert [(part.response.group.prompt, part.length) for part in event.aborted] == [(0, 0), (1, 6)]
 
 
 def test_a_lost_instance_loses_what_it_generated_since_its_last_report() -> None:
@@ -104,32 +104,28 @@ def test_a_killed_trainer_is_lost_and_the_next_repeats_the_steps_after_the_check
 
 def test_rewards_wait_for_a_worker_and_can_be_aborted() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
-    stage.do(do.Score(trajectories=(response(0), response(1), response(2)))).pass_time(1.0)
-    stage.do(do.AbortScores(trajectories=(response(1),))).pass_time()
-    scored = [
-        (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
-    ]
+    stage.do(do.Score(responses=(response(0), response(1), response(2)))).pass_time(1.0)
+    stage.do(do.AbortScores(responses=(response(1),))).pass_time()
+    scored = [(at, s.response.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores]
     assert scored == [(1.0, 1, Outcome.ABORTED), (4.0, 0, Outcome.OK), (8.0, 2, Outcome.OK)]
 
 
 def test_a_aborted_reward_frees_its_worker_and_a_scored_one_is_not_answered_again() -> None:
     stage = Stage(rewards=RewardKind(median_s=4.0), workers=1)
-    stage.do(do.Score(trajectories=(response(0), response(1)))).pass_time(5.0)
-    stage.do(do.AbortScores(trajectories=(response(0), response(1))), do.Score(trajectories=(response(2),))).pass_time()
-    scored = [
-        (at, s.trajectory.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores
-    ]
+    stage.do(do.Score(responses=(response(0), response(1)))).pass_time(5.0)
+    stage.do(do.AbortScores(responses=(response(0), response(1))), do.Score(responses=(response(2),))).pass_time()
+    scored = [(at, s.response.group.prompt, s.outcome) for at, e in stage.events(ev.ResponsesScored) for s in e.scores]
     assert scored == [(4.0, 0, Outcome.OK), (5.0, 1, Outcome.ABORTED), (9.0, 2, Outcome.OK)]
 
 
 def test_a_reward_past_its_limit_is_a_timeout() -> None:
-    stage = Stage(rewards=RewardKind(median_s=4.0, timeout_s=3.0)).do(do.Score(trajectories=(response(0),))).pass_time()
+    stage = Stage(rewards=RewardKind(median_s=4.0, timeout_s=3.0)).do(do.Score(responses=(response(0),))).pass_time()
     [(at, event)] = stage.events(ev.ResponsesScored)
     assert (at, event.scores[0].outcome) == (3.0, Outcome.TIMEOUT)
 
 
-def step(version: int, *trajectories: TrajectoryId) -> tuple[do.Command, ...]:
-    batch = do.Accumulate(version=Version(version), trajectories=trajectories, scores=(1.0,) * len(trajectories))
+def step(version: int, *responses: ResponseId) -> tuple[do.Command, ...]:
+    batch = do.Accumulate(version=Version(version), responses=responses, scores=(1.0,) * len(responses))
     return batch, do.FinishStep(version=Version(version))
 
 

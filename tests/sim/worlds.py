@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.core import commands as do
 from tailrace.core.events import Event
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.sim.driver import Agenda
 from tailrace.sim.engine_costs import EngineCosts
@@ -26,8 +26,8 @@ STEADY = TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0, 
 I0 = InstanceId(0)
 
 
-def response(prompt: int, member: int = 0) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, prompt), member)
+def response(prompt: int, member: int = 0) -> ResponseId:
+    return ResponseId(GroupId("train", 0, prompt), member)
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class FixedLengths:
 
     lengths: tuple[int, ...]
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        return self.lengths[trajectory.group.prompt % len(self.lengths)]
+    def draw(self, response: ResponseId, version: int) -> int:
+        return self.lengths[response.group.prompt % len(self.lengths)]
 
 
 class Stage:
@@ -91,7 +91,7 @@ class Stage:
 
 
 def submit(*prompts: int, start: int = 0) -> do.Submit:
-    dispatches = tuple(do.Dispatch(trajectory=response(prompt), start=start) for prompt in prompts)
+    dispatches = tuple(do.Dispatch(response=response(prompt), start=start) for prompt in prompts)
     return do.Submit(instance=I0, dispatches=dispatches)
 
 

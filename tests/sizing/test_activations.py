@@ -19,11 +19,11 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.sizing import activations
 from tailrace.sizing.activations import Activations, logits_bytes
 from tailrace.sizing.model_shape import ModelShape
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model import network
 from tailrace.trainer.model.collate import MicroBatch, collate
@@ -46,9 +46,9 @@ SHAPE = ModelShape(
 
 def sample(number: int, length: int) -> Sample:
     random = np.random.default_rng(number)
-    trajectory = TrajectoryId(GroupId("train", 0, number), 0)
-    response = Response(
-        trajectory=trajectory,
+    response_id = ResponseId(GroupId("train", 0, number), 0)
+    response = ResponsePayload(
+        response_id=response_id,
         tokens=random.integers(0, 60, length).astype(np.int32),
         logprobs=np.zeros(length, np.float32),
         behaviour_logprobs=np.zeros(length, np.float32),
@@ -56,7 +56,7 @@ def sample(number: int, length: int) -> Sample:
         versions=((Version(0), length),),
     )
     prompt = np.array([number], np.int32)
-    return Sample(trajectory=trajectory, prompt=prompt, response=response, score=0.0)
+    return Sample(response_id=response_id, prompt=prompt, response=response, score=0.0)
 
 
 def kept_bytes(scorer: Network, micro: MicroBatch) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.store.payload_store import PayloadStore
-from tailrace.store.segment import Response, Segment, join
+from tailrace.store.segment import ResponsePayload, Segment, join
 
 NUM_RESPONSES = 3
 OPERATIONS = st.one_of(
@@ -23,14 +23,14 @@ OPERATIONS = st.one_of(
 )
 
 
-def trajectory(number: int) -> TrajectoryId:
-    return TrajectoryId(GroupId("set:with:colons", 2, number), 1, 3)
+def response(number: int) -> ResponseId:
+    return ResponseId(GroupId("set:with:colons", 2, number), 1, 3)
 
 
 def make_segment(number: int, start: int, count: int, flavour: int, salt: int) -> Segment:
     random = np.random.default_rng(salt)
     return Segment(
-        trajectory=trajectory(number),
+        response_id=response(number),
         start=start,
         version=None if flavour == 7 else Version(flavour),
         tokens=random.integers(-(2**31), 2**31, count).astype(np.int32),
@@ -43,7 +43,7 @@ def make_segment(number: int, start: int, count: int, flavour: int, salt: int) -
 def shortened(segment: Segment, end: int) -> Segment:
     count = min(end, segment.end) - segment.start
     return Segment(
-        trajectory=segment.trajectory,
+        response_id=segment.response_id,
         start=segment.start,
         version=segment.version,
         tokens=segment.tokens[:count],
@@ -53,7 +53,7 @@ def shortened(segment: Segment, end: int) -> Segment:
     )
 
 
-def assert_equal(ours: Response, expected: Response) -> None:
+def assert_equal(ours: ResponsePayload, expected: ResponsePayload) -> None:
     assert ours.versions == expected.versions
     for name in ("tokens", "logprobs", "behaviour_logprobs", "mask"):
         assert np.array_equal(getattr(ours, name), getattr(expected, name)), name
@@ -64,27 +64,27 @@ def assert_equal(ours: Response, expected: Response) -> None:
 def test_any_history_of_appends_replacements_rotation_compaction_and_reopening_keeps_what_is_needed(
     operations: list[tuple], file_bytes: int, recent_bytes: int
 ) -> None:
-    model: dict[TrajectoryId, list[Segment]] = {}
+    model: dict[ResponseId, list[Segment]] = {}
     with tempfile.TemporaryDirectory() as directory:
         store = PayloadStore.open(directory, file_bytes=file_bytes, recent_bytes=recent_bytes)
         for salt, operation in enumerate(operations):
             match operation:
                 case ("append", number, where, count, flavour):
-                    start = round(where * store.length(trajectory(number)))
+                    start = round(where * store.length(response(number)))
                     new = make_segment(number, start, count, flavour, salt)
                     store.append([new])
-                    kept = [shortened(s, start) for s in model.get(new.trajectory, []) if s.start < start]
-                    model[new.trajectory] = [*kept, new]
+                    kept = [shortened(s, start) for s in model.get(new.response_id, []) if s.start < start]
+                    model[new.response_id] = [*kept, new]
                 case ("forget", number):
-                    store.release([trajectory(number)])
-                    model.pop(trajectory(number), None)
+                    store.release([response(number)])
+                    model.pop(response(number), None)
                 case ("compact",):
                     store.compact()
                 case ("reopen",):
                     store.close()
                     store = PayloadStore.open(directory, file_bytes=file_bytes, recent_bytes=recent_bytes)
                     assert store.repaired_bytes == 0
-                    store.release([t for t in store.held() if t not in model])
+                    store.release([r for r in store.held() if r not in model])
             assert set(store.held()) == set(model)
             for known, segments in model.items():
                 assert store.length(known) == segments[-1].end

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.store import routing_bytes
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.record import encode
 from tailrace.store.segment import Routing, Segment
 
-NAME = TrajectoryId(GroupId("train", 0, 1), 0)
+NAME = ResponseId(GroupId("train", 0, 1), 0)
 
 
 def segment(start: int, count: int, routing: Routing | None, *, is_masked: bool = False) -> Segment:
     tokens = np.arange(start, start + count, dtype=np.int32)
     return Segment(
-        trajectory=NAME,
+        response_id=NAME,
         start=start,
         version=Version(0),
         tokens=tokens,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.test_payload_store import segment, trajectory
+from store.test_payload_store import response, segment
 from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.place import ResponseAddress
@@ -21,15 +21,15 @@ def test_the_tokens_are_those_of_the_response(tmp_path: Path) -> None:
             store.append([part])
         store.append([segment(1, 35, 20, version=2, masked=True)])  # replaces the tail
         for number in (1, 2):
-            found = read_tokens(tmp_path, address_of(store, trajectory(number)))
-            assert found == tuple(store.response(trajectory(number)).tokens.tolist())
+            found = read_tokens(tmp_path, address_of(store, response(number)))
+            assert found == tuple(store.response(response(number)).tokens.tolist())
 
 
 def test_an_address_that_travelled_is_the_same_address(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path, file_bytes=1) as store:
         for start in range(3):
             store.append([segment(1, start, 1)])
-        address = address_of(store, trajectory(1))
+        address = address_of(store, response(1))
     travelled = pickle.loads(pickle.dumps(address))
     assert isinstance(travelled, ResponseAddress)
     assert travelled == address
@@ -39,13 +39,13 @@ def test_an_address_that_travelled_is_the_same_address(tmp_path: Path) -> None:
 def test_an_address_takes_forty_bytes_for_each_segment(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path) as store:
         store.append(segment(1, start, 1) for start in range(1000))
-        assert len(pickle.dumps(address_of(store, trajectory(1)))) < 40_500
+        assert len(pickle.dumps(address_of(store, response(1)))) < 40_500
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path) as store:
         store.append([segment(1, 0, 5)])
-        address = address_of(store, trajectory(1))
+        address = address_of(store, response(1))
     path = tmp_path / "payload-000001.bin"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -57,7 +57,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path) as store:
         store.append([segment(1, 0, 5)])
-        address = address_of(store, trajectory(1))
+        address = address_of(store, response(1))
     (tmp_path / "payload-000001.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"payload-000001\.bin"):
         read_tokens(tmp_path, address)

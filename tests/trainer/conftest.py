@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalL
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.segment import Response
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 from trainer.rank_scenarios import Scenarios
@@ -114,24 +114,24 @@ def make_groups() -> Callable[..., list[list[Sample]]]:
             group = GroupId("train", 0, prompt)
             prompt_tokens = random.integers(2, VOCAB_SIZE, random.integers(1, 8), dtype=np.int32)
             members = range(int(random.integers(2, 6)))
-            groups.append([_sample(random, TrajectoryId(group, member), prompt_tokens, version) for member in members])
+            groups.append([_sample(random, ResponseId(group, member), prompt_tokens, version) for member in members])
         return groups
 
     return make
 
 
-def _sample(random: np.random.Generator, trajectory: TrajectoryId, prompt: np.ndarray, version: int) -> Sample:
+def _sample(random: np.random.Generator, response_id: ResponseId, prompt: np.ndarray, version: int) -> Sample:
     length = int(random.integers(1, 20))
     logprobs = random.normal(-3.0, 0.3, length).astype(np.float32)
-    response = Response(
-        trajectory=trajectory,
+    response = ResponsePayload(
+        response_id=response_id,
         tokens=random.integers(1, VOCAB_SIZE, length, dtype=np.int32),
         logprobs=logprobs,
         behaviour_logprobs=logprobs,
         mask=(random.random(length) < 0.9).astype(np.uint8),
         versions=((Version(version), length),),
     )
-    return Sample(trajectory=trajectory, prompt=prompt, response=response, score=float(random.integers(0, 3)))
+    return Sample(response_id=response_id, prompt=prompt, response=response, score=float(random.integers(0, 3)))
 
 
 @pytest.fixture

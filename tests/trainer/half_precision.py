@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.segment import Response
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import MicroBatch, collate
 from tailrace.trainer.model.model_files import load_model
@@ -27,17 +27,17 @@ NUM_TOKENS = 64
 
 def batch(vocabulary: int) -> MicroBatch:
     tokens = np.random.default_rng(0).integers(0, vocabulary, NUM_TOKENS).astype(np.int32)
-    trajectory = TrajectoryId(GroupId("train", 0, 0), 0)
+    response_id = ResponseId(GroupId("train", 0, 0), 0)
     logprobs = np.zeros(NUM_TOKENS, np.float32)
-    response = Response(
-        trajectory=trajectory,
+    response = ResponsePayload(
+        response_id=response_id,
         tokens=tokens,
         logprobs=logprobs,
         behaviour_logprobs=logprobs,
         mask=np.ones(NUM_TOKENS, np.uint8),
         versions=((Version(0), NUM_TOKENS),),
     )
-    sample = Sample(trajectory=trajectory, prompt=np.array([1, 2], np.int32), response=response, score=1.0)
+    sample = Sample(response_id=response_id, prompt=np.array([1, 2], np.int32), response=response, score=1.0)
     return collate([sample], [0.0], Version(0), CPU)
 
 

@@ -19,8 +19,8 @@ def test_samples_in_any_order_come_back_in_groups_by_id(make_groups: MakeGroups)
     groups = make_groups(num_groups=12)
     samples = [sample for group in groups for sample in group]
     random.Random(0).shuffle(samples)
-    assert [[s.trajectory for s in group] for group in in_groups(samples)] == [
-        [s.trajectory for s in group] for group in groups
+    assert [[s.response_id for s in group] for group in in_groups(samples)] == [
+        [s.response_id for s in group] for group in groups
     ]
 
 
@@ -34,7 +34,7 @@ def test_an_empty_prompt_is_refused(make_groups: MakeGroups) -> None:
         dataclasses.replace(make_groups()[0][0], prompt=np.empty(0, np.int32))
 
 
-def test_the_response_of_another_trajectory_is_refused(make_groups: MakeGroups) -> None:
+def test_the_response_of_another_response_is_refused(make_groups: MakeGroups) -> None:
     first, second = make_groups()[0][:2]
     with pytest.raises(ValueError, match="train:0:0:0:0 was given the response of train:0:0:1:0"):
         dataclasses.replace(first, response=second.response)

@@ -11,8 +11,8 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from tailrace.config.settings import TrainerSettings
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.segment import Response
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import cut
 from tailrace.trainer.trainer import Trainer
@@ -23,20 +23,20 @@ BUDGET = 64
 
 def group_of(lengths: list[int]) -> list[Sample]:
     """Responses of these lengths to one long prompt, no two of them alike."""
-    return [sample(TrajectoryId(GroupId("train", 0, 0), member), length) for member, length in enumerate(lengths)]
+    return [sample(ResponseId(GroupId("train", 0, 0), member), length) for member, length in enumerate(lengths)]
 
 
-def sample(trajectory: TrajectoryId, length: int) -> Sample:
+def sample(response_id: ResponseId, length: int) -> Sample:
     logprobs = np.full(length, -3.0, np.float32)
-    response = Response(
-        trajectory=trajectory,
-        tokens=np.full(length, 2 + trajectory.member, np.int32),
+    response = ResponsePayload(
+        response_id=response_id,
+        tokens=np.full(length, 2 + response_id.member, np.int32),
         logprobs=logprobs,
         behaviour_logprobs=logprobs,
         mask=np.ones(length, np.uint8),
         versions=((Version(0), length),),
     )
-    return Sample(trajectory=trajectory, prompt=PROMPT, response=response, score=float(trajectory.member % 2))
+    return Sample(response_id=response_id, prompt=PROMPT, response=response, score=float(response_id.member % 2))
 
 
 def test_what_is_shared_counts_once_for_a_model_that_sees_trees_and_each_time_for_others() -> None:

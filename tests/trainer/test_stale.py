@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.store.segment import Response
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.step.stale import mask_stale
 
 
 def sample(member: int, *runs: tuple[int, int], mask: list[int] | None = None) -> Sample:
     """A response whose tokens were written by these versions: (version, number of tokens)."""
-    name, count = TrajectoryId(GroupId("train", 0, 0), member), sum(n for _, n in runs)
-    response = Response(
-        trajectory=name,
+    name, count = ResponseId(GroupId("train", 0, 0), member), sum(n for _, n in runs)
+    response = ResponsePayload(
+        response_id=name,
         tokens=np.arange(count, dtype=np.int32),
         logprobs=np.zeros(count, np.float32),
         behaviour_logprobs=np.zeros(count, np.float32),
         mask=np.array(mask if mask is not None else [1] * count, np.uint8),
         versions=tuple((Version(v), n) for v, n in runs),
     )
-    return Sample(trajectory=name, prompt=np.ones(1, np.int32), response=response, score=0.0)
+    return Sample(response_id=name, prompt=np.ones(1, np.int32), response=response, score=0.0)
 
 
 def masks(mode: str, *members: Sample, version: int = 5, age: int = 1) -> list[list[int]]:

@@ -241,7 +241,7 @@ def test_a_step_that_is_not_finite_is_refused_and_names_the_responses(
     original = embedding.detach().clone()
     with torch.no_grad():
         embedding[0] = float("nan")
-    with pytest.raises(FloatingPointError, match=f"not finite for {only_here.trajectory}$"):
+    with pytest.raises(FloatingPointError, match=f"not finite for {only_here.response_id}$"):
         trainer.train(groups)
     assert trainer.version == 0
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_a_response_is_not_blamed_for_a_broken_token_of_its_sibling(
     guilty.response.tokens[0] = 0  # no other response has it
     with torch.no_grad():
         trainer.model.get_input_embeddings().weight[0] = float("nan")
-    with pytest.raises(FloatingPointError, match=f"not finite for {guilty.trajectory}$"):
+    with pytest.raises(FloatingPointError, match=f"not finite for {guilty.response_id}$"):
         trainer.train(groups)
 
 
@@ -270,7 +270,7 @@ def test_of_many_broken_responses_some_are_named(
     trainer, groups = make_trainer(path=untied_model_path), make_groups()
     with torch.no_grad():
         trainer.model.get_input_embeddings().weight.fill_(float("nan"))
-    names = sorted(str(sample.trajectory) for group in groups for sample in group if sample.num_loss_tokens)
+    names = sorted(str(sample.response_id) for group in groups for sample in group if sample.num_loss_tokens)
     assert len(names) > 8
     with pytest.raises(FloatingPointError, match=f"not finite for {', '.join(names[:8])}, ...$"):
         trainer.train(groups)

@@ -239,6 +239,6 @@ def with_repeated_words(groups: Groups) -> Groups:
     tokens = np.concatenate([first.response.tokens[:length], second.response.tokens[length:]])
     second = dataclasses.replace(second, response=dataclasses.replace(second.response, tokens=tokens))
     last = dataclasses.replace(
-        rest[0][1], response=dataclasses.replace(rest[0][0].response, trajectory=rest[0][1].trajectory)
+        rest[0][1], response=dataclasses.replace(rest[0][0].response, response_id=rest[0][1].response_id)
     )
     return [[first, second, *others], [rest[0][0], last, *rest[0][2:]], *rest[1:]]

@@ -199,11 +199,11 @@ def test_responses_that_the_engine_saw_differently_do_not_pull_under_geo_mask(
 def with_lengths(make_trainer: MakeTrainer, make_groups: MakeGroups) -> Groups:
     """One group of equal scores whose first member is the longest."""
     group = sorted(make_groups(num_groups=1)[0], key=lambda sample: -len(sample.response))
-    ids = sorted(sample.trajectory for sample in group)
+    ids = sorted(sample.response_id for sample in group)
     return [
         [
             dataclasses.replace(
-                sample, trajectory=name, response=dataclasses.replace(sample.response, trajectory=name), score=1.0
+                sample, response_id=name, response=dataclasses.replace(sample.response, response_id=name), score=1.0
             )
             for name, sample in zip(ids, group, strict=True)
         ]

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output
 from tailrace.store.segment import Segment
 from tailrace.workers.messages import Report
@@ -27,7 +27,7 @@ def output(
     mask[:zeros] = 0
     logprobs = -np.arange(count, dtype=np.float32)
     segment = Segment(
-        trajectory=TrajectoryId(GroupId("a:b", 1, 2), member, 3),
+        response_id=ResponseId(GroupId("a:b", 1, 2), member, 3),
         start=10 * member,
         version=None if zeros else Version(member),
         tokens=np.arange(count, dtype=np.int32),
@@ -58,7 +58,7 @@ def test_a_report_is_read_as_it_was_written(outputs: tuple[Output, ...]) -> None
     assert len(found.outputs) == len(outputs)
     for mine, theirs in zip(found.outputs, outputs, strict=True):
         assert mine.finish == theirs.finish
-        for name in ("trajectory", "start", "version"):
+        for name in ("response_id", "start", "version"):
             assert getattr(mine.segment, name) == getattr(theirs.segment, name)
         for name in ("tokens", "logprobs", "behaviour_logprobs", "mask", "routing"):
             a, b = getattr(mine.segment, name), getattr(theirs.segment, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.test_payload_store import segment, trajectory
+from store.test_payload_store import response, segment
 from tailrace.data.models import resolve_model
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
 from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
@@ -78,13 +78,13 @@ def answers(*tasks: object) -> list[object]:
     return link.sent[1:]
 
 
-def token_task(number: int, response: SentTokens | StoredTokens) -> TokenTask:
+def token_task(number: int, tokens: SentTokens | StoredTokens) -> TokenTask:
     return TokenTask(
-        trajectory=trajectory(number),
+        response_id=response(number),
         row={"prompt": "p", "answer": "12"},
         prompt_text="p",
         prompt=SentTokens(data=b""),
-        response=response,
+        response=tokens,
         rewards=(),
         source="",
     )
@@ -96,7 +96,7 @@ def sent(text: str) -> SentTokens:
 
 
 def test_tokens_are_scored_like_their_text() -> None:
-    text = ScoreTask(trajectory=trajectory(1), row={"prompt": "p", "answer": "12"}, response="12")
+    text = ScoreTask(response_id=response(1), row={"prompt": "p", "answer": "12"}, response="12")
     results = answers(text, token_task(2, sent("12")), token_task(3, sent("13")))
     assert [result.score for result in results if isinstance(result, ScoreResult)] == [1.0, 1.0, 0.0]
 
@@ -105,29 +105,29 @@ def test_the_time_limit_starts_after_the_text_is_made(tmp_path: Path) -> None:
     """A response that cannot be read never starts, and the process goes on with the next one."""
     with PayloadStore.open(tmp_path) as store:
         store.append([segment(1, 0, 5)])
-        lost = StoredTokens(directory=tmp_path / "elsewhere", address=address_of(store, trajectory(1)))
+        lost = StoredTokens(directory=tmp_path / "elsewhere", address=address_of(store, response(1)))
     unreadable, started, result = answers(token_task(1, lost), token_task(2, sent("12")))
     assert isinstance(unreadable, ResponseUnreadable)
-    assert unreadable.trajectory == trajectory(1)
+    assert unreadable.response_id == response(1)
     assert "payload-000001.bin" in unreadable.reason
-    assert started == ScoreStarted(trajectory=trajectory(2))
+    assert started == ScoreStarted(response_id=response(2))
     assert isinstance(result, ScoreResult)
 
 
 def test_a_task_that_was_called_off_is_answered_in_its_turn_and_not_scored() -> None:
     tasks = [token_task(number, sent("12")) for number in range(3)]
-    said = answers(*tasks, SkipTasks(trajectories=frozenset({trajectory(1), trajectory(7)})))
-    kinds = [(type(message), message.trajectory) for message in said]
+    said = answers(*tasks, SkipTasks(responses=frozenset({response(1), response(7)})))
+    kinds = [(type(message), message.response_id) for message in said]
     assert kinds == [
-        (ScoreStarted, trajectory(0)),
-        (ScoreResult, trajectory(0)),
-        (TaskSkipped, trajectory(1)),
-        (ScoreStarted, trajectory(2)),
-        (ScoreResult, trajectory(2)),
+        (ScoreStarted, response(0)),
+        (ScoreResult, response(0)),
+        (TaskSkipped, response(1)),
+        (ScoreStarted, response(2)),
+        (ScoreResult, response(2)),
     ]
 
 
 def test_a_task_that_is_given_again_after_it_was_called_off_is_scored() -> None:
     first, second = token_task(0, sent("12")), token_task(1, sent("12"))
-    said = answers(first, second, SkipTasks(trajectories=frozenset({second.trajectory})), second)
+    said = answers(first, second, SkipTasks(responses=frozenset({second.response_id})), second)
     assert [type(message) for message in said[2:]] == [TaskSkipped, ScoreStarted, ScoreResult]

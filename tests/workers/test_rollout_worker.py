@@ -73,15 +73,15 @@ def test_what_has_finished_is_reported_although_all_others_are_called_off() -> N
     prompt = random_prompt(0, 4) % 8
     short = make_request(0, prompt=prompt, budget=40, forced_length=2)
     long = make_request(1, prompt=prompt, budget=40, forced_length=40)
-    link = Script(Generate(requests=(short, long)), None, None, None, Abort(trajectories=(long.trajectory,)), None)
+    link = Script(Generate(requests=(short, long)), None, None, None, Abort(responses=(long.response_id,)), None)
     with pytest.raises(WaitsForEver):
         RolloutWorker(link, init, make_engine(init)).run()
     reports = [message for message in link.sent if isinstance(message, Report)]
-    assert [output.segment.trajectory for report in reports for output in report.outputs] == [short.trajectory]
+    assert [output.segment.response_id for report in reports for output in report.outputs] == [short.response_id]
     prefill = reports[-1].prefill
     assert prefill is not None
     assert prefill.num_tokens == 2 * 3, "all tokens of both prompts but the last"
-    assert [message.lengths for message in link.sent if isinstance(message, Aborted)] == [((long.trajectory, 3),)]
+    assert [message.lengths for message in link.sent if isinstance(message, Aborted)] == [((long.response_id, 3),)]
 
 
 def test_a_worker_pulls_from_the_address_that_each_message_names(tmp_path: Path) -> None:

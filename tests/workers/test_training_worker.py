@@ -17,11 +17,11 @@ from torch import Tensor
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, TrainerSettings
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.models import resolve_model
 from tailrace.store.address import address_of
 from tailrace.store.payload_store import PayloadStore
-from tailrace.store.segment import Response, Segment
+from tailrace.store.segment import ResponsePayload, Segment
 from tailrace.trainer.batch import Sample
 from tailrace.weights.slots.channel_files import directories, remove_channel
 from tailrace.weights.slots.leftovers import FIRST_LOCKED_FORMAT, MAGIC, MARK
@@ -108,18 +108,18 @@ def test_a_trainer_that_starts_removes_what_killed_processes_left(heard: Heard, 
 
 
 def sample(member: int, version: int) -> Sample:
-    trajectory = TrajectoryId(GroupId("train", 0, 0), member)
+    response_id = ResponseId(GroupId("train", 0, 0), member)
     tokens = np.array([3, 4, 5, 6 + member], np.int32)
     logprobs = np.full(4, -3.0, np.float32)
-    response = Response(
-        trajectory=trajectory,
+    response = ResponsePayload(
+        response_id=response_id,
         tokens=tokens,
         logprobs=logprobs,
         behaviour_logprobs=logprobs,
         mask=np.ones(4, np.uint8),
         versions=((Version(version), 4),),
     )
-    return Sample(trajectory=trajectory, prompt=np.array([7, 8], np.int32), response=response, score=float(member))
+    return Sample(response_id=response_id, prompt=np.array([7, 8], np.int32), response=response, score=float(member))
 
 
 def samples_of(version: int) -> tuple[Sample, ...]:
@@ -219,7 +219,7 @@ def test_a_model_that_is_not_there_is_refused_by_name(worker: TrainingWorker, he
 
 def test_a_step_in_pieces_says_how_many_responses_each_brought(worker: TrainingWorker, heard: Heard) -> None:
     others = tuple(
-        replace(s, trajectory=_moved(s), response=replace(s.response, trajectory=_moved(s))) for s in samples_of(0)
+        replace(s, response_id=_moved(s), response=replace(s.response, response_id=_moved(s))) for s in samples_of(0)
     )
     worker.handle(accumulate(0))
     worker.handle(accumulate(0, batch=SentSamples(samples=others)))
@@ -230,9 +230,9 @@ def test_a_step_in_pieces_says_how_many_responses_each_brought(worker: TrainingW
     assert heard.messages[-1].seconds > parts
 
 
-def _moved(sample: Sample) -> TrajectoryId:
+def _moved(sample: Sample) -> ResponseId:
     """Its place in another group."""
-    return sample.trajectory._replace(group=GroupId("train", 0, 1))
+    return sample.response_id._replace(group=GroupId("train", 0, 1))
 
 
 def test_a_step_whose_gradients_were_refused_is_not_taken(worker: TrainingWorker, heard: Heard) -> None:
@@ -265,7 +265,7 @@ def test_forward_scores_responses_with_the_weights_of_now(worker: TrainingWorker
         take_step(worker, version)
     first, second = (m for m in heard.messages if isinstance(m, LogprobsComputed))
     assert (first.version, second.version) == (0, 1)
-    assert [trajectory for trajectory, _ in first.logprobs] == [s.trajectory for s in samples]
+    assert [response for response, _ in first.logprobs] == [s.response_id for s in samples]
     assert all(len(logprobs) == 4 and (logprobs < 0).all() for _, logprobs in first.logprobs)
     assert (second.logprobs[1][1] != first.logprobs[1][1]).any()
 
@@ -297,7 +297,7 @@ def write(store: PayloadStore, given: Sample) -> StoredSample:
     response = given.response
     for part in (slice(0, 3), slice(3, None)):
         piece = Segment(
-            trajectory=given.trajectory,
+            response_id=given.response_id,
             start=part.start,
             version=response.versions[0][0],
             tokens=response.tokens[part],
@@ -305,7 +305,7 @@ def write(store: PayloadStore, given: Sample) -> StoredSample:
             mask=response.mask[part],
         )
         store.append([piece])
-    address = address_of(store, given.trajectory)
+    address = address_of(store, given.response_id)
     return StoredSample(response=address, prompt=given.prompt, score=given.score, is_truncated=False)
 
 

@@ -4,14 +4,14 @@ Ids become their short string form, enums their value. ``decode(type, encode(x))
 core uses. An unknown type raises ``TypeError``; it is never written with ``str()``. A field that ``__init__`` does not
 take is computed from the others: it is not stored, and decoding computes it again. A record that older releases stored
 with other names or values has a static method ``upgraded``, which gets the stored fields and returns today's. It is not
-asked for records of a column.
+asked for records of a column. Names that changed in every record are in ``_FORMER_NAMES``, for columns too.
 
 Frequent values have a short form:
 
 * A field is omitted if its value is its default and the default is empty (0, "", (), None, False).
-* ``tuple[TrajectoryId, ...]`` is one string per group: ``["train:0:17:0-7:0", "18:0,2", "19:3:1"]``. It names the
+* ``tuple[ResponseId, ...]`` is one string per group: ``["train:0:17:0-7:0", "18:0,2", "19:3:1"]``. It names the
   members, and the attempt unless it is 0; source and epoch are named only where they change.
-* ``tuple[SomeRecord, ...]`` is one column per field: ``{"trajectory": ["train:0:17:0-2:0"], "length": [5, 9, 7],
+* ``tuple[SomeRecord, ...]`` is one column per field: ``{"response": ["train:0:17:0-2:0"], "length": [5, 9, 7],
   "finish": "stop"}``. A column of equal plain values is that value.
 """
 
@@ -26,11 +26,14 @@ from enum import Enum
 from functools import cache, lru_cache
 from itertools import groupby, repeat
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 
 _Json = object
 _Write = Callable[[typing.Any], _Json]
 _Read = Callable[[typing.Any], typing.Any]
+
+_FORMER_NAMES = {"trajectory": "response", "trajectories": "responses"}
+"""Fields as older releases stored them, and their names today."""
 
 
 def encode(value: object) -> _Json:
@@ -45,7 +48,7 @@ def _encoder(cls: typing.Any) -> _Write:
         return lambda value: value.value
     if cls is type(None) or issubclass(cls, bool | int | float | str):
         return lambda value: value
-    if issubclass(cls, GroupId | TrajectoryId):
+    if issubclass(cls, GroupId | ResponseId):
         return str
     if _is_record(cls):
         return _record_encoder(cls)
@@ -57,7 +60,7 @@ def _encoder(cls: typing.Any) -> _Write:
 
 
 def _is_record(cls: typing.Any) -> bool:
-    is_id = isinstance(cls, type) and issubclass(cls, GroupId | TrajectoryId)
+    is_id = isinstance(cls, type) and issubclass(cls, GroupId | ResponseId)
     return not is_id and (hasattr(cls, "_fields") or dataclasses.is_dataclass(cls))
 
 
@@ -114,7 +117,7 @@ def _writer(annotation: typing.Any) -> _Write:
 
 
 def _tuple_writer(item: typing.Any) -> _Write:
-    if item is TrajectoryId:
+    if item is ResponseId:
         return _shorten_ids
     if _is_record(item):
         return _column_writer(item)
@@ -147,12 +150,12 @@ def _encode_key(key: object) -> str:
     return key if isinstance(key, str) else str(encode(key))
 
 
-def _shorten_ids(trajectories: Sequence[TrajectoryId]) -> list[str]:
+def _shorten_ids(responses: Sequence[ResponseId]) -> list[str]:
     """Return one string for each run of consecutive ids of the same group and attempt."""
     found: list[str] = []
     last: tuple[str, int] | None = None
-    for (group, attempt), run in groupby(trajectories, key=lambda trajectory: (trajectory.group, trajectory.attempt)):
-        members = _ranges([trajectory.member for trajectory in run])
+    for (group, attempt), run in groupby(responses, key=lambda response: (response.group, response.attempt)):
+        members = _ranges([response.member for response in run])
         if (group.source, group.epoch) != last:
             found.append(f"{group}:{members}:{attempt}")
         else:
@@ -181,7 +184,7 @@ def _decoder(annotation: typing.Any) -> _Read:
     """Build the function that reads values of this type. Cached, because there are few types and many values."""
     if hasattr(annotation, "__supertype__"):
         return _decoder(annotation.__supertype__)
-    if annotation in (GroupId, TrajectoryId):
+    if annotation in (GroupId, ResponseId):
         # One id is named several times within a few entries: offered, submitted, reported, scored, trained.
         return lru_cache(maxsize=8192)(annotation.parse)
     if annotation in (int, float, str, bool):
@@ -203,7 +206,20 @@ def _record_decoder(cls: typing.Any, names: Iterable[str]) -> _Read:
         return cls(**{name: reader(data[name]) for name, reader in readers.items() if name in data})
 
     upgraded = getattr(cls, "upgraded", None)
-    return read if upgraded is None else lambda data: read(upgraded(data))
+    return _reading_former_names(cls, read if upgraded is None else lambda data: read(upgraded(data)))
+
+
+def _reading_former_names(cls: typing.Any, read: _Read) -> _Read:
+    """Let this reader of records accept data with the former names of fields too."""
+    former = {old: new for old, new in _FORMER_NAMES.items() if new in _names(cls)}
+
+    def read_either(data: typing.Any) -> typing.Any:
+        for old, new in former.items():
+            if old in data:
+                data = {new if name == old else name: value for name, value in data.items()}
+        return read(data)
+
+    return read_either if former else read
 
 
 def _container_decoder(annotation: typing.Any) -> _Read:
@@ -224,7 +240,7 @@ def _container_decoder(annotation: typing.Any) -> _Read:
 
 
 def _tuple_reader(item: typing.Any) -> _Read:
-    if item is TrajectoryId:
+    if item is ResponseId:
         return _read_ids
     if _is_record(item):
         return _column_reader(item)
@@ -249,7 +265,7 @@ def _column_reader(cls: typing.Any) -> _Read:
                 columns[name] = repeat(value, count)
         return build(count, [columns[name] for name in one])
 
-    return read
+    return _reading_former_names(cls, read)
 
 
 def _row_builder(cls: typing.Any) -> Callable[[int, list[Iterable[typing.Any]]], tuple[typing.Any, ...]]:
@@ -273,8 +289,8 @@ def _row_builder(cls: typing.Any) -> Callable[[int, list[Iterable[typing.Any]]],
     return build
 
 
-def _read_ids(data: Sequence[str]) -> tuple[TrajectoryId, ...]:
-    found: list[TrajectoryId] = []
+def _read_ids(data: Sequence[str]) -> tuple[ResponseId, ...]:
+    found: list[ResponseId] = []
     source, epoch = "", 0
     for text in data:
         parts = text.rsplit(":", 4)
@@ -285,12 +301,12 @@ def _read_ids(data: Sequence[str]) -> tuple[TrajectoryId, ...]:
 
 
 @lru_cache(maxsize=16384)
-def _members(source: str, epoch: int, text: str) -> tuple[TrajectoryId, ...]:
+def _members(source: str, epoch: int, text: str) -> tuple[ResponseId, ...]:
     """Return the ids of ``prompt:members`` or ``prompt:members:attempt``. Cached: every report has the same ones."""
     prompt, members, *attempt = text.split(":")
     group, number = GroupId(source, epoch, int(prompt)), int(attempt[0]) if attempt else 0
-    found: list[TrajectoryId] = []
+    found: list[ResponseId] = []
     for run in members.split(","):
         first, _, last = run.partition("-")
-        found += [TrajectoryId(group, member, number) for member in range(int(first), int(last or first) + 1)]
+        found += [ResponseId(group, member, number) for member in range(int(first), int(last or first) + 1)]
     return tuple(found)

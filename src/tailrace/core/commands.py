@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class KillInstance(Command):
 class Dispatch(NamedTuple):
     """A response that an instance shall generate."""
 
-    trajectory: TrajectoryId
+    response: ResponseId
     start: int
     """Number of tokens it already has. Generation continues after them."""
 
@@ -72,7 +72,7 @@ class Interrupt(Command):
     """
 
     instance: InstanceId
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Abort(Command):
     ``InstanceLost``."""
 
     instance: InstanceId
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class PullWeights(Command):
 class Score(Command):
     """Compute the rewards of these responses. Each ends in ``ResponsesScored``, whatever happens."""
 
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class AbortScores(Command):
     """Stop computing these rewards. Each ends in ``ResponsesScored``, with outcome ABORTED unless it was scored
     before."""
 
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class ReportDropped(Command):
     dropped: tuple[GroupId, ...] = ()
     """Groups of which no response could be scored, that can no longer be trained within the staleness bound, or whose
     evaluation set the run no longer has."""
-    responses: tuple[TrajectoryId, ...] = ()
+    responses: tuple[ResponseId, ...] = ()
     """Surplus members of complete groups that no worker was generating or scoring, so that no other command names
     them."""
     restarted: tuple[GroupId, ...] = ()
@@ -202,9 +202,9 @@ class Accumulate(Command):
     """
 
     version: Version
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
     scores: tuple[float, ...]
-    truncated: tuple[TrajectoryId, ...] = ()
+    truncated: tuple[ResponseId, ...] = ()
     """Responses that ended because their token budget was used up."""
     oldest: tuple[Version, ...] = ()
     """Version of the oldest token of each response."""

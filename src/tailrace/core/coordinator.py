@@ -17,7 +17,7 @@ from tailrace.core.evaluation import invariants as evaluation_invariants
 from tailrace.core.events import Event, RunResumed
 from tailrace.core.fleet import invariants as fleet_invariants
 from tailrace.core.fleet.policy import Policies
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.rewards import invariants as rewards_invariants
 from tailrace.core.rooms import Rooms
 from tailrace.core.rules import HANDLERS, RULES, Rule
@@ -92,9 +92,9 @@ class Coordinator:
         """Return what the run waits for at this moment."""
         return waits(self._rooms)
 
-    def live(self) -> set[TrajectoryId]:
+    def live(self) -> set[ResponseId]:
         """Return the responses whose payload the run still needs."""
-        return {trajectory.id for trajectory in self._rooms.responses.trajectories()}
+        return {response.id for response in self._rooms.responses.all_responses()}
 
     def batch_in_training(self) -> Accumulate | None:
         """Return the batch of the step in progress; None if there is none."""

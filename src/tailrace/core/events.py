@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.core.costs import CostModel, PrefillWork
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 
 
@@ -109,7 +109,7 @@ class InstanceStopped(InstanceEvent):
 class Progressed:
     """Tokens of an unfinished response up to ``length`` are in the payload store."""
 
-    trajectory: TrajectoryId
+    response: ResponseId
     length: int
 
 
@@ -117,7 +117,7 @@ class Progressed:
 class Finished:
     """A response ended with ``length`` tokens, all of them in the payload store."""
 
-    trajectory: TrajectoryId
+    response: ResponseId
     length: int
     finish: Finish
 
@@ -162,7 +162,7 @@ class CostsMeasured(Event):
 class Aborted:
     """A response that was aborted with ``length`` tokens; 0 if an earlier report said that it had ended."""
 
-    trajectory: TrajectoryId
+    response: ResponseId
     length: int
 
 
@@ -184,7 +184,7 @@ class MemoryReleased(InstanceEvent):
 class Scored:
     """The reward of one response."""
 
-    trajectory: TrajectoryId
+    response: ResponseId
     outcome: Outcome
     score: float
     seconds: float

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.dashboard.diagnosis import RUNNING, STOPPED, ExaminedRun, Finding
 from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.prompts import fairness
@@ -156,15 +156,15 @@ def stragglers(run: ExaminedRun) -> Iterator[Finding]:
     if memory is None or run.life != RUNNING or memory.coordinator.batch_in_training() is not None:
         return
     groups = [group for group in memory.coordinator.rooms.responses.training_groups() if group.is_live]
-    members = [t for group in groups for t in group.members.values()]
-    left = [t for t in members if t.phase is TrajectoryPhase.RUNNING]
-    is_rest_done = len(left) == sum(t.phase is not TrajectoryPhase.SCORED for t in members)
+    members = [r for group in groups for r in group.members.values()]
+    left = [r for r in members if r.phase is ResponsePhase.RUNNING]
+    is_rest_done = len(left) == sum(r.phase is not ResponsePhase.SCORED for r in members)
     if not left or not is_rest_done or len(left) > max(1.0, FEW_LEFT * len(members)):
         return
-    quiet_s = run.now - max(_last_move(t.story) for t in members if t not in left) if len(left) < len(members) else 0
+    quiet_s = run.now - max(_last_move(r.story) for r in members if r not in left) if len(left) < len(members) else 0
     if quiet_s < STRAGGLER_S:
         return
-    slowest = max(left, key=lambda t: t.length)
+    slowest = max(left, key=lambda r: r.length)
     others = f" and {len(left) - 1} more" if len(left) > 1 else ""
     yield Finding(
         subject="straggler",
@@ -176,7 +176,7 @@ def stragglers(run: ExaminedRun) -> Iterator[Finding]:
 
 
 def _last_move(story: list[str]) -> float:
-    """When a trajectory last changed its phase: the number its story's last line begins with."""
+    """When a response last changed its phase: the number its story's last line begins with."""
     return float(story[-1].split()[0]) if story else 0.0
 
 

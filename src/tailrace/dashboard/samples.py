@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.config.rules import TRAIN_SOURCE
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.data.columns import Columns
 from tailrace.data.models import built_in_models, resolve_model
 from tailrace.data.rows import HUB_PREFIX, read_rows
@@ -27,7 +27,7 @@ MAX_STEPS, MAX_CHARACTERS = 4, 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSample:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     step: int | None
     prompt: str
     """Empty where the prompts cannot be read any more."""
@@ -39,7 +39,7 @@ class ShownSample:
     finish: str
 
 
-def choose(fates: Fates) -> list[TrajectoryId]:
+def choose(fates: Fates) -> list[ResponseId]:
     """The best and the worst response of the most divided group, for every trained step, newest step first.
 
     A run that does not train has looked at its training prompts once, as step 0.
@@ -49,7 +49,7 @@ def choose(fates: Fates) -> list[TrajectoryId]:
         is_shown = fate.state == TRAINED or (fate.state == EVALUATED and fate.group.source == TRAIN_SOURCE)
         if is_shown and fate.step is not None:
             steps.setdefault(fate.step, []).append(fate)
-    chosen: list[TrajectoryId] = []
+    chosen: list[ResponseId] = []
     for step in sorted(steps, reverse=True):
         ordered = [_by_score(fate) for fate in steps[step]]
         divided = max(ordered, key=lambda found: found[-1][0] - found[0][0])
@@ -57,28 +57,28 @@ def choose(fates: Fates) -> list[TrajectoryId]:
     return chosen
 
 
-def _by_score(fate: Fate) -> list[tuple[float, TrajectoryId]]:
+def _by_score(fate: Fate) -> list[tuple[float, ResponseId]]:
     is_evaluated = fate.state == EVALUATED
     notes = fate.responses.items()
-    return sorted((note.score, trajectory) for trajectory, note in notes if note.is_trained or is_evaluated)
+    return sorted((note.score, response) for response, note in notes if note.is_trained or is_evaluated)
 
 
 def load(files: RunFiles, fates: Fates) -> list[ShownSample]:
     """Samples of a few steps, spread over the steps whose payload still exists; empty if none does."""
     chosen = choose(fates)
     tokens = read_tokens(files.payload, set(chosen))
-    whole = [t for t in chosen if len(tokens.get(t, ())) == fates.groups[t.group].responses[t].length > 0]
-    steps = list(dict.fromkeys(fates.groups[t.group].step for t in whole))
+    whole = [r for r in chosen if len(tokens.get(r, ())) == fates.groups[r.group].responses[r].length > 0]
+    steps = list(dict.fromkeys(fates.groups[r.group].step for r in whole))
     shown = {steps[index * (len(steps) - 1) // max(MAX_STEPS - 1, 1)] for index in range(MAX_STEPS)} if steps else set()
-    wanted = [t for t in whole if fates.groups[t.group].step in shown]
-    to_text, prompts = _decoder(files), _prompts(files.config(), {t.group.prompt for t in wanted})
-    return [_sample(t, fates.groups[t.group], to_text(tokens[t]), prompts.get(t.group.prompt, "")) for t in wanted]
+    wanted = [r for r in whole if fates.groups[r.group].step in shown]
+    to_text, prompts = _decoder(files), _prompts(files.config(), {r.group.prompt for r in wanted})
+    return [_sample(r, fates.groups[r.group], to_text(tokens[r]), prompts.get(r.group.prompt, "")) for r in wanted]
 
 
-def _sample(trajectory: TrajectoryId, fate: Fate, text: str, prompt: str) -> ShownSample:
-    note = fate.responses[trajectory]
+def _sample(response: ResponseId, fate: Fate, text: str, prompt: str) -> ShownSample:
+    note = fate.responses[response]
     return ShownSample(
-        trajectory=trajectory,
+        response_id=response,
         step=fate.step,
         prompt=_cut(prompt),
         text=_cut(text),
@@ -94,7 +94,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ... ({len(text)} characters in all)"
 
 
-def read_tokens(folder: Path, wanted: set[TrajectoryId]) -> dict[TrajectoryId, list[int]]:
+def read_tokens(folder: Path, wanted: set[ResponseId]) -> dict[ResponseId, list[int]]:
     """The stored tokens of each response, without responses whose beginning was deleted."""
     names: list[Path] = []
     size = 0
@@ -103,13 +103,13 @@ def read_tokens(folder: Path, wanted: set[TrajectoryId]) -> dict[TrajectoryId, l
         if names and size > MAX_BYTES:
             break
         names.append(path)
-    found: dict[TrajectoryId, list[int]] = {}
+    found: dict[ResponseId, list[int]] = {}
     for path in reversed(names):
         _scan(path, wanted, found)
     return found
 
 
-def _scan(path: Path, wanted: set[TrajectoryId], found: dict[TrajectoryId, list[int]]) -> None:
+def _scan(path: Path, wanted: set[ResponseId], found: dict[ResponseId, list[int]]) -> None:
     try:
         buffer = memoryview(path.read_bytes())
     except FileNotFoundError:
@@ -122,8 +122,8 @@ def _scan(path: Path, wanted: set[TrajectoryId], found: dict[TrajectoryId, list[
             return
         offset += record.num_bytes
         header = record.header
-        if header.trajectory in wanted and header.start <= len(found.get(header.trajectory, ())):
-            held = found.setdefault(header.trajectory, [])
+        if header.response_id in wanted and header.start <= len(found.get(header.response_id, ())):
+            held = found.setdefault(header.response_id, [])
             held[header.start :] = record.segment().tokens.tolist()
 
 

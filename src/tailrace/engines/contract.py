@@ -3,7 +3,7 @@
 * ``submit`` accepts requests at any time. ``step`` advances every running request and returns those that finished, with
   the tokens not returned before. ``progress`` returns the tokens of unfinished requests that were not returned before;
   requests without new tokens are absent.
-* Outputs of one trajectory are consecutive: each starts where the previous one ended, the first one at
+* Outputs of one response are consecutive: each starts where the previous one ended, the first one at
   ``len(request.prefix)``. Tokens include the stop token. The last output has a ``finish`` reason.
 * ``interrupt`` ends requests and returns the tokens not returned before (possibly none), with finish INTERRUPTED. Ids
   that are not live are ignored. ``abort`` ends requests and returns nothing.
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.core.costs import PrefillWork
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.store.segment import Segment, Tokens
 from tailrace.weights.address import ChannelAddress
 from tailrace.weights.sharding.table import Holding
@@ -58,7 +58,7 @@ class Capabilities:
     name: str
     """The engine's name in messages."""
     has_keyed_randomness: bool
-    """The random number of a token is a function of (seed, trajectory, token position): neither other requests nor an
+    """The random number of a token is a function of (seed, response, token position): neither other requests nor an
     interruption changes what is sampled. Without it, a resumed request continues with different random numbers."""
     has_exact_interrupt: bool
     """``interrupt`` returns every token generated so far. Without it, tokens not returned before may be lost."""
@@ -108,7 +108,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     prompt: Tokens
     prefix: Tokens
     """Response tokens that were generated earlier, here or on another instance. They count towards the budget."""
@@ -182,8 +182,8 @@ class Engine(Protocol):
     def submit(self, requests: Sequence[Request]) -> None: ...
     def step(self) -> list[Output]: ...
     def progress(self) -> list[Output]: ...
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]: ...
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]: ...
+    def abort(self, responses: Iterable[ResponseId]) -> None: ...
     def layout(self) -> Sequence[Holding]: ...
     def pull(self, weights: Sequence[Mapping[str, torch.Tensor]], version: Version) -> None: ...
     def stats(self) -> Stats: ...

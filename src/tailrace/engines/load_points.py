@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Capabilities, Engine, Request, Sampling
 from tailrace.observe.costs.engine_profile import LoadPoint, Measurement
 
@@ -81,10 +81,10 @@ class LoadBench:
             return self._timed(requests, point)
         finally:
             # Not ``abort``: an interrupt also waits for what is being computed, which the next visit must not pay for.
-            self._engine.interrupt(request.trajectory for request in requests)
+            self._engine.interrupt(request.response_id for request in requests)
 
     def _timed(self, requests: Sequence[Request], point: LoadPoint) -> _Visit | None:
-        lengths: dict[TrajectoryId, int] = {}
+        lengths: dict[ResponseId, int] = {}
         fill_s = self._fill(requests, lengths)
         if fill_s is None:
             return None
@@ -110,7 +110,7 @@ class LoadBench:
             kv_tokens=(before.kv_tokens_used + after.kv_tokens_used) / 2,
         )
 
-    def _fill(self, requests: Sequence[Request], lengths: dict[TrajectoryId, int]) -> float | None:
+    def _fill(self, requests: Sequence[Request], lengths: dict[ResponseId, int]) -> float | None:
         """Seconds until every response has a token; None if the engine cannot run them all at the same time."""
         began = self._clock()
         self._engine.submit(requests)
@@ -123,8 +123,8 @@ class LoadBench:
                 return None  # those that run have begun, and the others find no room
         return self._clock() - began
 
-    def _listen(self, lengths: dict[TrajectoryId, int]) -> None:
-        lengths.update({output.segment.trajectory: output.segment.end for output in self._engine.progress()})
+    def _listen(self, lengths: dict[ResponseId, int]) -> None:
+        lengths.update({output.segment.response_id: output.segment.end for output in self._engine.progress()})
 
     def _requests(self, point: LoadPoint) -> list[Request]:
         random = np.random.default_rng(self._num_visits)
@@ -135,7 +135,7 @@ class LoadBench:
         length = room(self._engine.capabilities)
         return [
             Request(
-                trajectory=TrajectoryId(GroupId("profile", 0, first + member % len(prompts)), member),
+                response_id=ResponseId(GroupId("profile", 0, first + member % len(prompts)), member),
                 prompt=prompts[member % len(prompts)],
                 prefix=prompts[0, :0],
                 budget=length,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.engines.contract import Request
 
 
@@ -20,18 +20,18 @@ class RequestLimits:
     finds_stop_strings: bool
     """Whether the engine can decode tokens, which stop strings need."""
 
-    def check(self, requests: Sequence[Request], live: Collection[TrajectoryId]) -> None:
+    def check(self, requests: Sequence[Request], live: Collection[ResponseId]) -> None:
         """Raise ``ValueError`` if the engine cannot accept all of these. ``live``: requests it has accepted before."""
-        if len({request.trajectory for request in requests}) < len(requests):
-            raise ValueError("a trajectory was submitted twice in one call")
+        if len({request.response_id for request in requests}) < len(requests):
+            raise ValueError("a response was submitted twice in one call")
         for request in requests:
-            if request.trajectory in live:
-                raise ValueError(f"{request.trajectory} is already live")
+            if request.response_id in live:
+                raise ValueError(f"{request.response_id} is already live")
             self._check_length(request)
             self._check_tokens(request)
 
     def _check_length(self, request: Request) -> None:
-        name = request.trajectory
+        name = request.response_id
         if not len(request.prompt):
             raise ValueError(f"{name} has an empty prompt")
         if request.forced_length is not None and request.forced_length > request.budget:
@@ -41,7 +41,7 @@ class RequestLimits:
             raise ValueError(f"{name}: prompt and budget are {total} tokens, max_length is {self.max_length}")
 
     def _check_tokens(self, request: Request) -> None:
-        name = request.trajectory
+        name = request.response_id
         for part in (request.prompt, request.prefix):
             if len(part) and not 0 <= part.min() <= part.max() < self.vocab_size:
                 raise ValueError(f"{name} has a token outside the vocabulary of {self.vocab_size}")
@@ -49,7 +49,7 @@ class RequestLimits:
             raise ValueError(f"{name} has stop strings, but the engine was built without decode_text")
 
 
-def refuse_while_live(action: str, live: Collection[TrajectoryId]) -> None:
+def refuse_while_live(action: str, live: Collection[ResponseId]) -> None:
     """Raise ``RuntimeError`` if there are live requests. ``action``: what was asked for."""
     if live:
         raise RuntimeError(f"cannot {action}: {len(live)} requests are live, the first {next(iter(live))}")

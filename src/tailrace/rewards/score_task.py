@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 
 
@@ -22,7 +22,7 @@ class RewardUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTask:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     row: Mapping[str, object]
     """The prompt's row: `prompt`, `answer` where there is one, and every column it was read with."""
     response: str
@@ -38,7 +38,7 @@ class ScoreTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreResult:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     outcome: Outcome
     score: float
     """0 unless the outcome is ok."""

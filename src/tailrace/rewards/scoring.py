@@ -71,7 +71,7 @@ class Scorer:
         if outcome is Outcome.OK and task.source:
             extras[f"source/{task.source}"] = total
         return ScoreResult(
-            trajectory=task.trajectory,
+            response_id=task.response_id,
             outcome=outcome,
             score=total if outcome is Outcome.OK else 0.0,
             extras=extras,

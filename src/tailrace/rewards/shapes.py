@@ -145,11 +145,11 @@ class SlimeSample:
         return ["args", "sample"]
 
     def values(self, task: ScoreTask) -> Values:
-        group = task.trajectory.group
+        group = task.response_id.group
         metadata = task.row.get("metadata")
         sample = SimpleNamespace(
             group_index=group.prompt,
-            index=task.trajectory.member,
+            index=task.response_id.member,
             prompt=task.prompt_text or task.row.get("prompt"),
             response=task.response,
             label=task.row.get("answer"),
@@ -172,7 +172,7 @@ def _answers(task: ScoreTask) -> Values:
 
 
 def _about(task: ScoreTask) -> Values:
-    return {"data_source": task.source or task.trajectory.group.source, "extra_info": _others(task)}
+    return {"data_source": task.source or task.response_id.group.source, "extra_info": _others(task)}
 
 
 def _others(task: ScoreTask) -> Values:

@@ -22,7 +22,7 @@ from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.observe.costs.prediction import Prediction
@@ -166,7 +166,7 @@ class LocalRun:
         catalogue, pack = self._catalogue, self._place.pack
         return lambda command: pack(catalogue.sent(command))
 
-    def _task_maker(self) -> Callable[[TrajectoryId], RewardTask]:
+    def _task_maker(self) -> Callable[[ResponseId], RewardTask]:
         if self._sources.detokenizer is None:
             return self._catalogue.task
         return self._catalogue.stored_task if self._launch.shares_files else self._catalogue.sent_task
@@ -290,10 +290,10 @@ class LocalRun:
                 self._rollouts.release(command)
             case do.PullWeights():
                 self._rollouts.pull(command)
-            case do.Score(trajectories=trajectories):
-                self._scoring.score(trajectories)
-            case do.AbortScores(trajectories=trajectories):
-                self._scoring.abort(trajectories)
+            case do.Score(responses=responses):
+                self._scoring.score(responses)
+            case do.AbortScores(responses=responses):
+                self._scoring.abort(responses)
             case do.Accumulate() | do.FinishStep() | do.PublishWeights():
                 self._batches.do(lambda: self._training.perform(command))
             case do.SaveCheckpoint():

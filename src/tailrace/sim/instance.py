@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tailrace.core import events as ev
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import InstanceId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.sim.driver import Action, Agenda
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.engine_model import EngineModel, SimRequest
@@ -50,14 +50,14 @@ class SimInstance:
         """``on_busy`` is called with True when the instance gets work, and with False when it becomes idle. Progress is
         reported every ``load_s``, and whenever nothing else was reported for ``keepalive_s``."""
         self.id, self.version = number, Version(0)
-        self._engine: EngineModel[TrajectoryId] = EngineModel(costs)
+        self._engine: EngineModel[ResponseId] = EngineModel(costs)
         self._times, self._agenda = times, agenda
         self._keepalive_s, self._load_s = keepalive_s, load_s
         self._on_busy, self._was_busy = on_busy, False
-        self._full_length: dict[TrajectoryId, bool] = {}
+        self._full_length: dict[ResponseId, bool] = {}
         """Each unfinished request, and whether its token budget will end it."""
         self._unreported: list[ev.Finished] = []
-        self._noted: dict[TrajectoryId, int] = {}
+        self._noted: dict[ResponseId, int] = {}
         """Reported length of each unfinished response."""
         self._wake_at: float | None = None
         self._spoke_at = self._told_at = agenda.now
@@ -70,14 +70,14 @@ class SimInstance:
     def is_busy(self) -> bool:
         return self._engine.num_requests > 0
 
-    def held(self) -> Iterable[TrajectoryId]:
+    def held(self) -> Iterable[ResponseId]:
         """Return its unfinished responses."""
         return self._noted
 
     def start(self, at: float) -> None:
         self._at(at, lambda: self._say(ev.InstanceStarted(instance=self.id, version=self.version)))
 
-    def submit(self, requests: Sequence[tuple[SimRequest[TrajectoryId], bool]]) -> None:
+    def submit(self, requests: Sequence[tuple[SimRequest[ResponseId], bool]]) -> None:
         assert self._has_weights, f"instance {self.id} is given work while it holds no weights"
         if not self._engine.num_requests:
             self._spoke_at = self._told_at = self._agenda.now
@@ -87,18 +87,18 @@ class SimInstance:
         self._engine.submit((request for request, _ in requests), self._agenda.now)
         self._wake()
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> None:
-        done, lengths = self._engine.remove(trajectories, self._agenda.now)
-        cut = [ev.Finished(trajectory=t, length=n, finish=Finish.INTERRUPTED) for t, n in lengths.items()]
+    def interrupt(self, responses: Iterable[ResponseId]) -> None:
+        done, lengths = self._engine.remove(responses, self._agenda.now)
+        cut = [ev.Finished(response=r, length=n, finish=Finish.INTERRUPTED) for r, n in lengths.items()]
         self._remove(lengths)
         if cut:
             self._at(done, lambda: self._report(cut))
         self._wake()
 
-    def abort(self, trajectories: Sequence[TrajectoryId]) -> None:
-        done, lengths = self._engine.remove(trajectories, self._agenda.now)
+    def abort(self, responses: Sequence[ResponseId]) -> None:
+        done, lengths = self._engine.remove(responses, self._agenda.now)
         self._remove(lengths)
-        gone = tuple(ev.Aborted(trajectory=t, length=lengths.get(t, 0)) for t in trajectories)
+        gone = tuple(ev.Aborted(response=r, length=lengths.get(r, 0)) for r in responses)
 
         def answer() -> None:
             self._report([])  # responses that had ended are reported first
@@ -180,7 +180,7 @@ class SimInstance:
         for end in self._engine.ended(self._agenda.now):
             finish = Finish.LENGTH if self._full_length.pop(end.id) else Finish.STOP
             self._noted.pop(end.id)
-            self._unreported.append(ev.Finished(trajectory=end.id, length=end.length, finish=finish))
+            self._unreported.append(ev.Finished(response=end.id, length=end.length, finish=finish))
         return had_none and bool(self._unreported)
 
     def _report(self, cut: list[ev.Finished]) -> None:
@@ -192,10 +192,10 @@ class SimInstance:
 
     def _progress(self, at: float) -> tuple[ev.Progressed, ...]:
         news = []
-        for trajectory, length in self._engine.lengths(at).items():
-            if length > self._noted[trajectory]:
-                self._noted[trajectory] = length
-                news.append(ev.Progressed(trajectory=trajectory, length=length))
+        for response, length in self._engine.lengths(at).items():
+            if length > self._noted[response]:
+                self._noted[response] = length
+                news.append(ev.Progressed(response=response, length=length))
         return tuple(news)
 
     def _reported(self, finished: list[ev.Finished], progressed: tuple[ev.Progressed, ...]) -> ev.RolloutReported:
@@ -207,9 +207,9 @@ class SimInstance:
             num_preemptions=self._engine.num_preemptions,
         )
 
-    def _remove(self, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
-            del self._full_length[trajectory], self._noted[trajectory]
+    def _remove(self, responses: Iterable[ResponseId]) -> None:
+        for response in responses:
+            del self._full_length[response], self._noted[response]
 
     def _say(self, event: ev.Event) -> None:
         if self._repeat_s is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Protocol
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.observe.prompts import length_trace
 from tailrace.observe.prompts.length_trace import LengthTrace
 
@@ -51,7 +51,7 @@ def to_normal(position: float) -> float:
 
 
 class Lengths(Protocol):
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
+    def draw(self, response: ResponseId, version: int) -> int:
         """Return the natural length in tokens, at least 1, of a response that starts with ``version``."""
         ...
 
@@ -75,9 +75,9 @@ class DrawnLengths:
     drift: float = 0.0
     """Growth of all lengths per version: 0.01 is one percent per optimizer step."""
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        group = trajectory.group
-        length = self._spread(self._median(group), group, trajectory) * (1.0 + self.drift) ** version
+    def draw(self, response: ResponseId, version: int) -> int:
+        group = response.group
+        length = self._spread(self._median(group), group, response) * (1.0 + self.drift) ** version
         return max(1, round(length))
 
     def _median(self, group: GroupId) -> float:
@@ -86,10 +86,10 @@ class DrawnLengths:
         [position] = of_prompt(1, self.seed, "long", group.source, group.prompt)
         return self.long_median if position < self.long_share else self.median
 
-    def _spread(self, median: float, group: GroupId, trajectory: TrajectoryId) -> float:
+    def _spread(self, median: float, group: GroupId, response_id: ResponseId) -> float:
         # The draw of the prompt does not depend on the epoch: a hard prompt is hard in every pass.
         [prompt] = of_prompt(1, self.seed, "prompt", group.source, group.prompt)
-        response = (self.seed, "response", *trajectory.group, trajectory.member, trajectory.attempt)
+        response = (self.seed, "response", *response_id.group, response_id.member, response_id.attempt)
         match self.kind:
             case "constant":
                 return median
@@ -121,11 +121,11 @@ class TraceLengths:
         self.num_recorded = sum(len(row) for row in rows)
         self.num_censored = sum(length >= self.cap for row in rows for length in row)
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        length = self._trace.length_of(trajectory)
+    def draw(self, response: ResponseId, version: int) -> int:
+        length = self._trace.length_of(response)
         if length < self.cap:
             return max(1, length)
-        key = (self._seed, "censored", *trajectory.group, trajectory.member, trajectory.attempt)
+        key = (self._seed, "censored", *response.group, response.member, response.attempt)
         return self.cap + math.ceil(-self.cap * math.log(uniform(*key)))
 
 
@@ -136,7 +136,7 @@ class RecordedLengths:
     If the simulation has a larger token budget, responses that reached their budget continue as in ``TraceLengths``.
     """
 
-    def __init__(self, journals: Sequence[Mapping[TrajectoryId, tuple[int, bool]]], *, seed: int) -> None:
+    def __init__(self, journals: Sequence[Mapping[ResponseId, tuple[int, bool]]], *, seed: int) -> None:
         """``journals``: for each journal, the length of each response and whether its budget ended it. If several
         journals have a response, the first counts."""
         if not any(journals):
@@ -150,15 +150,15 @@ class RecordedLengths:
                 self._by_prompt.setdefault((each.group.source, each.group.prompt), []).append(found)
                 self._by_source.setdefault(each.group.source, []).append(found)
         self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
-        self.drawn: set[TrajectoryId] = set()
+        self.drawn: set[ResponseId] = set()
         """Responses whose length is in no journal."""
 
-    def draw(self, trajectory: TrajectoryId, version: int) -> int:
-        key = (self._seed, "recorded", *trajectory.group, trajectory.member, trajectory.attempt)
-        if trajectory not in self._ended or self._ended[trajectory][1]:
-            self.drawn.add(trajectory)
-        if (found := self._ended.get(trajectory)) is None:
-            candidates = self._candidates(trajectory.group)
+    def draw(self, response: ResponseId, version: int) -> int:
+        key = (self._seed, "recorded", *response.group, response.member, response.attempt)
+        if response not in self._ended or self._ended[response][1]:
+            self.drawn.add(response)
+        if (found := self._ended.get(response)) is None:
+            candidates = self._candidates(response.group)
             found = candidates[int(uniform(*key) * len(candidates))]
         length, is_cut = found
         return max(1, length) if not is_cut else length + math.ceil(-length * math.log(uniform(*key, "censored")))

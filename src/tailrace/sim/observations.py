@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import PrefillWork
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 
@@ -57,7 +57,7 @@ class Observations:
     """For each computed reward: how long it kept a worker busy, from its request to its report."""
     num_reward_workers: int = 1
     num_timeouts: int = 0
-    lengths: dict[TrajectoryId, tuple[int, bool]] = field(default_factory=dict)
+    lengths: dict[ResponseId, tuple[int, bool]] = field(default_factory=dict)
     """For each response that ended: its length, and whether its budget ended it."""
     offered: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, prompt index) of the training prompts, in order."""
@@ -78,7 +78,7 @@ class Observations:
     _num_instances: int = 1
     _overlaps: list[tuple[float, float]] = field(default_factory=list)
     """Overlaps of the optimizer step in progress."""
-    _ordered: dict[TrajectoryId, float] = field(default_factory=dict)
+    _ordered: dict[ResponseId, float] = field(default_factory=dict)
     """When each reward was requested."""
     _scored_at: float = 0.0
     _now: float = 0.0
@@ -95,8 +95,8 @@ class Observations:
                     self._step.append(command)
                 case do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
-                case do.Score(trajectories=trajectories):
-                    self._ordered.update(dict.fromkeys(trajectories, entry.now))
+                case do.Score(responses=responses):
+                    self._ordered.update(dict.fromkeys(responses, entry.now))
                 case do.StartTrainer():
                     self._asked[type(command)] = entry.now
                     self._starting.add(do.StartTrainer)
@@ -145,11 +145,11 @@ class Observations:
                 self._reported(event, now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
                 if (clock := self._clocks.get(instance)) is not None:
-                    clock.drop(part.trajectory for part in aborted)
+                    clock.drop(part.response for part in aborted)
             case ev.ResponsesScored(scores=scores):
                 self._scored(scores, now)
             case ev.StepTrained() if self._step:
-                lengths = [self.lengths[t][0] for batch in self._step for t in batch.trajectories]
+                lengths = [self.lengths[r][0] for batch in self._step for r in batch.responses]
                 self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
             case ev.TrainerLost():
                 self._step, self._overlaps, self._is_trainer_warm = [], [], False
@@ -177,7 +177,7 @@ class Observations:
         self._step, self._overlaps, self._is_trainer_warm = [], [], True
 
     def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
-        ordered = [self._ordered.pop(scored.trajectory, now) for scored in scores]
+        ordered = [self._ordered.pop(scored.response, now) for scored in scores]
         num_computed = sum(scored.outcome is Outcome.OK for scored in scores)
         if num_computed:
             began = max(self._scored_at, min(ordered))
@@ -205,7 +205,7 @@ class Observations:
     def _reported(self, event: ev.RolloutReported, now: float) -> None:
         for end in event.finished:
             if end.finish is not Finish.INTERRUPTED:
-                self.lengths[end.trajectory] = (end.length, end.finish is Finish.LENGTH)
+                self.lengths[end.response] = (end.length, end.finish is Finish.LENGTH)
         if (clock := self._clocks.get(event.instance)) is not None:
             clock.report(event, now)
         if event.prefill is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tailrace.core.events import ResponsesScored, Scored
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.sim.driver import Agenda
 from tailrace.sim.lengths import of_prompt, to_normal, uniforms
@@ -44,18 +44,18 @@ class RewardCosts:
     report_s: float = 0.0
     """Seconds between two reports of scores; 0: report each at once."""
 
-    def judge(self, trajectory: TrajectoryId) -> Scored:
-        group = trajectory.group
+    def judge(self, response: ResponseId) -> Scored:
+        group = response.group
         which, difficulty = of_prompt(2, self.seed, "task", group.source, group.prompt)
-        chance, duration, luck = uniforms(3, self.seed, "reward", *group, trajectory.member, trajectory.attempt)
+        chance, duration, luck = uniforms(3, self.seed, "reward", *group, response.member, response.attempt)
         kind = self._kind(which)
         seconds = kind.median_s
         if seconds and kind.spread:
             seconds *= math.exp(kind.spread * to_normal(duration))
         if chance < kind.timeout_share or seconds >= kind.timeout_s:
-            return Scored(trajectory=trajectory, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
+            return Scored(response=response, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
         score = float(luck < self._solve_rate(difficulty))
-        return Scored(trajectory=trajectory, outcome=Outcome.OK, score=score, seconds=seconds)
+        return Scored(response=response, outcome=Outcome.OK, score=score, seconds=seconds)
 
     def _kind(self, position: float) -> RewardKind:
         position *= sum(kind.share for kind in self.kinds)
@@ -76,26 +76,26 @@ class RewardCosts:
 class SimRewardPool:
     def __init__(self, costs: RewardCosts, agenda: Agenda) -> None:
         self._costs, self._agenda = costs, agenda
-        self._queue: deque[TrajectoryId] = deque()
-        self._running: dict[TrajectoryId, Scored] = {}
-        self._aborted: set[TrajectoryId] = set()
+        self._queue: deque[ResponseId] = deque()
+        self._running: dict[ResponseId, Scored] = {}
+        self._aborted: set[ResponseId] = set()
         """Aborted responses that are still in the queue."""
         self._untold: list[Scored] = []
 
-    def score(self, trajectories: Iterable[TrajectoryId]) -> None:
-        self._queue.extend(trajectories)
+    def score(self, responses: Iterable[ResponseId]) -> None:
+        self._queue.extend(responses)
         self._start()
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def abort(self, responses: Iterable[ResponseId]) -> None:
         """Report each response that is not scored yet as aborted. Its worker is free at once."""
         scores = []
         queued = set(self._queue) - self._aborted
-        for trajectory in trajectories:
-            if self._running.pop(trajectory, None) is None:
-                if trajectory not in queued:
+        for response in responses:
+            if self._running.pop(response, None) is None:
+                if response not in queued:
                     continue  # scored before
-                self._aborted.add(trajectory)
-            scores.append(Scored(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
+                self._aborted.add(response)
+            scores.append(Scored(response=response, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
         if scores:
             self._agenda.post(ResponsesScored(scores=tuple(scores)))
         self._start()
@@ -103,22 +103,22 @@ class SimRewardPool:
     def _start(self) -> None:
         instant = []
         while self._queue and len(self._running) < self._costs.num_workers:
-            trajectory = self._queue.popleft()
-            if trajectory in self._aborted:
-                self._aborted.remove(trajectory)
+            response = self._queue.popleft()
+            if response in self._aborted:
+                self._aborted.remove(response)
                 continue
-            scored = self._costs.judge(trajectory)
+            scored = self._costs.judge(response)
             if scored.seconds == 0:
                 instant.append(scored)
             else:
-                self._running[trajectory] = scored
+                self._running[response] = scored
                 self._agenda.after(scored.seconds, partial(self._end, scored))
         if instant:
             self._agenda.post(ResponsesScored(scores=tuple(instant)))
 
     def _end(self, scored: Scored) -> None:
-        if self._running.get(scored.trajectory) is scored:
-            del self._running[scored.trajectory]
+        if self._running.get(scored.response) is scored:
+            del self._running[scored.response]
             if not self._untold:
                 self._agenda.after(self._costs.report_s, self._tell)
             self._untold.append(scored)

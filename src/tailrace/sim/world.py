@@ -13,7 +13,7 @@ from functools import partial
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.schedule import Placement, Schedule
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda
@@ -61,7 +61,7 @@ class World:
         lengths: Lengths,
         agenda: Agenda,
         *,
-        live: Callable[[], set[TrajectoryId]],
+        live: Callable[[], set[ResponseId]],
         faults: Iterable[Fault] = (),
         order: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -73,7 +73,7 @@ class World:
         self._live, self._order = live, order
         self._plans = policies_of(schedule).plans
         self._instances: dict[InstanceId, SimInstance] = {}
-        self._targets: dict[TrajectoryId, tuple[int, bool]] = {}
+        self._targets: dict[ResponseId, tuple[int, bool]] = {}
         """Length of each response, and whether its budget ends it."""
         self._prune_at = _PRUNE_AT
         self._rewards = SimRewardPool(costs.reward, agenda)
@@ -91,18 +91,18 @@ class World:
         match command:
             case do.RequestPrompts():
                 self._agenda.after(self._costs.prompts_s, self._offer(command))
-            case do.Score(trajectories=trajectories):
-                self._rewards.score(trajectories)
-            case do.AbortScores(trajectories=trajectories):
-                self._rewards.abort(trajectories)
+            case do.Score(responses=responses):
+                self._rewards.score(responses)
+            case do.AbortScores(responses=responses):
+                self._rewards.abort(responses)
             case do.StartTrainer(incarnation=incarnation):
                 self._trainer.start(incarnation)
             case do.KillTrainer(reason=reason):
                 self._trainer.kill(reason)
-            case do.Accumulate(version=version, trajectories=trajectories):
-                prompts = self._costs.prompt_length * len(trajectories)
-                tokens = prompts + sum(self._targets[t][0] for t in trajectories)
-                self._trainer.accumulate(version, len(trajectories), tokens)
+            case do.Accumulate(version=version, responses=responses):
+                prompts = self._costs.prompt_length * len(responses)
+                tokens = prompts + sum(self._targets[r][0] for r in responses)
+                self._trainer.accumulate(version, len(responses), tokens)
             case do.FinishStep(version=version):
                 self._trainer.finish_step(version)
             case do.PublishWeights(version=version):
@@ -127,10 +127,10 @@ class World:
         match command:
             case do.Submit(dispatches=dispatches):
                 instance.submit([self._request(dispatch, instance.version) for dispatch in dispatches])
-            case do.Interrupt(trajectories=trajectories):
-                instance.interrupt(trajectories)
-            case do.Abort(trajectories=trajectories):
-                instance.abort(trajectories)
+            case do.Interrupt(responses=responses):
+                instance.interrupt(responses)
+            case do.Abort(responses=responses):
+                instance.abort(responses)
             case do.ReleaseMemory():
                 instance.release()
             case do.PullWeights(version=version):
@@ -155,20 +155,20 @@ class World:
         epoch, prompt = divmod(position - len(self._order), self._costs.num_prompts)
         return (epoch + 1 + max((epoch for epoch, _ in self._order), default=-1), prompt)
 
-    def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[SimRequest[TrajectoryId], bool]:
-        trajectory, budget = dispatch.trajectory, self._costs.max_response_length
-        if trajectory not in self._targets:
-            natural = self._lengths.draw(trajectory, version)
-            self._targets[trajectory] = (min(natural, budget), natural > budget)
+    def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[SimRequest[ResponseId], bool]:
+        response, budget = dispatch.response, self._costs.max_response_length
+        if response not in self._targets:
+            natural = self._lengths.draw(response, version)
+            self._targets[response] = (min(natural, budget), natural > budget)
             if len(self._targets) == self._prune_at:
                 self._agenda.at(self._agenda.now, self._prune)
-        target, is_cut = self._targets[trajectory]
-        prompt, group = self._costs.prompt_length, trajectory.group
-        return SimRequest(trajectory, prompt=prompt, length=dispatch.start, target=target, group=group), is_cut
+        target, is_cut = self._targets[response]
+        prompt, group = self._costs.prompt_length, response.group
+        return SimRequest(response, prompt=prompt, length=dispatch.start, target=target, group=group), is_cut
 
     def _prune(self) -> None:
         live = self._live().union(*(instance.held() for instance in self._instances.values()))
-        self._targets = {t: target for t, target in self._targets.items() if t in live}
+        self._targets = {r: target for r, target in self._targets.items() if r in live}
         self._prune_at = max(_PRUNE_AT, 2 * len(self._targets))
 
     def _start(self, number: InstanceId) -> None:

@@ -6,23 +6,23 @@ the bytes, so the address can be used at once. `compact` deletes no file with a 
 
 from __future__ import annotations
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.place import ResponseAddress, StoredPlace
-from tailrace.store.segment import Response, Segment, join
+from tailrace.store.segment import ResponsePayload, Segment, join
 
 
-def address_of(store: PayloadReader, trajectory: TrajectoryId) -> ResponseAddress:
-    return ResponseAddress(trajectory=trajectory, places=store.places(trajectory))
+def address_of(store: PayloadReader, response: ResponseId) -> ResponseAddress:
+    return ResponseAddress(response_id=response, places=store.places(response))
 
 
 class AddressReader(PayloadReader):
     """Opens the files that it is asked for, and no others. Every read verifies the checksum."""
 
-    def read(self, address: ResponseAddress) -> Response:
-        return join(address.trajectory, [self._read(address.trajectory, place) for place in address.places])
+    def read(self, address: ResponseAddress) -> ResponsePayload:
+        return join(address.response_id, [self._read(address.response_id, place) for place in address.places])
 
-    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
+    def _segment(self, response: ResponseId, place: StoredPlace) -> Segment:
         if place.file not in self._descriptors:
             self._open_file(place.file)
-        return super()._segment(trajectory, place)
+        return super()._segment(response, place)

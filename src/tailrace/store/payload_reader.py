@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.store.place import StoredPlace, payload_file
 from tailrace.store.record import RecordHeader, decode, read
 from tailrace.store.record_frame import DamagedRecord, DamagedStore
-from tailrace.store.segment import Response, Segment, join
+from tailrace.store.segment import ResponsePayload, Segment, join
 
 
 class PayloadReader:
@@ -25,7 +25,7 @@ class PayloadReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._places: dict[TrajectoryId, list[StoredPlace]] = {}
+        self._places: dict[ResponseId, list[StoredPlace]] = {}
         self._descriptors: dict[int, int] = {}
 
     @classmethod
@@ -39,22 +39,22 @@ class PayloadReader:
             raise
         return reader
 
-    def length(self, trajectory: TrajectoryId) -> int:
+    def length(self, response: ResponseId) -> int:
         """Tokens held of this response; 0 for an unknown one."""
-        places = self._places.get(trajectory)
+        places = self._places.get(response)
         return places[-1].start + places[-1].num_tokens if places else 0
 
-    def held(self) -> tuple[TrajectoryId, ...]:
+    def held(self) -> tuple[ResponseId, ...]:
         """Every response with at least one stored segment, in the order of first segments."""
         return tuple(self._places)
 
-    def response(self, trajectory: TrajectoryId) -> Response:
-        return join(trajectory, [self._read(trajectory, place) for place in self.places(trajectory)])
+    def response(self, response: ResponseId) -> ResponsePayload:
+        return join(response, [self._read(response, place) for place in self.places(response)])
 
-    def places(self, trajectory: TrajectoryId) -> tuple[StoredPlace, ...]:
+    def places(self, response: ResponseId) -> tuple[StoredPlace, ...]:
         """Where its segments lie, in order."""
-        if (places := self._places.get(trajectory)) is None:
-            raise LookupError(f"the payload store {self.directory} holds nothing of {trajectory}")
+        if (places := self._places.get(response)) is None:
+            raise LookupError(f"the payload store {self.directory} holds nothing of {response}")
         return tuple(places)
 
     def close(self) -> None:
@@ -92,17 +92,17 @@ class PayloadReader:
         return offset, len(buffer)
 
     def _index(self, header: RecordHeader, number: int, offset: int, num_bytes: int) -> None:
-        if header.start > self.length(header.trajectory):
+        if header.start > self.length(header.response_id):
             # The records between were deleted by compaction: either the response was released, or a later record,
             # which starts further left and follows in the scan, replaced this one.
             return
         place = StoredPlace(
             file=number, offset=offset, num_bytes=num_bytes, start=header.start, num_tokens=header.num_tokens
         )
-        self._place(header.trajectory, place)
+        self._place(header.response_id, place)
 
-    def _place(self, trajectory: TrajectoryId, place: StoredPlace) -> None:
-        places = self._places.setdefault(trajectory, [])
+    def _place(self, response: ResponseId, place: StoredPlace) -> None:
+        places = self._places.setdefault(response, [])
         while places and places[-1].start >= place.start:
             places.pop()
         if places:
@@ -111,14 +111,14 @@ class PayloadReader:
                 places[-1] = last._replace(num_tokens=place.start - last.start)
         places.append(place)
 
-    def _read(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
+    def _read(self, response: ResponseId, place: StoredPlace) -> Segment:
         """Return the tokens of a segment that no later segment replaced."""
-        return _shorten(self._segment(trajectory, place), place.num_tokens)
+        return _shorten(self._segment(response, place), place.num_tokens)
 
-    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
+    def _segment(self, response: ResponseId, place: StoredPlace) -> Segment:
         data = os.pread(self._descriptors[place.file], place.num_bytes, place.offset)
         try:
-            return read(data, trajectory)
+            return read(data, response)
         except DamagedRecord as damage:
             raise DamagedStore(f"{self._path(place.file)}, byte {place.offset}: {damage}") from damage
 

@@ -25,12 +25,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.store.payload_reader import PayloadReader
 from tailrace.store.place import StoredPlace
 from tailrace.store.recent import RecentSegments
 from tailrace.store.record import encode
-from tailrace.store.segment import Response, Segment
+from tailrace.store.segment import ResponsePayload, Segment
 
 DEFAULT_FILE_BYTES = 64 * 1024 * 1024
 DEFAULT_RECENT_BYTES = 32 * 1024 * 1024
@@ -91,27 +91,27 @@ class PayloadStore(PayloadReader):
         file, offset = self._current, self._size
         for segment, record in zip(segments, records, strict=True):
             place = StoredPlace(file, offset, len(record), segment.start, len(segment.tokens))
-            self._place(segment.trajectory, place)
+            self._place(segment.response_id, place)
             self._recent.add((file, offset), segment, len(record))
             offset += len(record)
         self._size = offset
 
-    def length(self, trajectory: TrajectoryId) -> int:
+    def length(self, response: ResponseId) -> int:
         with self._access:
-            return super().length(trajectory)
+            return super().length(response)
 
-    def held(self) -> tuple[TrajectoryId, ...]:
+    def held(self) -> tuple[ResponseId, ...]:
         with self._access:
             return super().held()
 
-    def response(self, trajectory: TrajectoryId) -> Response:
+    def response(self, response: ResponseId) -> ResponsePayload:
         with self._access:
-            return super().response(trajectory)
+            return super().response(response)
 
-    def release(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def release(self, responses: Iterable[ResponseId]) -> None:
         with self._access:
-            for trajectory in trajectories:
-                self._places.pop(trajectory, None)
+            for response in responses:
+                self._places.pop(response, None)
 
     def compact(self) -> int:
         """Delete closed files that hold no needed response; return how many."""
@@ -154,18 +154,18 @@ class PayloadStore(PayloadReader):
         return whole, size
 
     def _check_starts(self, segments: list[Segment]) -> None:
-        lengths: dict[TrajectoryId, int] = {}
+        lengths: dict[ResponseId, int] = {}
         for segment in segments:
-            trajectory, start = segment.trajectory, segment.start
-            length = lengths.get(trajectory)
+            response, start = segment.response_id, segment.start
+            length = lengths.get(response)
             if length is None:
-                length = super().length(trajectory)  # the lock is taken already
+                length = super().length(response)  # the lock is taken already
             if not 0 <= start <= length:
-                raise ValueError(f"{trajectory}: a segment starts at {start}, {length} tokens are held")
-            lengths[trajectory] = start + len(segment.tokens)
+                raise ValueError(f"{response}: a segment starts at {start}, {length} tokens are held")
+            lengths[response] = start + len(segment.tokens)
 
-    def _segment(self, trajectory: TrajectoryId, place: StoredPlace) -> Segment:
-        return self._recent.get((place.file, place.offset)) or super()._segment(trajectory, place)
+    def _segment(self, response: ResponseId, place: StoredPlace) -> Segment:
+        return self._recent.get((place.file, place.offset)) or super()._segment(response, place)
 
     def _write(self, data: bytes) -> None:
         descriptor, rest = self._descriptors[self._current], memoryview(data)

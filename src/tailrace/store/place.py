@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 
 _PLACE = struct.Struct("<5q")
 
@@ -31,16 +31,16 @@ class StoredPlace(NamedTuple):
 class ResponseAddress:
     """Where a response lies in the files of a store."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
     places: tuple[StoredPlace, ...]
 
     def __reduce__(self) -> tuple[Callable[..., ResponseAddress], tuple[object, ...]]:
         numbers = struct.pack(f"<{5 * len(self.places)}q", *chain.from_iterable(self.places))
-        return _unpacked, (self.trajectory, numbers)
+        return _unpacked, (self.response_id, numbers)
 
 
-def _unpacked(trajectory: TrajectoryId, numbers: bytes) -> ResponseAddress:
-    return ResponseAddress(trajectory=trajectory, places=tuple(map(StoredPlace._make, _PLACE.iter_unpack(numbers))))
+def _unpacked(response: ResponseId, numbers: bytes) -> ResponseAddress:
+    return ResponseAddress(response_id=response, places=tuple(map(StoredPlace._make, _PLACE.iter_unpack(numbers))))
 
 
 def payload_file(directory: Path, number: int) -> Path:

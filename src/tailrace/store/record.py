@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.store import routing_bytes
 from tailrace.store.record_frame import MAGIC, PREFIX, PREFIX_BYTES, checksum, framed, unframed
 from tailrace.store.segment import Mask, Segment
@@ -33,7 +33,7 @@ _ONES.flags.writeable = False
 
 
 class RecordHeader(NamedTuple):
-    trajectory: TrajectoryId
+    response_id: ResponseId
     start: int
     version: Version | None
     num_tokens: int
@@ -53,16 +53,16 @@ class Record(NamedTuple):
     def segment(self) -> Segment:
         header = self.header
         flags = _flags(header.has_behaviour_logprobs, header.has_mask, header.has_routing)
-        return _segment(header.trajectory, header.start, header.version, header.num_tokens, flags, self.body)
+        return _segment(header.response_id, header.start, header.version, header.num_tokens, flags, self.body)
 
 
 def _segment(
-    trajectory: TrajectoryId, start: int, version: Version | None, count: int, flags: int, body: memoryview
+    response_id: ResponseId, start: int, version: Version | None, count: int, flags: int, body: memoryview
 ) -> Segment:
     position = 12 * count if flags & _HAS_FULL else 8 * count
     routing_at = position + count if flags & _HAS_MASK else position
     return Segment(
-        trajectory=trajectory,
+        response_id=response_id,
         start=start,
         version=version,
         tokens=np.frombuffer(body, _INT, count),
@@ -93,11 +93,15 @@ def encode(segment: Segment) -> bytes:
     for array in arrays:
         if array.shape != (count,):
             shapes = [array.shape for array in arrays]
-            raise ValueError(f"{segment.trajectory}: the arrays of a segment must have one length, got shapes {shapes}")
+            raise ValueError(
+                f"{segment.response_id}: the arrays of a segment must have one length, got shapes {shapes}"
+            )
     body = [array.tobytes() for array in arrays]
     if segment.routing is not None:
         if len(segment.routing) != count:
-            raise ValueError(f"{segment.trajectory}: routing of {len(segment.routing)} tokens, the segment has {count}")
+            raise ValueError(
+                f"{segment.response_id}: routing of {len(segment.routing)} tokens, the segment has {count}"
+            )
         body.append(routing_bytes.pack(segment.routing))
     return framed(_encode_header(segment, count, has_mask), body)
 
@@ -107,7 +111,7 @@ def _typed(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _encode_header(segment: Segment, count: int, has_mask: bool) -> bytes:
-    (source, epoch, prompt), member, attempt = segment.trajectory
+    (source, epoch, prompt), member, attempt = segment.response_id
     version = -1 if segment.version is None else segment.version
     flags = _flags(segment.behaviour_logprobs is not None, has_mask, segment.routing is not None)
     return _HEADER.pack(segment.start, count, version, epoch, prompt, member, attempt, flags) + source.encode()
@@ -119,21 +123,21 @@ def decode(buffer: memoryview, offset: int = 0) -> Record:
     return Record(header=_parse_header(bytes(frame.header)), body=frame.body, num_bytes=frame.num_bytes)
 
 
-def read(data: bytes, trajectory: TrajectoryId) -> Segment:
+def read(data: bytes, response: ResponseId) -> Segment:
     """Return the segment of a record that is known to belong to this response; `DamagedRecord` as in `decode`."""
     magic, header_bytes, body_bytes, expected = PREFIX.unpack_from(data.ljust(PREFIX_BYTES))
     content = memoryview(data)[PREFIX_BYTES:]
     if magic != MAGIC or checksum(header_bytes, body_bytes, content) != expected:
         return decode(memoryview(data)).segment()  # says what is wrong with it
     start, count, version, _, _, _, _, flags = _HEADER.unpack_from(content)
-    return _segment(trajectory, start, None if version < 0 else version, count, flags, content[header_bytes:])
+    return _segment(response, start, None if version < 0 else version, count, flags, content[header_bytes:])
 
 
 def _parse_header(data: bytes) -> RecordHeader:
     start, count, version, epoch, prompt, member, attempt, flags = _HEADER.unpack_from(data)
     source = data[_HEADER.size :].decode()
     return RecordHeader(
-        trajectory=TrajectoryId(GroupId(source, epoch, prompt), member, attempt),
+        response_id=ResponseId(GroupId(source, epoch, prompt), member, attempt),
         start=start,
         version=None if version < 0 else Version(version),
         num_tokens=count,

@@ -1,8 +1,8 @@
 """The data-plane record: a run of response tokens with everything training needs to know about them.
 
 For every segment ``len(tokens) == len(logprobs) == len(mask)`` and, when sampling was truncated,
-``len(behaviour_logprobs)`` too, and ``len(routing)`` where an engine returns it. Concatenating a trajectory's segments
-in order of ``start`` gives its response.
+``len(behaviour_logprobs)`` too, and ``len(routing)`` where an engine returns it. The segments of a response, in order
+of ``start``, cover it without hole or overlap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 
 Tokens = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
@@ -27,7 +27,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     start: int
     """Position of the first token in the response."""
     version: Version | None
@@ -50,10 +50,10 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """All of a trajectory's segments, joined."""
+class ResponsePayload:
+    """All of a response's segments, joined."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
     tokens: Tokens
     logprobs: Logprobs
     behaviour_logprobs: Logprobs
@@ -67,20 +67,20 @@ class Response:
         return len(self.tokens)
 
 
-def join(trajectory: TrajectoryId, segments: Sequence[Segment]) -> Response:
+def join(response: ResponseId, segments: Sequence[Segment]) -> ResponsePayload:
     """Concatenate segments that cover the response without hole or overlap."""
     position = 0
     versions: list[tuple[Version | None, int]] = []
     for segment in segments:
-        if segment.trajectory != trajectory or segment.start != position:
-            raise ValueError(f"{trajectory}: a segment starts at {segment.start}, expected {position}")
+        if segment.response_id != response or segment.start != position:
+            raise ValueError(f"{response}: a segment starts at {segment.start}, expected {position}")
         position = segment.end
         if versions and versions[-1][0] == segment.version:
             versions[-1] = (segment.version, versions[-1][1] + len(segment.tokens))
         elif len(segment.tokens):
             versions.append((segment.version, len(segment.tokens)))
-    return Response(
-        trajectory=trajectory,
+    return ResponsePayload(
+        response_id=response,
         tokens=_cat([s.tokens for s in segments], np.int32),
         logprobs=_cat([s.logprobs for s in segments], np.float32),
         behaviour_logprobs=_cat(

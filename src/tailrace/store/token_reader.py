@@ -19,7 +19,9 @@ def read_tokens(directory: Path, address: ResponseAddress) -> tuple[int, ...]:
         with path.open("rb", buffering=0) as file:
             for place in places:
                 if place.start != len(tokens):
-                    raise ValueError(f"{address.trajectory}: a segment starts at {place.start}, expected {len(tokens)}")
+                    raise ValueError(
+                        f"{address.response_id}: a segment starts at {place.start}, expected {len(tokens)}"
+                    )
                 tokens += _tokens_at(file.fileno(), path, place)
     return tuple(tokens)
 

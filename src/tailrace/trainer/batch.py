@@ -12,30 +12,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailrace.core.ids import GroupId, TrajectoryId
-from tailrace.store.segment import Response, Tokens
+from tailrace.core.ids import GroupId, ResponseId
+from tailrace.store.segment import ResponsePayload, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One response with its prompt and its score."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
     prompt: Tokens
-    response: Response
+    response: ResponsePayload
     score: float
     is_truncated: bool = False
     """Whether its token budget ended it."""
 
     def __post_init__(self) -> None:
-        if self.response.trajectory != self.trajectory:
-            raise ValueError(f"{self.trajectory} was given the response of {self.response.trajectory}")
+        if self.response.response_id != self.response_id:
+            raise ValueError(f"{self.response_id} was given the response of {self.response.response_id}")
         if len(self.prompt) == 0:
-            raise ValueError(f"{self.trajectory} has an empty prompt; the first response token needs one before it")
+            raise ValueError(f"{self.response_id} has an empty prompt; the first response token needs one before it")
         if not math.isfinite(self.score):
-            raise ValueError(f"{self.trajectory} has the score {self.score}; scores must be finite")
+            raise ValueError(f"{self.response_id} has the score {self.score}; scores must be finite")
         if not np.isfinite(self.response.behaviour_logprobs[self.response.mask != 0]).all():
-            raise ValueError(f"{self.trajectory} has behaviour log-probs that are not finite")
+            raise ValueError(f"{self.response_id} has behaviour log-probs that are not finite")
 
     @property
     def num_loss_tokens(self) -> int:
@@ -50,6 +50,6 @@ class Sample:
 def in_groups(samples: Iterable[Sample]) -> list[list[Sample]]:
     """Samples by group, groups and members in order of id."""
     groups: dict[GroupId, list[Sample]] = {}
-    for sample in sorted(samples, key=lambda sample: sample.trajectory):
-        groups.setdefault(sample.trajectory.group, []).append(sample)
+    for sample in sorted(samples, key=lambda sample: sample.response_id):
+        groups.setdefault(sample.response_id.group, []).append(sample)
     return list(groups.values())

@@ -248,8 +248,8 @@ class Trainer:
         """Samples in training order, as they are trained, with their advantages."""
         ordered = mask_stale(in_groups(sample for group in groups for sample in group), self.version, algorithm)
         given = [sample for group in ordered for sample in group]
-        if len({sample.trajectory for sample in given}) != len(given):
-            raise ValueError(f"step {self.version} was given a trajectory twice")
+        if len({sample.response_id for sample in given}) != len(given):
+            raise ValueError(f"step {self.version} was given a response twice")
         if self._step_loss is not None:
             loss_rules.refuse_mixture(algorithm, self._step_loss, self.version)
         self._totals.add_groups(ordered)

@@ -115,7 +115,7 @@ class HeldModel:
         except _CANNOT as error:
             self._link.send(Refused(reason=str(error)))
             return
-        names = (sample.trajectory for sample in samples)
+        names = (sample.response_id for sample in samples)
         logprobs = tuple(zip(names, found, strict=True))
         self._link.send(LogprobsComputed(model=self.name, version=self._trainer.version, logprobs=logprobs))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSettings
 from tailrace.core.costs import PrefillWork
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.engines.contract import Output, Request
 from tailrace.store.segment import Logprobs
 from tailrace.weights.address import ChannelAddress
@@ -85,19 +85,19 @@ def _unpack_report(
 class Stop:
     """Interrupt these responses. Answered by a ``Report`` with the last tokens of those that were still running."""
 
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
     """Stop these responses and drop their tokens. Answered by ``Aborted``."""
 
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
-    lengths: tuple[tuple[TrajectoryId, int], ...]
+    lengths: tuple[tuple[ResponseId, int], ...]
     """Each response with its length; 0 if an earlier report said that it had ended."""
 
 
@@ -255,7 +255,7 @@ class Forward:
 class LogprobsComputed:
     model: str
     version: Version
-    logprobs: tuple[tuple[TrajectoryId, Logprobs], ...]
+    logprobs: tuple[tuple[ResponseId, Logprobs], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output
 from tailrace.store.segment import Routing, Segment
 
@@ -69,7 +69,7 @@ def unpack(packed: PackedOutputs) -> tuple[Output, ...]:
         if group != (source, epoch, prompt):  # most follow another member of their group
             group = GroupId(source, epoch, prompt)
         segment = Segment(
-            trajectory=TrajectoryId(group, member, attempt),
+            response_id=ResponseId(group, member, attempt),
             start=start,
             version=version,
             tokens=tokens[position:end],
@@ -103,7 +103,7 @@ def _unpack_routing(packed: PackedOutputs) -> Iterator[Routing | None]:
 
 def _row(output: Output) -> Row:
     segment = output.segment
-    (source, epoch, prompt), member, attempt = segment.trajectory
+    (source, epoch, prompt), member, attempt = segment.response_id
     has_full = segment.behaviour_logprobs is not None
     count = len(segment.tokens)
     return (source, epoch, prompt, member, attempt, segment.start, count, segment.version, output.finish, has_full)

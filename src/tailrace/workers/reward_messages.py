@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.rewards.score_task import RewardUse
 
@@ -33,14 +33,14 @@ class RewardRefused:
 class SkipTasks:
     """Tasks that the process shall not start: their results are not needed, or another process has them."""
 
-    trajectories: frozenset[TrajectoryId]
+    responses: frozenset[ResponseId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSkipped:
     """The process has not started on this task and never will."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,14 @@ class RewardEnding:
 class TaskReturned:
     """A signal to stop has come, so the process gives this task back without a result, and ends."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseUnreadable:
     """The tokens of a response cannot be read from the payload store."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
     reason: str
 
 
@@ -67,4 +67,4 @@ class ResponseUnreadable:
 class ScoreStarted:
     """The process has started on a task: its time limit begins."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.data.detokenizer import Decode
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.store.place import ResponseAddress
@@ -46,7 +46,7 @@ class StoredTokens:
 class TokenTask:
     """A `ScoreTask` whose text is not made yet."""
 
-    trajectory: TrajectoryId
+    response_id: ResponseId
     row: Mapping[str, object]
     prompt_text: str
     prompt: SentTokens
@@ -58,7 +58,7 @@ class TokenTask:
         """The task with its text; `OSError` or `DamagedStore` if the response cannot be read."""
         tokens = self.response.read()
         return ScoreTask(
-            trajectory=self.trajectory,
+            response_id=self.response_id,
             row=self.row,
             response=decode(tokens),
             prompt_text=self.prompt_text,

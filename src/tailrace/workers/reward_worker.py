@@ -57,19 +57,19 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
     while True:
         task: RewardTask = waiting.take()
         if has_stop_signal_come():
-            link.send(TaskReturned(trajectory=task.trajectory))
+            link.send(TaskReturned(response_id=task.response_id))
             return
         if isinstance(task, TokenTask):
             assert decode is not None, "tokens need a detokenizer"
             try:
                 task = task.read(decode)
             except (OSError, DamagedStore) as error:
-                link.send(ResponseUnreadable(trajectory=task.trajectory, reason=str(error)))
+                link.send(ResponseUnreadable(response_id=task.response_id, reason=str(error)))
                 continue
-        link.send(ScoreStarted(trajectory=task.trajectory))
+        link.send(ScoreStarted(response_id=task.response_id))
         result = scorer.score(task)
         if has_stop_signal_come():
-            link.send(TaskReturned(trajectory=task.trajectory))
+            link.send(TaskReturned(response_id=task.response_id))
             return
         if scorer.ran_out_of_memory:
             link.send(RewardEnding())
@@ -106,7 +106,7 @@ class WaitingTasks:
 
 
 def _unless_in(skip: SkipTasks, task: RewardTask | TaskSkipped) -> RewardTask | TaskSkipped:
-    return TaskSkipped(trajectory=task.trajectory) if task.trajectory in skip.trajectories else task
+    return TaskSkipped(response_id=task.response_id) if task.response_id in skip.responses else task
 
 
 def limit_memory(memory_mb: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tailrace.config.settings import ModelSettings
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.engines.contract import Engine, Output, Request, Unservable
 from tailrace.engines.native.engine import NativeEngine
@@ -80,10 +80,10 @@ class RolloutWorker:
         match message:
             case Generate(requests=requests):
                 self._submit(requests)
-            case Stop(trajectories=trajectories):
-                self._stop(trajectories)
-            case Abort(trajectories=trajectories):
-                self._abort(trajectories)
+            case Stop(responses=responses):
+                self._stop(responses)
+            case Abort(responses=responses):
+                self._abort(responses)
             case Release():
                 start = time.monotonic()
                 self._engine.release()
@@ -136,26 +136,26 @@ class RolloutWorker:
         self._unsent, self._sent_at = [], now
         self._submit_s = self._interrupt_s = 0.0
 
-    def _stop(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+    def _stop(self, responses: tuple[ResponseId, ...]) -> None:
         start = time.monotonic()
-        stopped = self._engine.interrupt(trajectories)
+        stopped = self._engine.interrupt(responses)
         self._num_live -= len(stopped)
         self._unsent += stopped
         now = time.monotonic()
         self._interrupt_s += now - start
         self._send(now)
 
-    def _abort(self, trajectories: tuple[TrajectoryId, ...]) -> None:
+    def _abort(self, responses: tuple[ResponseId, ...]) -> None:
         """Abort responses: drop their tokens, and report how many there were."""
-        aborted = self._engine.interrupt(trajectories)
+        aborted = self._engine.interrupt(responses)
         self._num_live -= len(aborted)
-        lengths = dict.fromkeys(trajectories, 0)
+        lengths = dict.fromkeys(responses, 0)
         lengths |= {
-            output.segment.trajectory: output.segment.end
+            output.segment.response_id: output.segment.end
             for output in (*self._unsent, *aborted)
-            if output.segment.trajectory in lengths
+            if output.segment.response_id in lengths
         }
-        self._unsent = [output for output in self._unsent if output.segment.trajectory not in lengths]
+        self._unsent = [output for output in self._unsent if output.segment.response_id not in lengths]
         self._link.send(Aborted(lengths=tuple(lengths.items())))
         if self._unsent and not self._num_live:  # no step follows that would report them
             self._send(time.monotonic())

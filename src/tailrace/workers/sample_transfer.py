@@ -56,7 +56,7 @@ class StoredSamples:
         with AddressReader(self.directory) as store:
             return tuple(
                 Sample(
-                    trajectory=sample.response.trajectory,
+                    response_id=sample.response.response_id,
                     prompt=sample.prompt,
                     response=store.read(sample.response),
                     score=sample.score,

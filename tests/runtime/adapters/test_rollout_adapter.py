@@ -13,8 +13,8 @@ import pytest
 from tailrace.config.settings import ModelSettings, RolloutSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output
 from tailrace.runtime.adapters.rollout_adapter import RolloutAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
@@ -76,7 +76,7 @@ class Told:
 
     def append(self, segments: Any) -> None:
         segments = list(segments)
-        self._story.append([segment.trajectory.member for segment in segments])
+        self._story.append([segment.response_id.member for segment in segments])
         self._store.append(segments)
 
 
@@ -85,13 +85,13 @@ class Stage:
 
     def __init__(self, store: PayloadStore) -> None:
         self.store, self.story, self.workers = store, list[object](), Workers()
-        self.texts: dict[TrajectoryId, list[int]] = {}
+        self.texts: dict[ResponseId, list[int]] = {}
         """What the store holds in the end."""
         self.work = WorkThread("payload")
         self.adapter = RolloutAdapter(
             INIT,
             launch=self.workers,
-            request=lambda trajectory, start: None,  # type: ignore[arg-type, return-value]
+            request=lambda response, start: None,  # type: ignore[arg-type, return-value]
             channel=lambda: None,  # type: ignore[arg-type, return-value]
             store=Told(store, self.story),  # type: ignore[arg-type]
             post=self.story.append,
@@ -102,8 +102,8 @@ class Stage:
         self.adapter.start(do.StartInstance(instance=instance, incarnation=incarnation))
         return self.workers.ends[-1]
 
-    def submit(self, *trajectories: TrajectoryId, start: int = 0, instance: InstanceId = I0) -> None:
-        dispatches = tuple(do.Dispatch(trajectory, start) for trajectory in trajectories)
+    def submit(self, *responses: ResponseId, start: int = 0, instance: InstanceId = I0) -> None:
+        dispatches = tuple(do.Dispatch(response, start) for response in responses)
         self.adapter.submit(do.Submit(instance=instance, dispatches=dispatches))
 
     async def settle(self) -> None:
@@ -112,8 +112,8 @@ class Stage:
         await self.work.ask(lambda: None)
 
     @property
-    def lengths(self) -> dict[TrajectoryId, int]:
-        return {trajectory: len(text) for trajectory, text in self.texts.items()}
+    def lengths(self) -> dict[ResponseId, int]:
+        return {response: len(text) for response, text in self.texts.items()}
 
     @property
     def events(self) -> list[Any]:
@@ -141,19 +141,19 @@ def on_stage(directory: Path, play: Callable[[Stage], Any]) -> Stage:
     return asyncio.run(scenario())
 
 
-def response(member: int = 0, attempt: int = 0) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, 0), member, attempt)
+def response(member: int = 0, attempt: int = 0) -> ResponseId:
+    return ResponseId(GroupId("train", 0, 0), member, attempt)
 
 
-def report(*parts: tuple[TrajectoryId, int, int], finish: Finish | None = None, salt: int = 0) -> Report:
+def report(*parts: tuple[ResponseId, int, int], finish: Finish | None = None, salt: int = 0) -> Report:
     """A report with the tokens of each response from one position to another: their numbers, plus ``salt``."""
     outputs = tuple(Output(segment=_segment(*part, salt=salt), finish=finish) for part in parts)
     return Report(version=Version(0), outputs=outputs, num_preemptions=0, submit_s=0.0, interrupt_s=0.0, prefill=None)
 
 
-def _segment(trajectory: TrajectoryId, start: int, end: int, *, salt: int) -> Segment:
+def _segment(response: ResponseId, start: int, end: int, *, salt: int) -> Segment:
     return Segment(
-        trajectory=trajectory,
+        response_id=response,
         start=start,
         version=Version(0),
         tokens=np.arange(start, end, dtype=np.int32) + salt,

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
 from tailrace.runtime.record.taken_steps import TakenStep
@@ -109,8 +109,8 @@ def in_memory(path: Path) -> ChannelAddress:
 
 
 def batch(version: int) -> do.Accumulate:
-    trajectory = TrajectoryId(GroupId("train", 0, version), 0)
-    return do.Accumulate(version=Version(version), trajectories=(trajectory,), scores=(1.0,))
+    response = ResponseId(GroupId("train", 0, version), 0)
+    return do.Accumulate(version=Version(version), responses=(response,), scores=(1.0,))
 
 
 def accumulated(version: int) -> Accumulated:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from store.test_payload_store import segment, trajectory
+from store.test_payload_store import response, segment
 from tailrace.core.commands import Accumulate
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.order import SourceOrder
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.engines.contract import Sampling
@@ -22,9 +22,9 @@ from tailrace.store.payload_store import PayloadStore
 NUMBERS = (1, 4, 2)
 COMMAND = Accumulate(
     version=Version(0),
-    trajectories=tuple(trajectory(number) for number in NUMBERS),
+    responses=tuple(response(number) for number in NUMBERS),
     scores=(0.5, 1.0, 0.0),
-    truncated=(trajectory(4),),
+    truncated=(response(4),),
 )
 
 
@@ -49,7 +49,7 @@ def test_forced_lengths_are_those_of_the_trace_and_no_longer_than_the_budget(tmp
     with PayloadStore.open(tmp_path, file_bytes=100) as store:
         known = catalogue(store, trace)
         for (prompt, member, attempt), length in expected.items():
-            name = TrajectoryId(GroupId("train", 2, prompt), member, attempt)
+            name = ResponseId(GroupId("train", 2, prompt), member, attempt)
             assert known.request(name, 0).forced_length == length
         assert catalogue(store).request(name, 0).forced_length is None
 
@@ -66,8 +66,8 @@ def test_a_batch_by_address_holds_the_samples_of_a_batch_that_is_sent(tmp_path: 
     travelled = pickle.loads(pickle.dumps(stored))
     assert len(sent.read()) == len(NUMBERS)
     for mine, theirs in zip(sent.read(), travelled.read(), strict=True):
-        assert (mine.trajectory, mine.score, mine.is_truncated) == (
-            theirs.trajectory,
+        assert (mine.response_id, mine.score, mine.is_truncated) == (
+            theirs.response_id,
             theirs.score,
             theirs.is_truncated,
         )
@@ -91,17 +91,17 @@ def test_a_response_as_tokens_becomes_the_task_that_has_its_text(tmp_path: Path)
         for number in range(5):
             store.append([segment(number, 0, 10, full=number == 2), segment(number, 10, 3, version=1)])
         for number in NUMBERS:
-            expected = catalogue(store).task(trajectory(number))
+            expected = catalogue(store).task(response(number))
             assert len(expected.response_ids) == 13
             for task in (catalogue(store).sent_task, catalogue(store).stored_task):
-                assert pickle.loads(pickle.dumps(task(trajectory(number)))).read(spelled) == expected
+                assert pickle.loads(pickle.dumps(task(response(number)))).read(spelled) == expected
 
 
 def test_a_task_by_address_does_not_grow_with_its_response(tmp_path: Path) -> None:
     with PayloadStore.open(tmp_path) as store:
         store.append([segment(1, 0, 10_000)])
         sent, stored = (
-            pickle.dumps(task(trajectory(1))) for task in (catalogue(store).sent_task, catalogue(store).stored_task)
+            pickle.dumps(task(response(1))) for task in (catalogue(store).sent_task, catalogue(store).stored_task)
         )
     assert len(stored) < 1_000
     assert len(sent) > 40_000

@@ -15,7 +15,7 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 from contract.worker_story import Story
 from tailrace.config.ray_settings import RayResources
 from tailrace.config.settings import RewardSettings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.runtime.launchers.worker import WorkerHandle, WorkerSpec
@@ -224,5 +224,5 @@ def test_a_daemon_that_a_reward_started_dies_with_its_actor(tmp_path: Path, then
 
 
 def task(number: int, response: str) -> ScoreTask:
-    trajectory = TrajectoryId(GroupId("train", 0, number), 0)
-    return ScoreTask(trajectory=trajectory, row={"prompt": "p", "answer": "7"}, response=response)
+    response_id = ResponseId(GroupId("train", 0, number), 0)
+    return ScoreTask(response_id=response_id, row={"prompt": "p", "answer": "7"}, response=response)

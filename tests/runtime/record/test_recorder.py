@@ -61,9 +61,9 @@ def recalled(directory: RunDirectory, store: PayloadStore, checkpoint: Path | No
 
 def append(store: PayloadStore, event: ev.Event) -> None:
     for part in event.parts if isinstance(event, ev.RolloutReported) else ():
-        held, count = store.length(part.trajectory), part.length - store.length(part.trajectory)
+        held, count = store.length(part.response), part.length - store.length(part.response)
         segment = Segment(
-            trajectory=part.trajectory,
+            response_id=part.response,
             start=held,
             version=event.version,
             tokens=np.zeros(count, np.int32),

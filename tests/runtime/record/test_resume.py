@@ -13,7 +13,7 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Leftovers, Schedule
 from tailrace.observe.journal.journal_file import JournalFile
@@ -26,9 +26,9 @@ from tailrace.store.segment import Segment
 SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=4)
 
 
-def segment(trajectory: TrajectoryId, start: int, count: int) -> Segment:
+def segment(response: ResponseId, start: int, count: int) -> Segment:
     return Segment(
-        trajectory=trajectory,
+        response_id=response,
         start=start,
         version=Version(0),
         tokens=np.zeros(count, np.int32),
@@ -43,8 +43,8 @@ def write(tmp_path: Path, world: World) -> PayloadStore:
     for entry in world.entries:
         if isinstance(entry.event, ev.RolloutReported):
             for part in (*entry.event.progressed, *entry.event.finished):
-                held = store.length(part.trajectory)
-                store.append([segment(part.trajectory, held, part.length - held)] if part.length > held else [])
+                held = store.length(part.response)
+                store.append([segment(part.response, held, part.length - held)] if part.length > held else [])
         journal.append(entry)
     journal.close()
     return store
@@ -153,9 +153,9 @@ def test_an_event_without_its_payload_ends_the_journal_there(tmp_path: Path, wor
         for entry in world.entries[:index]:
             if isinstance(entry.event, ev.RolloutReported):
                 for part in (*entry.event.progressed, *entry.event.finished):
-                    held = poorer.length(part.trajectory)
-                    poorer.append([segment(part.trajectory, held, part.length - held)] if part.length > held else [])
-        assert poorer.length(lost.trajectory) < lost.length
+                    held = poorer.length(part.response)
+                    poorer.append([segment(part.response, held, part.length - held)] if part.length > held else [])
+        assert poorer.length(lost.response) < lost.length
         past = recalled(tmp_path, poorer)
     assert len(past.tail) == index
     assert past.journal_size < (tmp_path / "journal.jsonl").stat().st_size

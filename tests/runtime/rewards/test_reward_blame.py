@@ -29,8 +29,8 @@ class FakeProcess:
     async def stop(self, grace_s: float) -> None: ...
 
     def score(self, number: int) -> None:
-        self.hear(ScoreStarted(trajectory=name(number)))
-        self.hear(ScoreResult(trajectory=name(number), outcome=Outcome.OK, score=1.0, seconds=0.001))
+        self.hear(ScoreStarted(response_id=name(number)))
+        self.hear(ScoreResult(response_id=name(number), outcome=Outcome.OK, score=1.0, seconds=0.001))
 
 
 class FakePool:
@@ -48,11 +48,11 @@ class FakePool:
         return process
 
     def _add(self, result: ScoreResult) -> None:
-        self.results[result.trajectory.group.prompt] = result.outcome
+        self.results[result.response_id.group.prompt] = result.outcome
 
     def process_of(self, number: int) -> FakeProcess:
         """The process that starts on this response next."""
-        (worker,) = [r.worker for r in self.pool.status().running if r.trajectory == name(number)]
+        (worker,) = [r.worker for r in self.pool.status().running if r.response_id == name(number)]
         return self.processes[worker]
 
     def submit(self, number: int) -> None:
@@ -147,8 +147,8 @@ def test_a_process_that_has_seen_a_signal_to_stop_gives_back_all_its_tasks_and_i
         fill(fake, 1)
         for _ in range(20):
             process = fake.process_of(0)
-            process.hear(ScoreStarted(trajectory=name(0)))
-            process.hear(TaskReturned(trajectory=name(0)))
+            process.hear(ScoreStarted(response_id=name(0)))
+            process.hear(TaskReturned(response_id=name(0)))
             assert fake.pool.status().num_queued == 2, "its own and the one behind it"
             process.lose("exited with code 0")
             fake.get_ready()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.config.settings import RewardSettings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult, ScoreTask
 from tailrace.runtime.launchers.process import ProcessLauncher
@@ -68,12 +68,12 @@ FUNCTIONS = """
 """
 
 
-def name(number: int) -> TrajectoryId:
-    return TrajectoryId(GroupId("train", 0, number), 0)
+def name(number: int) -> ResponseId:
+    return ResponseId(GroupId("train", 0, number), 0)
 
 
 def task(number: int, response: str) -> ScoreTask:
-    return ScoreTask(trajectory=name(number), row={"prompt": "p", "answer": "7"}, response=response)
+    return ScoreTask(response_id=name(number), row={"prompt": "p", "answer": "7"}, response=response)
 
 
 class Results:
@@ -118,7 +118,7 @@ def scores(directory: Path, *responses: str, function: str = "obey", **settings:
         async with pool(directory, function, **settings) as (the_pool, results):
             for number, response in enumerate(responses):
                 the_pool.submit(task(number, response))
-            found = {result.trajectory: result for result in await results.first(len(responses))}
+            found = {result.response_id: result for result in await results.first(len(responses))}
             assert the_pool.status().num_queued == 0
             return [found[name(number)] for number in range(len(responses))]
 
@@ -210,14 +210,14 @@ def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -
             the_pool.submit(task(3, "3"))
             await until((tmp_path / "begun").exists)
             running = the_pool.status()
-            assert [score.trajectory for score in running.running] == [name(1)]
+            assert [score.response_id for score in running.running] == [name(1)]
             assert (running.running[0].worker, running.running[0].limit_s) == ("reward-0", 20.0)
             assert running.num_queued == 2
             the_pool.abort([name(1), name(2)])
             first, second, third = await results.first(3)
-            assert {first.trajectory, second.trajectory} == {name(1), name(2)}
+            assert {first.response_id, second.response_id} == {name(1), name(2)}
             assert first.outcome is second.outcome is Outcome.ABORTED
-            assert (third.trajectory, third.outcome) == (name(3), Outcome.OK)
+            assert (third.response_id, third.outcome) == (name(3), Outcome.OK)
             assert the_pool.status().num_restarts == 1
             assert the_pool.status().running == ()
 
@@ -243,7 +243,7 @@ def test_a_slow_response_does_not_delay_those_of_other_processes(tmp_path: Path)
             the_pool.submit(task(0, "sleep_for_ever()"))
             for number in range(1, 9):
                 the_pool.submit(task(number, "1"))
-            assert {result.trajectory for result in await results.first(8)} == {name(n) for n in range(1, 9)}
+            assert {result.response_id for result in await results.first(8)} == {name(n) for n in range(1, 9)}
 
     asyncio.run(scenario())
 
@@ -325,7 +325,7 @@ def test_a_program_that_a_signal_to_all_processes_ends_does_not_change_the_score
             await until(lambda: told.exists() and told.read_text().endswith("\n"))
             for pid in told.read_text().split():
                 os.kill(int(pid), signal.SIGTERM)
-            found = {result.trajectory: (result.outcome, result.score) for result in await results.first(2)}
+            found = {result.response_id: (result.outcome, result.score) for result in await results.first(2)}
             assert found == {name(0): (Outcome.OK, 1.0), name(1): (Outcome.OK, 0.5)}
             assert the_pool.status().num_restarts == 1
 

@@ -27,7 +27,7 @@ async def warm(the_pool: RewardPool, results: Results, *, workers: int) -> None:
 
 
 async def outcomes(results: Results, count: int) -> list[Outcome]:
-    found = {result.trajectory: result.outcome for result in await results.first(count)}
+    found = {result.response_id: result.outcome for result in await results.first(count)}
     return [found[name(number)] for number in range(count)]
 
 
@@ -48,7 +48,7 @@ def test_quick_scores_are_given_ahead_and_a_slow_one_delays_only_itself(tmp_path
             for number in range(1, 9):
                 the_pool.submit(task(number, "1"))
             assert the_pool.status().num_queued == 0
-            assert {result.trajectory for result in await results.first(8)} == {name(n) for n in range(1, 9)}
+            assert {result.response_id for result in await results.first(8)} == {name(n) for n in range(1, 9)}
             assert the_pool.status().num_restarts == 0
 
     asyncio.run(scenario())
@@ -67,7 +67,7 @@ def test_a_response_given_to_another_process_is_not_scored_behind_the_slow_one_t
             assert the_pool.status().num_queued == 0
             await results.first(8)
             end.touch()
-            assert (await results.first(9))[8].trajectory == name(0)
+            assert (await results.first(9))[8].response_id == name(0)
             the_pool.submit(task(9, noted(calls, 9, "1")))
             the_pool.submit(task(10, noted(calls, 10, "1")))
             await results.first(11)
@@ -89,7 +89,7 @@ def test_a_response_that_waits_inside_a_process_can_be_aborted_and_is_not_scored
             assert the_pool.status().num_queued == 0
             the_pool.abort([name(3)])
             the_pool.abort([name(3)])
-            found = [(result.trajectory, result.outcome) for result in await results.first(4)]
+            found = [(result.response_id, result.outcome) for result in await results.first(4)]
             assert found[0] == (name(3), Outcome.ABORTED)
             assert found[1:] == [(name(number), Outcome.OK) for number in range(3)]
             await until(lambda: not the_pool.status().running)

@@ -3,15 +3,15 @@ from __future__ import annotations
 import asyncio
 
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.rewards.score_batcher import ScoreBatcher
 
 
 def result(number: int) -> ScoreResult:
-    trajectory = TrajectoryId(GroupId("train", 0, number), 0)
-    return ScoreResult(trajectory=trajectory, outcome=Outcome.OK, score=float(number), seconds=0.0)
+    response = ResponseId(GroupId("train", 0, number), 0)
+    return ScoreResult(response_id=response, outcome=Outcome.OK, score=float(number), seconds=0.0)
 
 
 def told_after(expected: int, results: int, *, waiting_s: float = 0.0) -> list[list[float]]:

@@ -7,26 +7,26 @@ import threading
 from collections.abc import Callable, Iterable
 
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.runtime.rewards.score_batcher import ScoreBatcher
 from tailrace.runtime.rewards.scoring import Scoring
 from tailrace.runtime.threads.work_thread import WorkThread
 
-FIRST, SECOND = (TrajectoryId(GroupId("train", 0, 0), member) for member in range(2))
+FIRST, SECOND = (ResponseId(GroupId("train", 0, 0), member) for member in range(2))
 
 
 class Pool:
     def __init__(self) -> None:
-        self.submitted: list[TrajectoryId] = []
-        self.aborted: list[TrajectoryId] = []
+        self.submitted: list[ResponseId] = []
+        self.aborted: list[ResponseId] = []
 
     def submit(self, task: ScoreTask) -> None:
-        self.submitted.append(task.trajectory)
+        self.submitted.append(task.response_id)
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        self.aborted += trajectories
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        self.aborted += responses
 
 
 class Stage:
@@ -40,11 +40,11 @@ class Stage:
 
     def _hear(self, event: ev.Event) -> None:
         assert isinstance(event, ev.ResponsesScored)
-        self.told += [(scored.trajectory, scored.outcome) for scored in event.scores]
+        self.told += [(scored.response, scored.outcome) for scored in event.scores]
 
-    def _task(self, trajectory: TrajectoryId) -> ScoreTask:
+    def _task(self, response: ResponseId) -> ScoreTask:
         self.gate.wait()
-        return ScoreTask(trajectory=trajectory, row={}, response="")
+        return ScoreTask(response_id=response, row={}, response="")
 
     async def finish(self) -> None:
         self.gate.set()

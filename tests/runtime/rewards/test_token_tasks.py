@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from runtime.rewards.test_reward_pool import TOTAL_WAIT_S, Results
-from store.test_payload_store import trajectory
+from store.test_payload_store import response
 from tailrace.config.settings import RewardSettings
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.data.models import resolve_model
 from tailrace.data.order import SourceOrder
@@ -35,7 +35,7 @@ def check(response, prompt, answer, prompt_ids, completion_ids):
     return {"score": sum(map(ord, response)), "ids": sum(completion_ids), "prompt_ids": sum(prompt_ids)}
 """
 TEXTS = ("12*(3-4)= 5", "", "#" * 3000)
-Way = Callable[[Catalogue, TrajectoryId], Any]
+Way = Callable[[Catalogue, ResponseId], Any]
 WAYS = [Catalogue.task, Catalogue.stored_task, Catalogue.sent_task]
 
 
@@ -66,7 +66,7 @@ def fill(store: PayloadStore) -> None:
             store.append(
                 [
                     Segment(
-                        trajectory=trajectory(number),
+                        response_id=response(number),
                         start=start,
                         version=Version(0),
                         tokens=part,
@@ -99,10 +99,10 @@ def test_a_function_receives_the_same_on_every_way(tmp_path: Path, way: Way) -> 
         with PayloadStore.open(tmp_path / "payload", file_bytes=5000) as store:
             fill(store)
             for number in range(len(TEXTS)):
-                pool.submit(way(catalogue(store), trajectory(number)))
-            found = {result.trajectory: result for result in await results.first(len(TEXTS))}
+                pool.submit(way(catalogue(store), response(number)))
+            found = {result.response_id: result for result in await results.first(len(TEXTS))}
         for number, text in enumerate(TEXTS):
-            result = found[trajectory(number)]
+            result = found[response(number)]
             expected = sum(map(ord, TOKENIZER.decode(ids(text), skip_special_tokens=True)))
             assert (result.outcome, result.score) == (Outcome.OK, expected), result.detail
             assert result.extras == {"ids": sum(ids(text)), "prompt_ids": sum(ids("1+2="))}
@@ -117,7 +117,7 @@ def test_a_response_that_cannot_be_read_ends_the_run_as_a_damaged_store(tmp_path
         loop.set_exception_handler(lambda _, context: broken.set_result(context["exception"]))
         with PayloadStore.open(tmp_path / "payload") as store:
             fill(store)
-            task = catalogue(store).stored_task(trajectory(0))
+            task = catalogue(store).stored_task(response(0))
             (tmp_path / "payload" / "payload-000001.bin").unlink()
             pool.submit(task)
             async with asyncio.timeout(TOTAL_WAIT_S):
@@ -135,10 +135,10 @@ def test_a_response_whose_reward_was_aborted_may_be_unreadable(tmp_path: Path) -
     async def act(pool: RewardPool, results: Results) -> None:
         with PayloadStore.open(tmp_path / "payload") as store:
             fill(store)
-            task, sent = catalogue(store).stored_task(trajectory(0)), catalogue(store).sent_task(trajectory(1))
+            task, sent = catalogue(store).stored_task(response(0)), catalogue(store).sent_task(response(1))
             (tmp_path / "payload" / "payload-000001.bin").unlink()
             pool.submit(task)
-            pool.abort([trajectory(0)])
+            pool.abort([response(0)])
             pool.submit(sent)
             outcomes = [result.outcome for result in await results.first(2)]
         assert outcomes == [Outcome.ABORTED, Outcome.OK]

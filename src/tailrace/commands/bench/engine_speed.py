@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tailrace.commands.bench.machine_speed import settle
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Engine, Request, Sampling
 from tailrace.engines.load_points import LoadBench
 from tailrace.observe.costs.engine_profile import LoadPoint, Measurement
@@ -49,7 +49,7 @@ def _prefill_once(
     prompts = random.integers(0, vocab_size, (num_prompts, length)).astype(np.int32)
     requests = [
         Request(
-            trajectory=TrajectoryId(GroupId("prefill", number, index), 0),
+            response_id=ResponseId(GroupId("prefill", number, index), 0),
             prompt=prompt,
             prefix=prompt[:0],
             budget=1,

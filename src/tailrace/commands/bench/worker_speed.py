@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.runtime.launchers.process import ProcessLauncher
 from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT, WorkerSpec
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.weights.slots.channel_files import remove_channel
 from tailrace.workers.messages import (
@@ -120,17 +120,17 @@ def synthetic_samples(batch: MeasuredBatch, version: Version, *, vocab_size: int
     for group in range(batch.num_groups):
         prompt = random.integers(0, vocab_size, batch.prompt_length).astype(np.int32)
         for member in range(batch.group_size):
-            trajectory = TrajectoryId(GroupId("bench", version, group), member)
+            response_id = ResponseId(GroupId("bench", version, group), member)
             logprobs = np.full(batch.response_length, -math.log(vocab_size), np.float32)
-            response = Response(
-                trajectory=trajectory,
+            response = ResponsePayload(
+                response_id=response_id,
                 tokens=random.integers(0, vocab_size, batch.response_length).astype(np.int32),
                 logprobs=logprobs,
                 behaviour_logprobs=logprobs,
                 mask=np.ones(batch.response_length, np.uint8),
                 versions=((version, batch.response_length),),
             )
-            samples.append(Sample(trajectory=trajectory, prompt=prompt, response=response, score=float(member % 2)))
+            samples.append(Sample(response_id=response_id, prompt=prompt, response=response, score=float(member % 2)))
     return samples
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.config.settings import RewardSettings
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.prompts import Prompt
 from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
@@ -44,7 +44,7 @@ def try_rewards(settings: RewardSettings, sources: Sources) -> list[Trial]:
         launch = _WithoutTraces(ProcessLauncher(Path(logs)))
         results = asyncio.run(_score(settings, sources.rewards.uses, list(tasks.values()), launch))
     return [
-        Trial(function=function, source=task.trajectory.group.source, result=results[task.trajectory])
+        Trial(function=function, source=task.response_id.group.source, result=results[task.response_id])
         for function, task in tasks.items()
     ]
 
@@ -64,12 +64,12 @@ def trial_line(trial: Trial, *, on_failure: str) -> str:
 
 async def _score(
     settings: RewardSettings, uses: Sequence[RewardUse], tasks: Sequence[ScoreTask], launch: Launcher
-) -> Mapping[TrajectoryId, ScoreResult]:
-    results: dict[TrajectoryId, ScoreResult] = {}
+) -> Mapping[ResponseId, ScoreResult]:
+    results: dict[ResponseId, ScoreResult] = {}
     all_there = asyncio.Event()
 
     def keep(result: ScoreResult) -> None:
-        results[result.trajectory] = result
+        results[result.response_id] = result
         if len(results) == len(tasks):
             all_there.set()
 
@@ -88,7 +88,7 @@ def _task(number: int, use: RewardUse, sources: Sources) -> ScoreTask:
     source, prompt = _prompt_for(use.function, sources)
     tokens = prompt.tokens[:_MOST_TOKENS]
     return ScoreTask(
-        trajectory=TrajectoryId(GroupId(source, 0, prompt.index), number),
+        response_id=ResponseId(GroupId(source, 0, prompt.index), number),
         row=prompt.row,
         response=sources.decode(tokens, skip_special_tokens=True),
         prompt_text=prompt.text,

@@ -13,7 +13,7 @@ from tailrace.core.collection.group_changes import drop, leave_ledger
 from tailrace.core.collection.round import Round
 from tailrace.core.ids import GroupId
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.responses.response import Response
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Leftovers, VersionCap
 
@@ -48,7 +48,7 @@ def close_round(rooms: Rooms, round: Round, accepted: tuple[GroupId, ...], now: 
     )
 
 
-def defer(rooms: Rooms, group: Group, now: float) -> list[Trajectory]:
+def defer(rooms: Rooms, group: Group, now: float) -> list[Response]:
     """Move a training group to a later round. Return the members that it does not keep: the caller aborts them.
 
     The group joins the long queue. But a group that replaced another one started later than the rest of its round, so
@@ -66,9 +66,9 @@ def defer(rooms: Rooms, group: Group, now: float) -> list[Trajectory]:
 
 def _interrupt(rooms: Rooms, rest: Sequence[Group]) -> Iterator[do.Command]:
     """Interrupt every training response. One that already has tokens of too many versions is restarted instead."""
-    for trajectory in _capped(rooms):
-        fresh = rooms.responses.group(trajectory.id.group).restart_member(trajectory)
-        yield from abort(rooms, [trajectory])
+    for response in _capped(rooms):
+        fresh = rooms.responses.group(response.id.group).restart_member(response)
+        yield from abort(rooms, [response])
         rooms.responses.wait(fresh)
     yield from rooms.fleet.interrupt(member for group in rest for member in group.members)
 
@@ -79,20 +79,20 @@ def is_held_open(rooms: Rooms) -> bool:
     if schedule.max_versions_per_sample is None:
         return False
     may_restart = schedule.version_cap is VersionCap.RESTART
-    return any(not may_restart or t.id.attempt >= schedule.max_restarts_per_sample for t in _capped(rooms))
+    return any(not may_restart or r.id.attempt >= schedule.max_restarts_per_sample for r in _capped(rooms))
 
 
-def _capped(rooms: Rooms) -> list[Trajectory]:
+def _capped(rooms: Rooms) -> list[Response]:
     """Return the unfinished responses that may already have tokens of ``max_versions_per_sample`` versions."""
     if (cap := rooms.schedule.max_versions_per_sample) is None:
         return []
     groups = [group for group in rooms.responses.training_groups() if group.phase is GroupPhase.OPEN]
-    unfinished = [t for group in groups for t in group.members.values() if not t.has_ended]
-    return [t for t in unfinished if _num_versions(rooms, t) >= cap]
+    unfinished = [r for group in groups for r in group.members.values() if not r.has_ended]
+    return [r for r in unfinished if _num_versions(rooms, r) >= cap]
 
 
-def _num_versions(rooms: Rooms, trajectory: Trajectory) -> int:
-    versions = {version for version, _ in trajectory.segments}
-    if trajectory.instance is not None:
-        versions.add(rooms.fleet.version_at(trajectory.instance))
+def _num_versions(rooms: Rooms, response: Response) -> int:
+    versions = {version for version, _ in response.segments}
+    if response.instance is not None:
+        versions.add(rooms.fleet.version_at(response.instance))
     return len(versions)

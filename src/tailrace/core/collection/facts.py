@@ -37,7 +37,7 @@ def prompts_offered(rooms: Rooms, event: ev.PromptsOffered, now: float) -> None:
 def close_group(rooms: Rooms, group: Group, now: float) -> None:
     """Filter, drop or complete a training group that has all the scores it needs."""
     room = rooms.collection
-    room.surplus.update({trajectory.id: trajectory for trajectory in group.take_unsettled()})
+    room.surplus.update({response.id: response for response in group.take_unsettled()})
     room.filtered_share.add(is_filtered=group.phase is GroupPhase.FILTERED)
     if group.phase is not GroupPhase.COMPLETE:
         leave_ledger(rooms, group)

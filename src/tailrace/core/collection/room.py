@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from tailrace.core.collection.filtering import FilteredShare
 from tailrace.core.collection.round import Round
 from tailrace.core.collection.speculation import Search
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
 from tailrace.core.ledger.ledger import Ledger
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.responses.response import Response
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits, Schedule
 
@@ -61,7 +61,7 @@ class Collection:
     """Groups that are ready for a batch."""
     num_live: int = 0
     """Groups that are open or complete."""
-    surplus: dict[TrajectoryId, Trajectory] = field(default_factory=dict)
+    surplus: dict[ResponseId, Response] = field(default_factory=dict)
     """Responses of complete groups that are not needed and will be aborted."""
     unreported: dict[GroupId, GroupPhase] = field(default_factory=dict)
     """Groups that were filtered or dropped and have not been reported yet."""
@@ -75,7 +75,7 @@ class Collection:
     def awaits_prompts(self) -> bool:
         return self.requested is not None
 
-    def surplus_ids(self) -> set[TrajectoryId]:
+    def surplus_ids(self) -> set[ResponseId]:
         return set(self.surplus)
 
     def admission(self) -> Overlay:
@@ -146,6 +146,6 @@ class Collection:
         if self.round is not None and self.round.began_at is None:
             self.round.began_at = now
 
-    def remove_surplus(self, trajectory: TrajectoryId) -> None:
+    def remove_surplus(self, response: ResponseId) -> None:
         """Note that a surplus response was scored before it could be aborted."""
-        self.surplus.pop(trajectory, None)
+        self.surplus.pop(response, None)

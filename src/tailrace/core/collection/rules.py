@@ -27,7 +27,7 @@ from tailrace.core.collection.rounds import (
 from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.rooms import Rooms
 
 
@@ -39,7 +39,7 @@ def abort_surplus(rooms: Rooms, now: float) -> Iterator[do.Command]:
     if not surplus and not unreported:
         return
     # No worker is busy with these responses, so no Abort or AbortScores will name them.
-    idle = (TrajectoryPhase.PENDING, TrajectoryPhase.GENERATED)
+    idle = (ResponsePhase.PENDING, ResponsePhase.GENERATED)
     responses = tuple(sorted(each.id for each in surplus.values() if each.phase in idle))
     yield from abort(rooms, surplus.values())
     filtered = tuple(sorted(group for group, phase in unreported.items() if phase is GroupPhase.FILTERED))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tailrace.core import events as ev
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.ids import Version
-from tailrace.core.responses.trajectory import Finish, Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Finish, Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
 _ANY_REPORT_COUNTS = 2
@@ -70,10 +70,10 @@ def instance_lost(rooms: Rooms, event: ev.InstanceLost, now: float) -> None:
 def _lose(rooms: Rooms, instance: Instance, now: float) -> None:
     """Queue the responses of a lost instance. They continue elsewhere, after their last reported token."""
     for number in list(instance.running):
-        trajectory = rooms.responses.trajectory(number)
-        instance.leave(trajectory)
-        trajectory.move(TrajectoryPhase.PENDING, now=now)
-        rooms.responses.wait(trajectory)
+        response = rooms.responses.response(number)
+        instance.leave(response)
+        response.move(ResponsePhase.PENDING, now=now)
+        rooms.responses.wait(response)
     instance.aborting.clear()
     rooms.fleet.move(instance, InstancePhase.ABSENT, now)
     instance.version = Version(0)
@@ -96,18 +96,18 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
     is_any_taken = False
     for progress in event.progressed:
-        if (trajectory := _running(rooms, instance, progress, event.version)) is not None:
-            has_progressed |= _grow(instance, trajectory, progress.length, event.version)
+        if (response := _running(rooms, instance, progress, event.version)) is not None:
+            has_progressed |= _grow(instance, response, progress.length, event.version)
             is_any_taken = True
     for finished in event.finished:
-        trajectory = _running(rooms, instance, finished, event.version)
-        if trajectory is None:
+        response = _running(rooms, instance, finished, event.version)
+        if response is None:
             continue
-        if finished.finish is Finish.INTERRUPTED and trajectory.id not in instance.stopping:
-            rooms.run.refuse(f"{trajectory.id} was not asked to stop")
+        if finished.finish is Finish.INTERRUPTED and response.id not in instance.stopping:
+            rooms.run.refuse(f"{response.id} was not asked to stop")
             continue
-        _grow(instance, trajectory, finished.length, event.version)
-        _finish(rooms, instance, trajectory, finished.finish, now)
+        _grow(instance, response, finished.length, event.version)
+        _finish(rooms, instance, response, finished.finish, now)
         has_progressed = True
         is_any_taken = True
     if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
@@ -116,38 +116,36 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
         instance.heard_at = now
 
 
-def _grow(instance: Instance, trajectory: Trajectory, length: int, version: Version) -> bool:
+def _grow(instance: Instance, response: Response, length: int, version: Version) -> bool:
     """Record the tokens of a running response. Return whether there are new ones."""
-    num_new = trajectory.grow(length, version)
+    num_new = response.grow(length, version)
     instance.num_tokens += num_new
     return num_new > 0
 
 
-def _finish(rooms: Rooms, instance: Instance, trajectory: Trajectory, finish: Finish, now: float) -> None:
-    instance.leave(trajectory)
+def _finish(rooms: Rooms, instance: Instance, response: Response, finish: Finish, now: float) -> None:
+    instance.leave(response)
     if finish is Finish.INTERRUPTED:
-        trajectory.move(TrajectoryPhase.PENDING, now=now)
-        rooms.responses.wait(trajectory)
+        response.move(ResponsePhase.PENDING, now=now)
+        rooms.responses.wait(response)
     else:
-        trajectory.finish = finish
-        trajectory.move(TrajectoryPhase.GENERATED, now=now)
-        rooms.rewards.add(trajectory.id)
+        response.finish = finish
+        response.move(ResponsePhase.GENERATED, now=now)
+        rooms.rewards.add(response.id)
 
 
-def _running(
-    rooms: Rooms, instance: Instance, part: ev.Progressed | ev.Finished, version: Version
-) -> Trajectory | None:
+def _running(rooms: Rooms, instance: Instance, part: ev.Progressed | ev.Finished, version: Version) -> Response | None:
     """Return the response that a part of a report is about; None if the part is impossible or no longer needed."""
-    if part.trajectory in instance.aborting:
+    if part.response in instance.aborting:
         return None  # the instance sent it before it received the abort
-    if part.trajectory not in instance.running:
-        rooms.run.refuse(f"instance {instance.id} does not run {part.trajectory}")
+    if part.response not in instance.running:
+        rooms.run.refuse(f"instance {instance.id} does not run {part.response}")
         return None
-    trajectory = rooms.responses.trajectory(part.trajectory)
-    if not trajectory.may_grow(part.length, version) or version > instance.version:
-        rooms.run.refuse(f"{part.trajectory} has {trajectory.length} tokens, version {version} reports {part.length}")
+    response = rooms.responses.response(part.response)
+    if not response.may_grow(part.length, version) or version > instance.version:
+        rooms.run.refuse(f"{part.response} has {response.length} tokens, version {version} reports {part.length}")
         return None
-    return trajectory
+    return response
 
 
 def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> None:
@@ -156,11 +154,11 @@ def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> N
         return
     is_any_confirmed = False
     for aborted in event.aborted:
-        if aborted.trajectory in instance.aborting:
-            del instance.aborting[aborted.trajectory]
+        if aborted.response in instance.aborting:
+            del instance.aborting[aborted.response]
             is_any_confirmed = True
         else:
-            rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.trajectory}")
+            rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.response}")
     if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
         instance.hear(now=now, has_progressed=is_any_confirmed)
     elif is_any_confirmed:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tailrace.core.errors import InvalidTransition
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.lost_workers import Losses
-from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.responses.response import Response
 
 
 class InstancePhase(Enum):
@@ -64,11 +64,11 @@ class Instance:
     """Number of its last start. Reports of an earlier start are refused."""
     pulling: Version | None = None
     """Version that it was asked to pull; set exactly while PULLING."""
-    running: dict[TrajectoryId, None] = field(default_factory=dict)
+    running: dict[ResponseId, None] = field(default_factory=dict)
     """Its unfinished responses, in the order they were submitted."""
-    stopping: dict[TrajectoryId, None] = field(default_factory=dict)
+    stopping: dict[ResponseId, None] = field(default_factory=dict)
     """Running responses that it was asked to interrupt."""
-    aborting: dict[TrajectoryId, None] = field(default_factory=dict)
+    aborting: dict[ResponseId, None] = field(default_factory=dict)
     """Aborted responses; the instance has not confirmed it yet."""
     num_tokens: int = 0
     """Reported tokens of its running responses, prompts not included."""
@@ -128,17 +128,17 @@ class Instance:
         """Whether it accepts work, runs nothing and has no outstanding interrupt or abort."""
         return self.accepts_work and not self.running and not self.aborting
 
-    def take(self, trajectories: list[Trajectory]) -> None:
+    def take(self, responses: list[Response]) -> None:
         """Record that these responses were submitted to it."""
-        self.running.update(dict.fromkeys([t.id for t in trajectories]))
-        self.num_tokens += sum([t.length for t in trajectories])
+        self.running.update(dict.fromkeys([r.id for r in responses]))
+        self.num_tokens += sum([r.length for r in responses])
 
-    def leave(self, trajectory: Trajectory) -> None:
+    def leave(self, response: Response) -> None:
         """Record that a response no longer runs on it."""
-        del self.running[trajectory.id]
-        self.stopping.pop(trajectory.id, None)
-        self.num_tokens -= trajectory.length
-        trajectory.instance = None
+        del self.running[response.id]
+        self.stopping.pop(response.id, None)
+        self.num_tokens -= response.length
+        response.instance = None
 
     def check(self) -> None:
         has_work = bool(self.running or self.aborting)

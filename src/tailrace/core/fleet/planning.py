@@ -154,4 +154,4 @@ def _interrupt(instance: Instance, count: int) -> Iterator[do.Command]:
     stopping = list(instance.running)[len(instance.running) - count :]
     if stopping:
         instance.stopping = dict.fromkeys(stopping)
-        yield do.Interrupt(instance=instance.id, trajectories=tuple(stopping))
+        yield do.Interrupt(instance=instance.id, responses=tuple(stopping))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from tailrace.core.costs import CostModel
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
 
 
@@ -50,7 +50,7 @@ class WaitingGroup(NamedTuple):
     group: GroupId
     version: Version | None
     """Oldest version that may have generated its tokens; None: the group is new and none of its members has a token."""
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
     """The queued members."""
     lengths: tuple[int, ...]
     """Tokens of each member, prompt included."""
@@ -62,31 +62,31 @@ class WaitingGroup(NamedTuple):
     """The instance that each was last given to, if it is still there; empty: routing does not ask for it."""
 
     @property
-    def members(self) -> Iterator[tuple[TrajectoryId, int, Version]]:
-        """Return (trajectory, length, oldest version that may continue it) of each member."""
-        return zip(self.trajectories, self.lengths, self.needs, strict=True)
+    def members(self) -> Iterator[tuple[ResponseId, int, Version]]:
+        """Return (response, length, oldest version that may continue it) of each member."""
+        return zip(self.responses, self.lengths, self.needs, strict=True)
 
-    def without(self, gone: Container[TrajectoryId], version: Version | None) -> WaitingGroup | None:
+    def without(self, gone: Container[ResponseId], version: Version | None) -> WaitingGroup | None:
         """Return this group without the members in ``gone``, and with this version; None if no member is left."""
         rows = [row for row in self.members if row[0] not in gone]
         if not rows:
             return None
-        homes = tuple([home for t, home in zip(self.trajectories, self.homes, strict=False) if t not in gone])
-        trajectories, lengths, needs = zip(*rows, strict=True)
-        return WaitingGroup(self.group, version, trajectories, lengths, needs, self.is_exact, homes)
+        homes = tuple([home for r, home in zip(self.responses, self.homes, strict=False) if r not in gone])
+        responses, lengths, needs = zip(*rows, strict=True)
+        return WaitingGroup(self.group, version, responses, lengths, needs, self.is_exact, homes)
 
 
 class Route(NamedTuple):
-    """A routing decision: member i of ``trajectories``, all of one group, goes to instance i of ``instances``."""
+    """A routing decision: member i of ``responses``, all of one group, goes to instance i of ``instances``."""
 
     group: GroupId
-    trajectories: Sequence[TrajectoryId]
+    responses: Sequence[ResponseId]
     instances: Sequence[InstanceId]
 
     @property
-    def places(self) -> Iterator[tuple[TrajectoryId, InstanceId]]:
+    def places(self) -> Iterator[tuple[ResponseId, InstanceId]]:
         """Return each member with its instance."""
-        return zip(self.trajectories, self.instances, strict=True)
+        return zip(self.responses, self.instances, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

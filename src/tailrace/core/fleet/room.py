@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from tailrace.core import commands as do
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import Instance, InstancePhase
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
+from tailrace.core.responses.response import Response
 from tailrace.core.responses.room import Responses
-from tailrace.core.responses.trajectory import Trajectory
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits
 
@@ -54,7 +54,7 @@ class Fleet:
 
     def runs_training(self, responses: Responses) -> bool:
         """Whether an instance generates a response for training."""
-        return any(responses.is_training(t) for i in self.instances.values() for t in i.running)
+        return any(responses.is_training(r) for i in self.instances.values() for r in i.running)
 
     def version_at(self, instance: InstanceId) -> Version:
         return self.instances[instance].version
@@ -105,25 +105,25 @@ class Fleet:
         for instance in self.instances.values():
             instance.losses.count = 0
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> Iterator[do.Command]:
+    def interrupt(self, responses: Iterable[ResponseId]) -> Iterator[do.Command]:
         """Interrupt those of these responses that run. Their tokens are kept."""
-        chosen = set(trajectories)
+        chosen = set(responses)
         for instance in self.instances.values():
-            running = [t for t in instance.running if t in chosen]
+            running = [r for r in instance.running if r in chosen]
             if running:
                 instance.stopping.update(dict.fromkeys(running))
-                yield do.Interrupt(instance=instance.id, trajectories=tuple(running))
+                yield do.Interrupt(instance=instance.id, responses=tuple(running))
 
-    def abort(self, trajectories: Iterable[Trajectory]) -> Iterator[do.Command]:
+    def abort(self, responses: Iterable[Response]) -> Iterator[do.Command]:
         """Abort these running responses."""
-        by_instance: dict[InstanceId, list[TrajectoryId]] = {}
-        for trajectory in trajectories:
-            assert trajectory.instance is not None
-            by_instance.setdefault(trajectory.instance, []).append(trajectory.id)
-            self.instances[trajectory.instance].leave(trajectory)
+        by_instance: dict[InstanceId, list[ResponseId]] = {}
+        for response in responses:
+            assert response.instance is not None
+            by_instance.setdefault(response.instance, []).append(response.id)
+            self.instances[response.instance].leave(response)
         for number, ids in sorted(by_instance.items()):
             self.instances[number].aborting.update(dict.fromkeys(ids))
-            yield do.Abort(instance=number, trajectories=tuple(ids))
+            yield do.Abort(instance=number, responses=tuple(ids))
 
     def kill(self, number: InstanceId, reason: str, now: float) -> Iterator[do.Command]:
         """Kill an instance that does not answer."""

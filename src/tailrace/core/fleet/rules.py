@@ -32,10 +32,10 @@ def retire_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
     for instance in list(rooms.fleet.instances.values()):
         if not instance.is_retiring or instance.is_being_killed:
             continue
-        going = [t for t in instance.running if t not in instance.stopping]
+        going = [r for r in instance.running if r not in instance.stopping]
         if going:
             instance.stopping.update(dict.fromkeys(going))
-            yield do.Interrupt(instance=instance.id, trajectories=tuple(going))
+            yield do.Interrupt(instance=instance.id, responses=tuple(going))
         elif instance.phase is InstancePhase.RELEASED or (instance.owes_nothing and not instance.running):
             rooms.fleet.move(instance, InstancePhase.STOPPING, now)
             yield do.StopInstance(instance=instance.id)

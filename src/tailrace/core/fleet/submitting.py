@@ -14,11 +14,11 @@ from tailrace.core.fleet.instance import Instance
 from tailrace.core.fleet.policy import Route
 from tailrace.core.fleet.views import fleet_view
 from tailrace.core.ids import InstanceId
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
-_RUNNING = TrajectoryPhase.RUNNING
-_Given = dict[InstanceId, list[Trajectory]]
+_RUNNING = ResponsePhase.RUNNING
+_Given = dict[InstanceId, list[Response]]
 
 
 def dispatch(rooms: Rooms, now: float) -> Iterator[do.Command]:
@@ -36,9 +36,9 @@ def give(rooms: Rooms, routes: Iterable[Route], now: float) -> Iterator[do.Comma
     given: _Given = {number: [] for number in rooms.fleet.instances}
     for route in routes:
         _give_members(rooms, route, given, now)
-    for number, trajectories in sorted(given.items()):
-        if trajectories:
-            yield _submit(rooms.fleet.instances[number], trajectories, now)
+    for number, responses in sorted(given.items()):
+        if responses:
+            yield _submit(rooms.fleet.instances[number], responses, now)
 
 
 def _give_members(rooms: Rooms, route: Route, given: _Given, now: float) -> None:
@@ -49,23 +49,23 @@ def _give_members(rooms: Rooms, route: Route, given: _Given, now: float) -> None
         rooms.collection.group_began(group, group.version)
     if group.is_training:
         rooms.collection.round_began(now)
-    rooms.responses.stop_waiting(group.id, len(route.trajectories))
+    rooms.responses.stop_waiting(group.id, len(route.responses))
     oldest, members = group.version, group.members
-    for trajectory_id, number in route.places:
-        trajectory = members[trajectory_id]
-        newest = trajectory.segments[-1][0] if trajectory.segments else oldest
+    for response_id, number in route.places:
+        response = members[response_id]
+        newest = response.segments[-1][0] if response.segments else oldest
         if instances[number].version < newest:
-            raise CoreError(f"{trajectory_id} with tokens of version {newest} cannot go to {instances[number]}")
-        trajectory.move(_RUNNING, now=now)
-        trajectory.instance = trajectory.home = number
-        given[number].append(trajectory)
+            raise CoreError(f"{response_id} with tokens of version {newest} cannot go to {instances[number]}")
+        response.move(_RUNNING, now=now)
+        response.instance = response.home = number
+        given[number].append(response)
 
 
-def _submit(instance: Instance, trajectories: list[Trajectory], now: float) -> do.Submit:
+def _submit(instance: Instance, responses: list[Response], now: float) -> do.Submit:
     if not instance.accepts_work:
-        raise CoreError(f"{trajectories[0].id} cannot go to {instance}, which accepts no work")
+        raise CoreError(f"{responses[0].id} cannot go to {instance}, which accepts no work")
     if not instance.running:
         instance.heard_at = instance.progressed_at = now
-    instance.take(trajectories)
-    dispatches = tuple([do.Dispatch(t.id, t.length) for t in trajectories])
+    instance.take(responses)
+    dispatches = tuple([do.Dispatch(r.id, r.length) for r in responses])
     return do.Submit(instance=instance.id, dispatches=dispatches)

@@ -14,11 +14,11 @@ from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.policy import Claims, FleetView, InstanceView, WaitingGroup
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.responses.group import Group
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
 _ANY = Version(0)
-_PENDING = TrajectoryPhase.PENDING
+_PENDING = ResponsePhase.PENDING
 _GONE = (InstancePhase.ABSENT, InstancePhase.STARTING, InstancePhase.STOPPING)
 
 
@@ -82,8 +82,8 @@ def _fitting(rooms: Rooms, instance: Instance) -> tuple[int, int]:
     they have."""
     known, costs = rooms.schedule.coordination, rooms.fleet.costs
     num_running = num_tokens = 0
-    for trajectory in instance.running:
-        length = rooms.responses.trajectory(trajectory).length
+    for response in instance.running:
+        length = rooms.responses.response(response).length
         if num_running and not known.fits(costs, num_tokens + length, num_running + 1):
             break
         num_running, num_tokens = num_running + 1, num_tokens + length
@@ -115,7 +115,7 @@ class LiveBacklog:
             elif not group.is_training:
                 exact.add(group.version)
             else:
-                needed.update([t.segments[-1][0] if t.segments else group.version for t in _pending(group)])
+                needed.update([r.segments[-1][0] if r.segments else group.version for r in _pending(group)])
         return Claims(
             exact=frozenset(exact),
             least_needed=min(needed, default=None),
@@ -154,11 +154,11 @@ def _begun(rooms: Rooms, groups: list[Group], prompt_length: int, is_open: bool)
         yield waiting._replace(homes=_homes(rooms, members)) if needs_homes else waiting
 
 
-def _homes(rooms: Rooms, members: list[Trajectory]) -> tuple[InstanceId | None, ...]:
+def _homes(rooms: Rooms, members: list[Response]) -> tuple[InstanceId | None, ...]:
     """Return where each was last, unless that instance is gone or about to go."""
     instances = rooms.fleet.instances
     there = {i.id for i in instances.values() if i.phase not in _GONE and not (i.is_retiring or i.is_being_killed)}
-    return tuple([t.home if t.home in there else None for t in members])
+    return tuple([r.home if r.home in there else None for r in members])
 
 
 def _new(groups: list[Group], prompt_length: int) -> Iterator[WaitingGroup]:
@@ -168,21 +168,21 @@ def _new(groups: list[Group], prompt_length: int) -> Iterator[WaitingGroup]:
             yield WaitingGroup(group.id, None, tuple(group.members), (prompt_length,) * size, (_ANY,) * size)
 
 
-def _pending(group: Group) -> list[Trajectory]:
-    return [t for t in group.members.values() if t.phase is _PENDING]
+def _pending(group: Group) -> list[Response]:
+    return [r for r in group.members.values() if r.phase is _PENDING]
 
 
 def _waiting(
     group: Group,
-    members: list[Trajectory],
+    members: list[Response],
     prompt_length: int,
     *,
     is_exact: bool = False,
     oldest: Version = _ANY,
 ) -> WaitingGroup:
     oldest = max(oldest, group.version or _ANY)
-    ids = [t.id for t in members]
-    lengths = [t.length + prompt_length for t in members]
+    ids = [r.id for r in members]
+    lengths = [r.length + prompt_length for r in members]
     # Versions never decrease along a response.
-    needs = [t.segments[-1][0] if t.segments and t.segments[-1][0] > oldest else oldest for t in members]
+    needs = [r.segments[-1][0] if r.segments and r.segments[-1][0] > oldest else oldest for r in members]
     return WaitingGroup(group.id, group.version, tuple(ids), tuple(lengths), tuple(needs), is_exact)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tailrace.core.errors import InvalidTransition
-from tailrace.core.ids import GroupId, TrajectoryId, Version
-from tailrace.core.responses.trajectory import SETTLED, Trajectory, TrajectoryPhase
+from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.core.responses.response import SETTLED, Response, ResponsePhase
 
 
 class GroupPhase(Enum):
@@ -61,7 +61,7 @@ class Group:
     """Number of scored members that makes it complete."""
     is_training: bool = True
     """False: a prompt of an evaluation set."""
-    members: dict[TrajectoryId, Trajectory] = field(default_factory=dict)
+    members: dict[ResponseId, Response] = field(default_factory=dict)
     version: Version | None = None
     """Oldest version that may have generated any of its tokens: the version of the instance that its first member went
     to; None before that. For an evaluation, the version that is evaluated."""
@@ -80,21 +80,21 @@ class Group:
 
     def begin(self, size: int) -> None:
         """Add ``size`` new members."""
-        ids = [TrajectoryId(self.id, member, self.attempt) for member in range(size)]
-        self.members = {i: Trajectory(id=i) for i in ids}
+        ids = [ResponseId(self.id, member, self.attempt) for member in range(size)]
+        self.members = {i: Response(id=i) for i in ids}
         self.num_unsettled = size
 
-    def take_members(self) -> list[Trajectory]:
+    def take_members(self) -> list[Response]:
         """Remove and return all members. New members will have a higher attempt, so they sample other tokens."""
         members = list(self.members.values())
         self.members, self.num_unsettled, self.version = {}, 0, None
         self.attempt += 1
         return members
 
-    def restart_member(self, old: Trajectory) -> Trajectory:
+    def restart_member(self, old: Response) -> Response:
         """Replace a member by a new attempt at the same response."""
         del self.members[old.id]
-        fresh = Trajectory(id=old.id._replace(attempt=old.id.attempt + 1))
+        fresh = Response(id=old.id._replace(attempt=old.id.attempt + 1))
         self.members[fresh.id] = fresh
         return fresh
 
@@ -116,46 +116,46 @@ class Group:
             self.move(self._fate(filters_equal), now=now)
 
     def _fate(self, filters_equal: bool) -> GroupPhase:
-        scores = {trajectory.score for trajectory in self.scored()}
+        scores = {response.score for response in self.scored()}
         if not scores:
             return GroupPhase.DROPPED
         return GroupPhase.FILTERED if filters_equal and len(scores) == 1 else GroupPhase.COMPLETE
 
-    def scored(self) -> list[Trajectory]:
-        return [t for t in self.members.values() if t.phase is TrajectoryPhase.SCORED]
+    def scored(self) -> list[Response]:
+        return [r for r in self.members.values() if r.phase is ResponsePhase.SCORED]
 
-    def take_unsettled(self) -> list[Trajectory]:
+    def take_unsettled(self) -> list[Response]:
         """Remove and return the members that are not settled yet."""
-        return self._take([t for t in self.members.values() if t.phase not in SETTLED])
+        return self._take([r for r in self.members.values() if r.phase not in SETTLED])
 
-    def take_surplus(self) -> list[Trajectory]:
+    def take_surplus(self) -> list[Response]:
         """Remove and return the members beyond ``num_needed``. Those with the most progress are kept."""
         by_need = sorted(
-            self.members.values(), key=lambda t: (t.phase not in SETTLED, not t.has_ended, -t.length, t.id)
+            self.members.values(), key=lambda r: (r.phase not in SETTLED, not r.has_ended, -r.length, r.id)
         )
         return self._take(by_need[self.num_needed :])
 
-    def _take(self, members: list[Trajectory]) -> list[Trajectory]:
-        for trajectory in members:
-            del self.members[trajectory.id]
-            self.num_unsettled -= trajectory.phase not in SETTLED
+    def _take(self, members: list[Response]) -> list[Response]:
+        for response in members:
+            del self.members[response.id]
+            self.num_unsettled -= response.phase not in SETTLED
         return members
 
     def oldest_version(self) -> Version | None:
         """Oldest version that generated a token of a scored member; None if they have no tokens."""
-        return min((t.segments[0][0] for t in self.scored() if t.segments), default=None)
+        return min((r.segments[0][0] for r in self.scored() if r.segments), default=None)
 
     def check(self) -> None:
-        unsettled = sum(t.phase not in SETTLED for t in self.members.values())
+        unsettled = sum(r.phase not in SETTLED for r in self.members.values())
         assert unsettled == self.num_unsettled, self.story
         assert unsettled == 0 or self.phase in (GroupPhase.OPEN, GroupPhase.DEFERRED), self.story
-        for member, trajectory in self.members.items():
-            assert self.version is not None or trajectory == Trajectory(id=member), "a new group with a begun member"
-            assert member == trajectory.id
+        for member, response in self.members.items():
+            assert self.version is not None or response == Response(id=member), "a new group with a begun member"
+            assert member == response.id
             assert member.group == self.id
-            assert (trajectory.instance is not None) == (trajectory.phase is TrajectoryPhase.RUNNING), trajectory.story
-            versions = [version for version, _ in trajectory.segments]
-            assert trajectory.length == sum(count for _, count in trajectory.segments), trajectory.story
-            assert versions == sorted(set(versions)), trajectory.story
-            assert (trajectory.finish is not None) == trajectory.has_ended, trajectory.story
-            assert self.version is None or not versions or self.version <= versions[0], trajectory.story
+            assert (response.instance is not None) == (response.phase is ResponsePhase.RUNNING), response.story
+            versions = [version for version, _ in response.segments]
+            assert response.length == sum(count for _, count in response.segments), response.story
+            assert versions == sorted(set(versions)), response.story
+            assert (response.finish is not None) == response.has_ended, response.story
+            assert self.version is None or not versions or self.version <= versions[0], response.story

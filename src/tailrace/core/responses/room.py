@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.core.errors import UnknownSubject
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.responses.group import Group, GroupPhase
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,15 +32,15 @@ class Responses:
     def has_group(self, group: GroupId) -> bool:
         return group in self.groups
 
-    def find(self, trajectory: TrajectoryId) -> Trajectory | None:
-        group = self.groups.get(trajectory.group)
-        return None if group is None else group.members.get(trajectory)
+    def find(self, response: ResponseId) -> Response | None:
+        group = self.groups.get(response.group)
+        return None if group is None else group.members.get(response)
 
-    def trajectory(self, trajectory: TrajectoryId) -> Trajectory:
+    def response(self, response: ResponseId) -> Response:
         try:
-            return self.groups[trajectory.group].members[trajectory]
+            return self.groups[response.group].members[response]
         except KeyError:
-            raise UnknownSubject(f"no live trajectory {trajectory}") from None
+            raise UnknownSubject(f"no live response {response}") from None
 
     def all_groups(self) -> Iterable[Group]:
         return self.groups.values()
@@ -48,13 +48,13 @@ class Responses:
     def training_groups(self) -> Iterator[Group]:
         return (group for group in self.groups.values() if group.is_training)
 
-    def trajectories(self) -> Iterator[Trajectory]:
+    def all_responses(self) -> Iterator[Response]:
         """Return every response whose tokens may still be needed."""
         for group in self.groups.values():
             yield from group.members.values()
 
-    def is_training(self, trajectory: TrajectoryId) -> bool:
-        return self.groups[trajectory.group].is_training
+    def is_training(self, response: ResponseId) -> bool:
+        return self.groups[response.group].is_training
 
     @property
     def has_waiting(self) -> bool:
@@ -74,18 +74,18 @@ class Responses:
     def add(self, group: Group) -> None:
         """Add a group that starts, or starts again. Its pending members are queued."""
         self.groups[group.id] = group
-        for trajectory in group.members.values():
-            if trajectory.phase is TrajectoryPhase.PENDING:
-                self.wait(trajectory)
+        for response in group.members.values():
+            if response.phase is ResponsePhase.PENDING:
+                self.wait(response)
 
     def remove(self, group: GroupId) -> Group:
         """Remove and return a group that was trained, evaluated, filtered or dropped."""
         self.pending.pop(group, None)
         return self.groups.pop(group)
 
-    def wait(self, trajectory: Trajectory) -> None:
+    def wait(self, response: Response) -> None:
         """Queue a response for an instance, if its group is open."""
-        group = self.groups[trajectory.id.group]
+        group = self.groups[response.id.group]
         if group.phase is GroupPhase.OPEN:
             self.pending[group.id] = self.pending.get(group.id, 0) + 1
 
@@ -103,6 +103,6 @@ class Responses:
     def check(self) -> None:
         for group in self.groups.values():
             group.check()
-        waiting = [t for t in self.trajectories() if t.phase is TrajectoryPhase.PENDING]
-        open_ids = [t.id.group for t in waiting if self.groups[t.id.group].phase is GroupPhase.OPEN]
+        waiting = [r for r in self.all_responses() if r.phase is ResponsePhase.PENDING]
+        open_ids = [r.id.group for r in waiting if self.groups[r.id.group].phase is GroupPhase.OPEN]
         assert self.pending == {group: open_ids.count(group) for group in set(open_ids)}

@@ -6,7 +6,7 @@ from tailrace.core import events as ev
 from tailrace.core.collection.facts import close_group
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
-from tailrace.core.responses.trajectory import Trajectory, TrajectoryPhase
+from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
 
@@ -17,29 +17,29 @@ def responses_scored(rooms: Rooms, event: ev.ResponsesScored, now: float) -> Non
     if rooms.run.is_stopping:
         return
     for scored in event.scores:
-        if scored.trajectory in rewards.aborting:
-            del rewards.aborting[scored.trajectory]
-        elif scored.trajectory not in rewards.scoring:
-            rooms.run.refuse(f"a score of {scored.trajectory}, which is not awaited")
+        if scored.response in rewards.aborting:
+            del rewards.aborting[scored.response]
+        elif scored.response not in rewards.scoring:
+            rooms.run.refuse(f"a score of {scored.response}, which is not awaited")
             continue
         else:
-            del rewards.scoring[scored.trajectory]
-            if (trajectory := rooms.responses.find(scored.trajectory)) is None:
+            del rewards.scoring[scored.response]
+            if (response := rooms.responses.find(scored.response)) is None:
                 # Another score of the same event completed its group, so this response is surplus.
-                rooms.collection.remove_surplus(scored.trajectory)
+                rooms.collection.remove_surplus(scored.response)
             else:
-                _settle(rooms, trajectory, scored, now)
+                _settle(rooms, response, scored, now)
         rewards.heard_at = now
 
 
-def _settle(rooms: Rooms, trajectory: Trajectory, scored: ev.Scored, now: float) -> None:
-    group, schedule = rooms.responses.group(trajectory.id.group), rooms.schedule
+def _settle(rooms: Rooms, response: Response, scored: ev.Scored, now: float) -> None:
+    group, schedule = rooms.responses.group(response.id.group), rooms.schedule
     has_failed = scored.outcome is not Outcome.OK
-    trajectory.outcome = scored.outcome
-    trajectory.score = 0.0 if has_failed else scored.score
+    response.outcome = scored.outcome
+    response.score = 0.0 if has_failed else scored.score
     _count(rooms, scored, has_failed=has_failed, is_training=group.is_training)
     is_dropped = has_failed and group.is_training and schedule.drops_failed_rewards
-    trajectory.move(TrajectoryPhase.DROPPED if is_dropped else TrajectoryPhase.SCORED, now=now)
+    response.move(ResponsePhase.DROPPED if is_dropped else ResponsePhase.SCORED, now=now)
     was_open = group.phase is GroupPhase.OPEN
     group.settle(now=now, filters_equal=group.is_training and schedule.filters_equal_scores)
     if was_open and group.phase is not GroupPhase.OPEN:
@@ -61,7 +61,7 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     """Reset all requested rewards, which will not be answered: each is requested again."""
     rewards = rooms.rewards
     for number in rewards.scoring:
-        rooms.responses.trajectory(number).move(TrajectoryPhase.GENERATED, now=now)
+        rooms.responses.response(number).move(ResponsePhase.GENERATED, now=now)
         rewards.add(number)
     rewards.scoring.clear()
     rewards.aborting.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.rooms import Rooms
 
 
 def check(rooms: Rooms) -> None:
-    rewards, trajectories = rooms.rewards, list(rooms.responses.trajectories())
+    rewards, responses = rooms.rewards, list(rooms.responses.all_responses())
     surplus = rooms.collection.surplus_ids()
-    assert set(rewards.generated) == {t.id for t in trajectories if t.phase is TrajectoryPhase.GENERATED}
-    assert set(rewards.scoring) - surplus == {t.id for t in trajectories if t.phase is TrajectoryPhase.SCORING}
-    assert not {t.id for t in trajectories} & set(rewards.aborting), "an aborted response is still here"
+    assert set(rewards.generated) == {r.id for r in responses if r.phase is ResponsePhase.GENERATED}
+    assert set(rewards.scoring) - surplus == {r.id for r in responses if r.phase is ResponsePhase.SCORING}
+    assert not {r.id for r in responses} & set(rewards.aborting), "an aborted response is still here"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
-from tailrace.core.ids import TrajectoryId
-from tailrace.core.responses.trajectory import Trajectory
+from tailrace.core.ids import ResponseId
+from tailrace.core.responses.response import Response
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits, Schedule
 
@@ -19,11 +19,11 @@ MIN_FAILURES = 32
 class Rewards:
     """State of the rewards room."""
 
-    generated: dict[TrajectoryId, None] = field(default_factory=dict)
+    generated: dict[ResponseId, None] = field(default_factory=dict)
     """Finished responses whose reward has not been requested."""
-    scoring: dict[TrajectoryId, None] = field(default_factory=dict)
+    scoring: dict[ResponseId, None] = field(default_factory=dict)
     """Responses whose reward has been requested."""
-    aborting: dict[TrajectoryId, None] = field(default_factory=dict)
+    aborting: dict[ResponseId, None] = field(default_factory=dict)
     """Rewards that were aborted; the adapter has not confirmed it yet."""
     heard_at: float = 0.0
     """When the last reward arrived, or was requested while no other was awaited."""
@@ -33,22 +33,22 @@ class Rewards:
 
     # Notices
 
-    def add(self, trajectory: TrajectoryId) -> None:
+    def add(self, response: ResponseId) -> None:
         """Note that a response is finished and needs a score."""
-        self.generated[trajectory] = None
+        self.generated[response] = None
 
-    def remove_generated(self, trajectory: TrajectoryId) -> None:
+    def remove_generated(self, response: ResponseId) -> None:
         """Note that a finished response was aborted before its reward was requested."""
-        del self.generated[trajectory]
+        del self.generated[response]
 
-    def abort(self, trajectories: Iterable[Trajectory]) -> Iterator[do.Command]:
+    def abort(self, responses: Iterable[Response]) -> Iterator[do.Command]:
         """Abort these rewards."""
-        ids = tuple(trajectory.id for trajectory in trajectories)
-        for trajectory in ids:
-            del self.scoring[trajectory]
-            self.aborting[trajectory] = None
+        ids = tuple(response.id for response in responses)
+        for response in ids:
+            del self.scoring[response]
+            self.aborting[response] = None
         if ids:
-            yield do.AbortScores(trajectories=ids)
+            yield do.AbortScores(responses=ids)
 
     # Questions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.rooms import Rooms
 
 
@@ -18,16 +18,16 @@ def score(rooms: Rooms, now: float) -> Iterator[do.Command]:
     due = list(rewards.generated)
     if not rooms.schedule.is_reward_streamed and _is_generating(rooms):
         # The barrier applies to training responses only.
-        due = [trajectory for trajectory in due if not responses.is_training(trajectory)]
+        due = [response for response in due if not responses.is_training(response)]
     if not due:
         return
     if not rewards.scoring:
         rewards.heard_at = now
-    for trajectory in due:
-        responses.trajectory(trajectory).move(TrajectoryPhase.SCORING, now=now)
-        del rewards.generated[trajectory]
-        rewards.scoring[trajectory] = None
-    yield do.Score(trajectories=tuple(due))
+    for response in due:
+        responses.response(response).move(ResponsePhase.SCORING, now=now)
+        del rewards.generated[response]
+        rewards.scoring[response] = None
+    yield do.Score(responses=tuple(due))
 
 
 def _is_generating(rooms: Rooms) -> bool:

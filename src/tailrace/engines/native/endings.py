@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.engines.native.batcher import Batcher
 from tailrace.engines.native.runner import Gained
 from tailrace.engines.native.sequences import LiveRequest, SlotTable

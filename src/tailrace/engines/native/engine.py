@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unsupported
 from tailrace.engines.native.architecture import read_architecture
 from tailrace.engines.native.capabilities import CAPABILITIES
@@ -81,12 +81,12 @@ class NativeEngine:
         )
         self._stops = StopTable(self.architecture.vocab_size)
         self._endings = Endings(self._batcher, self._table, self._stops, decode_text)
-        self._live: dict[TrajectoryId, LiveRequest] = {}
-        self._exhausted: dict[TrajectoryId, LiveRequest] = {}
+        self._live: dict[ResponseId, LiveRequest] = {}
+        self._exhausted: dict[ResponseId, LiveRequest] = {}
         """Requests whose prefix already uses up their budget. They finish in the next step."""
         self._num_with_strings = 0
         """Number of live requests with stop strings."""
-        self._ended: dict[TrajectoryId, Ending] = {}
+        self._ended: dict[ResponseId, Ending] = {}
         """Requests that an interrupt of others found at their end. They finish in the next step."""
         self._version = version
         self._has_weights = self._is_released = False
@@ -97,7 +97,7 @@ class NativeEngine:
             raise RuntimeError("the engine has no weights: pull a version first")
         self._request_limits.check(requests, self._live)
         for request in requests:
-            name, adapter = request.trajectory, request.adapter
+            name, adapter = request.response_id, request.adapter
             if adapter is not None:
                 raise Unsupported(f"{name} names the adapter '{adapter}', but the native engine serves no adapters")
         for request in requests:
@@ -121,17 +121,17 @@ class NativeEngine:
         outputs = [self._take_output(live, None) for live in unfinished]
         return [output for output in outputs if len(output.segment.tokens)]
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]:
+        live = [self._live[response] for response in dict.fromkeys(responses) if response in self._live]
         if any(request.is_running for request in live):  # what only waits has no token to wait for
             for ending in self._find_endings(self._runner.drain()):
                 self._ended[self._batcher.running[ending.slot].name] = ending
         return [self._interrupt(request) for request in live]
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
-            if trajectory in self._live:
-                self._release(self._live[trajectory])
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        for response in responses:
+            if response in self._live:
+                self._release(self._live[response])
 
     def stats(self) -> Stats:
         return Stats(
@@ -184,8 +184,8 @@ class NativeEngine:
         is_forced = request.forced_length is not None
         end = len(request.prompt) + request.end
         ticket = Ticket(
-            name=request.trajectory,
-            sharing=(request.trajectory.group, request.prompt.tobytes()),
+            name=request.response_id,
+            sharing=(request.response_id.group, request.prompt.tobytes()),
             prompt_length=len(request.prompt),
             length=len(tokens),
             end=end,
@@ -193,16 +193,16 @@ class NativeEngine:
         live = LiveRequest(
             request=request,
             ticket=ticket,
-            key=stream_key(self._seed, request.trajectory),
+            key=stream_key(self._seed, request.response_id),
             end=end,
             stop_set=self._stops.register(() if is_forced else request.sampling.stop_token_ids),
             num_reported=len(request.prefix),
             tokens=tokens,
         )
-        self._live[request.trajectory] = live
+        self._live[request.response_id] = live
         self._num_with_strings += live.has_stop_strings
         if len(tokens) >= live.end:
-            self._exhausted[request.trajectory] = live
+            self._exhausted[request.response_id] = live
         else:
             self._batcher.enqueue(ticket)
 
@@ -237,7 +237,7 @@ class NativeEngine:
     def _interrupt(self, live: LiveRequest) -> Output:
         """If the request ended in the replay that was just read, drop its last token. It is generated again on
         resume."""
-        if (ending := self._ended.get(live.request.trajectory)) is not None:
+        if (ending := self._ended.get(live.request.response_id)) is not None:
             self._batcher.length[ending.slot] = ending.length - 1
         return self._finish(live, Finish.INTERRUPTED)
 
@@ -251,7 +251,7 @@ class NativeEngine:
         return self._table.take_output(live, length, self._version, finish)
 
     def _release(self, live: LiveRequest) -> None:
-        name = live.request.trajectory
+        name = live.request.response_id
         del self._live[name]
         self._ended.pop(name, None)
         if self._exhausted.pop(name, None) is None:

@@ -1,4 +1,4 @@
-"""One uniform number per token, a pure function of (seed, trajectory, token position).
+"""One uniform number per token, a pure function of (seed, response, token position).
 
 The other requests, their order, interruptions and preemptions do not change it.
 """
@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -18,9 +18,9 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31, 40))
 
 
-def stream_key(seed: int, trajectory: TrajectoryId) -> np.uint64:
-    """The 64-bit key of a trajectory's random numbers. It is the same on every machine and in every process."""
-    digest = blake2b(f"{seed}/{trajectory}".encode(), digest_size=8).digest()
+def stream_key(seed: int, response: ResponseId) -> np.uint64:
+    """The 64-bit key of a response's random numbers. It is the same on every machine and in every process."""
+    digest = blake2b(f"{seed}/{response}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.core.ids import Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.engines.native.sampler import SamplingColumns
 from tailrace.engines.native.step_plan import Ticket
@@ -89,7 +89,7 @@ class SlotTable:
             tokens = self.tokens[slot, start:length]
             logprobs, full = self.logprobs[slot, start:length], self.behaviour_logprobs[slot, start:length]
         segment = Segment(
-            trajectory=live.request.trajectory,
+            response_id=live.request.response_id,
             start=live.num_reported,
             version=version,
             tokens=tokens.copy(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.engines.native.rows import RowTransfer
 
 DETERMINISTIC_CHUNK = 64
@@ -16,7 +16,7 @@ DETERMINISTIC_CHUNK = 64
 class Ticket:
     """What the batcher knows about a request."""
 
-    name: TrajectoryId
+    name: ResponseId
     sharing: Hashable
     """Tickets with equal ``sharing`` have the same prompt and may share its KV."""
     prompt_length: int

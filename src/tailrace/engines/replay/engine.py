@@ -1,6 +1,6 @@
 """The replay engine: keeps the engine contract without a model.
 
-It returns the saved tokens and log-probs of each trajectory, one token a step, so that progress, interrupt and resume
+It returns the saved tokens and log-probs of each response, one token a step, so that progress, interrupt and resume
 work as with any engine. Tokens get the version last pulled, not the version that generated them. If the budget is below
 the saved length, the response is cut there. Stop tokens, stop strings and sampling parameters are ignored.
 """
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output, Request, Stats, Unservable, Unsupported
 from tailrace.engines.replay.capabilities import CAPABILITIES
 from tailrace.engines.replay.saved_rollouts import SavedResponse
-from tailrace.store.segment import Response, Segment
+from tailrace.store.segment import ResponsePayload, Segment
 from tailrace.weights.sharding.table import Holding
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class _Playback:
-    response: Response
+    response: ResponsePayload
     is_truncated: bool
     """Whether the tokens were sampled with top-p, top-k or min-p."""
     end: int
@@ -44,12 +44,12 @@ class ReplayEngine:
     capabilities = CAPABILITIES
 
     def __init__(
-        self, find: Callable[[TrajectoryId], SavedResponse], *, max_running: int, name: str = CAPABILITIES.name
+        self, find: Callable[[ResponseId], SavedResponse], *, max_running: int, name: str = CAPABILITIES.name
     ) -> None:
         """``name``: the engine's name in messages, if another engine replays with this one."""
         self._find, self._max_running, self._name = find, max_running, name
-        self._waiting: dict[TrajectoryId, _Playback] = {}
-        self._running: dict[TrajectoryId, _Playback] = {}
+        self._waiting: dict[ResponseId, _Playback] = {}
+        self._running: dict[ResponseId, _Playback] = {}
         self._version = Version(0)
         self._is_released = self._needs_weights = False
 
@@ -57,11 +57,11 @@ class ReplayEngine:
         if self._is_released or self._needs_weights:
             raise RuntimeError("the engine was released: restore it and pull weights before submitting")
         for request in requests:
-            if request.trajectory in self._waiting or request.trajectory in self._running:
-                raise ValueError(f"{request.trajectory} is live already")
+            if request.response_id in self._waiting or request.response_id in self._running:
+                raise ValueError(f"{request.response_id} is live already")
             if request.adapter is not None:
-                raise Unsupported(f"{request.trajectory} names an adapter; the {self._name} engine serves no adapters")
-        self._waiting |= {request.trajectory: _play(request, self._find(request.trajectory)) for request in requests}
+                raise Unsupported(f"{request.response_id} names an adapter; the {self._name} engine serves no adapters")
+        self._waiting |= {request.response_id: _play(request, self._find(request.response_id)) for request in requests}
 
     def step(self) -> list[Output]:
         self._admit()
@@ -71,23 +71,23 @@ class ReplayEngine:
             if playback.position == playback.end:
                 finished.append(self._output(playback, playback.finish))
         for output in finished:
-            del self._running[output.segment.trajectory]
+            del self._running[output.segment.response_id]
         return finished
 
     def progress(self) -> list[Output]:
         return [self._output(p, None) for p in self._running.values() if p.position > p.returned]
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        ended = (self._release(trajectory) for trajectory in trajectories)
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]:
+        ended = (self._release(response) for response in responses)
         return [self._output(playback, Finish.INTERRUPTED) for playback in ended if playback is not None]
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
-            self._release(trajectory)
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        for response in responses:
+            self._release(response)
 
-    def running_lengths(self) -> dict[TrajectoryId, int]:
+    def running_lengths(self) -> dict[ResponseId, int]:
         """Tokens that each running response has so far, its prefix included."""
-        return {trajectory: playback.position for trajectory, playback in self._running.items()}
+        return {response: playback.position for response, playback in self._running.items()}
 
     def layout(self) -> tuple[Holding, ...]:
         return ()  # it has no model
@@ -114,11 +114,11 @@ class ReplayEngine:
         self._is_released = False
 
     def _admit(self) -> None:
-        for trajectory in list(islice(self._waiting, self._max_running - len(self._running))):
-            self._running[trajectory] = self._waiting.pop(trajectory)
+        for response in list(islice(self._waiting, self._max_running - len(self._running))):
+            self._running[response] = self._waiting.pop(response)
 
-    def _release(self, trajectory: TrajectoryId) -> _Playback | None:
-        return self._waiting.pop(trajectory, None) or self._running.pop(trajectory, None)
+    def _release(self, response: ResponseId) -> _Playback | None:
+        return self._waiting.pop(response, None) or self._running.pop(response, None)
 
     def _refuse_live(self, what: str) -> None:
         if live := len(self._waiting) + len(self._running):
@@ -128,7 +128,7 @@ class ReplayEngine:
         response, part = playback.response, slice(playback.returned, playback.position)
         playback.returned = playback.position
         segment = Segment(
-            trajectory=response.trajectory,
+            response_id=response.response_id,
             start=part.start,
             version=self._version,
             tokens=response.tokens[part],
@@ -141,11 +141,11 @@ class ReplayEngine:
 
 
 def _play(request: Request, saved: SavedResponse) -> _Playback:
-    trajectory, tokens, start = request.trajectory, saved.response.tokens, len(request.prefix)
+    response, tokens, start = request.response_id, saved.response.tokens, len(request.prefix)
     if not np.array_equal(tokens[:start], request.prefix):
-        raise Unservable(f"the saved response {trajectory} does not begin with the {start} tokens to go on from")
+        raise Unservable(f"the saved response {response} does not begin with the {start} tokens to go on from")
     if request.forced_length is not None and request.forced_length > len(tokens):
-        raise Unservable(f"the saved response {trajectory} has {len(tokens)} tokens, not {request.forced_length}")
+        raise Unservable(f"the saved response {response} has {len(tokens)} tokens, not {request.forced_length}")
     end = min(len(tokens), request.end)
     is_whole = end == len(tokens) and request.forced_length is None
     finish = saved.finish if is_whole else request.finish_at_end

@@ -6,7 +6,7 @@ from tailrace.engines.contract import Capabilities
 
 CAPABILITIES = Capabilities(
     name="timed",
-    # A made-up token is a function of (seed, trajectory, token position), bit by bit.
+    # A made-up token is a function of (seed, response, token position), bit by bit.
     has_keyed_randomness=True,
     has_exact_interrupt=True,
     streams_progress=True,

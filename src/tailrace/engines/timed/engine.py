@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.core.costs import StepCoefficients, step_s
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.engines.contract import Output, Request, Stats
 from tailrace.engines.replay.engine import ReplayEngine
 from tailrace.engines.replay.saved_rollouts import SavedResponse
@@ -37,39 +37,39 @@ class TimedEngine:
         self, model: MadeUpModel, costs: TimedCosts, *, max_running: int, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._model, self._costs, self._sleep = model, costs, sleep
-        self._made_up: dict[TrajectoryId, SavedResponse] = {}
+        self._made_up: dict[ResponseId, SavedResponse] = {}
         """Responses to the requests that were submitted last."""
-        self._prompt_lengths: dict[TrajectoryId, int] = {}
-        self._to_prefill: dict[TrajectoryId, int] = {}
+        self._prompt_lengths: dict[ResponseId, int] = {}
+        self._to_prefill: dict[ResponseId, int] = {}
         """Tokens of each live request that it has not computed yet."""
         self._replay = ReplayEngine(lambda each: self._made_up[each], max_running=max_running, name=CAPABILITIES.name)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        self._made_up = {request.trajectory: self._model.respond(request) for request in requests}
+        self._made_up = {request.response_id: self._model.respond(request) for request in requests}
         self._replay.submit(requests)
         for request in requests:
-            self._prompt_lengths[request.trajectory] = len(request.prompt)
-            self._to_prefill[request.trajectory] = len(request.prompt) + len(request.prefix)
+            self._prompt_lengths[request.response_id] = len(request.prompt)
+            self._to_prefill[request.response_id] = len(request.prompt) + len(request.prefix)
 
     def step(self) -> list[Output]:
         finished = self._replay.step()
         lengths = self._replay.running_lengths()
-        lengths |= {output.segment.trajectory: output.segment.end for output in finished}
+        lengths |= {output.segment.response_id: output.segment.end for output in finished}
         if lengths:
             self._sleep(self._step_s(lengths))
-        self._forget(output.segment.trajectory for output in finished)
+        self._forget(output.segment.response_id for output in finished)
         return finished
 
     def progress(self) -> list[Output]:
         return self._replay.progress()
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        ended = self._replay.interrupt(trajectories)
-        self._forget(output.segment.trajectory for output in ended)
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]:
+        ended = self._replay.interrupt(responses)
+        self._forget(output.segment.response_id for output in ended)
         return ended
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        ended = list(trajectories)
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        ended = list(responses)
         self._replay.abort(ended)
         self._forget(ended)
 
@@ -88,13 +88,13 @@ class TimedEngine:
     def restore(self) -> None:
         self._replay.restore()
 
-    def _step_s(self, lengths: Mapping[TrajectoryId, int]) -> float:
+    def _step_s(self, lengths: Mapping[ResponseId, int]) -> float:
         """Seconds of a step of these responses, with the prefill of those that it is the first step of."""
-        kv_tokens = sum(self._prompt_lengths[trajectory] + length for trajectory, length in lengths.items())
-        prefilled = sum(self._to_prefill.pop(trajectory, 0) for trajectory in lengths)
+        kv_tokens = sum(self._prompt_lengths[response] + length for response, length in lengths.items())
+        prefilled = sum(self._to_prefill.pop(response, 0) for response in lengths)
         return step_s(self._costs, kv_tokens, len(lengths)) + self._costs.prefill_s * prefilled
 
-    def _forget(self, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
+    def _forget(self, responses: Iterable[ResponseId]) -> None:
+        for response in responses:
             for table in (self._prompt_lengths, self._to_prefill):
-                table.pop(trajectory, None)
+                table.pop(response, None)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Request, Sampling, Unsupported
 from tailrace.engines.native.randomness import stream_key, uniforms
 from tailrace.engines.replay.saved_rollouts import SavedResponse
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
-from tailrace.store.segment import Response, Tokens
+from tailrace.store.segment import ResponsePayload, Tokens
 
 
 class _Distribution(NamedTuple):
@@ -47,12 +47,12 @@ class MadeUpModel:
         last = max(start, request.end)
         distribution = self._distribution(request.sampling)
         positions = np.arange(start, last)
-        drawn = self._draw(request.trajectory, positions, distribution)
+        drawn = self._draw(request.response_id, positions, distribution)
         count, finish = self._end(request, drawn)
         drawn = drawn[:count]
         unknown = np.zeros(start, np.float32)  # the prefix comes from elsewhere, and is not returned again
-        response = Response(
-            trajectory=request.trajectory,
+        response = ResponsePayload(
+            response_id=request.response_id,
             tokens=np.concatenate([request.prefix, drawn]).astype(np.int32),
             logprobs=np.concatenate([unknown, distribution.logprobs[drawn]]),
             behaviour_logprobs=np.concatenate([unknown, distribution.behaviour_logprobs[drawn]]),
@@ -61,8 +61,8 @@ class MadeUpModel:
         )
         return SavedResponse(response=response, finish=finish)
 
-    def _draw(self, trajectory: TrajectoryId, positions: NDArray[np.int64], distribution: _Distribution) -> Tokens:
-        key = np.full(len(positions), stream_key(self._seed, trajectory))
+    def _draw(self, response: ResponseId, positions: NDArray[np.int64], distribution: _Distribution) -> Tokens:
+        key = np.full(len(positions), stream_key(self._seed, response))
         return np.searchsorted(distribution.cumulative, uniforms(key, positions), side="right").astype(np.int32)
 
     def _end(self, request: Request, drawn: Tokens) -> tuple[int, Finish]:
@@ -78,7 +78,7 @@ class MadeUpModel:
 
     def _string_end(self, request: Request, drawn: Tokens) -> int | None:
         if self._decode_text is None:
-            raise Unsupported(f"{request.trajectory} has stop strings, but the timed engine was given no decoder")
+            raise Unsupported(f"{request.response_id} has stop strings, but the timed engine was given no decoder")
         tokens, start = np.concatenate([request.prefix, drawn]), len(request.prefix)
         for count in range(1, len(drawn) + 1):
             if ends_with_stop(tokens[: start + count], request.sampling.stop_strings, self._decode_text):

@@ -20,8 +20,8 @@ from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, FinishReason
 from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor import Executor
 
-from tailrace.core.ids import TrajectoryId, Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import ResponseId, Version
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import FetchedByRanks, Output, Request, Stats, Unsupported
 from tailrace.engines.request_checks import RequestLimits, refuse_while_live
 from tailrace.engines.stop_strings import DecodeText, ends_with_stop
@@ -81,10 +81,10 @@ class VllmEngine:
         parts = [rank_parts(holding, parameters) for holding in self._layout]
         self._call_ranks("tailrace_prepare", (parts, self._layout))
         self._routing = routing_source(self._client, options.routing, is_gpu=device.type == "cuda")
-        self._live: dict[TrajectoryId, VllmRequest] = {}
+        self._live: dict[ResponseId, VllmRequest] = {}
         self._named: dict[str, VllmRequest] = {}
         """Requests that are in vLLM, by their name there."""
-        self._exhausted: dict[TrajectoryId, VllmRequest] = {}
+        self._exhausted: dict[ResponseId, VllmRequest] = {}
         """Requests whose prefix already uses up their budget. They finish in the next step."""
         self._numbers = count()
         self._num_preemptions = 0
@@ -114,13 +114,13 @@ class VllmEngine:
     def progress(self) -> list[Output]:
         return [live.take_output(self._version, None) for live in self._live.values() if live.tokens]
 
-    def interrupt(self, trajectories: Iterable[TrajectoryId]) -> list[Output]:
-        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
+    def interrupt(self, responses: Iterable[ResponseId]) -> list[Output]:
+        live = [self._live[response] for response in dict.fromkeys(responses) if response in self._live]
         self._leave_vllm(live)
         return [self._finish(request, Finish.INTERRUPTED) for request in live]
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
-        live = [self._live[trajectory] for trajectory in dict.fromkeys(trajectories) if trajectory in self._live]
+    def abort(self, responses: Iterable[ResponseId]) -> None:
+        live = [self._live[response] for response in dict.fromkeys(responses) if response in self._live]
         self._leave_vllm(live)
         for request in live:
             self._forget(request)
@@ -189,9 +189,9 @@ class VllmEngine:
             live.response = request.prefix.tolist()
         if self._routing is not None:
             live.routing = [self._routing.nothing]
-        self._live[request.trajectory] = live
+        self._live[request.response_id] = live
         if len(request.prefix) >= request.end:
-            self._exhausted[request.trajectory] = live
+            self._exhausted[request.response_id] = live
             return
         self._named[live.name] = live
         lora = self._adapters.find(request.adapter)
@@ -209,7 +209,7 @@ class VllmEngine:
         live.add(output)
         if output.finish_reason is not None:
             if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
-                raise RuntimeError(f"vLLM ended {live.request.trajectory} with {output.finish_reason}")
+                raise RuntimeError(f"vLLM ended {live.request.response_id} with {output.finish_reason}")
             is_stopped = output.finish_reason is FinishReason.STOP
             return self._finish(live, Finish.STOP if is_stopped else live.request.finish_at_end)
         if self._has_stop_string(live):
@@ -232,9 +232,9 @@ class VllmEngine:
         return live.take_output(self._version, finish)
 
     def _forget(self, live: VllmRequest) -> None:
-        del self._live[live.request.trajectory]
+        del self._live[live.request.response_id]
         self._named.pop(live.name, None)
-        self._exhausted.pop(live.request.trajectory, None)
+        self._exhausted.pop(live.request.response_id, None)
 
     def _replace_weights(self, version: Version, load: Callable[[], object]) -> None:
         refuse_while_live(f"pull version {version}", self._live)

@@ -8,7 +8,7 @@ import numpy as np
 from vllm.v1.engine import EngineCoreOutput
 
 from tailrace.core.ids import Version
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output, Request
 from tailrace.store.segment import Routing, Segment
 
@@ -16,7 +16,7 @@ from tailrace.store.segment import Routing, Segment
 @dataclass(slots=True, kw_only=True)
 class VllmRequest:
     name: str
-    """The request's name in vLLM. A trajectory that is submitted again gets a new one."""
+    """The request's name in vLLM. A response that is submitted again gets a new one."""
     request: Request
     num_reported: int
     """Number of response tokens already returned, the prefix included."""
@@ -53,7 +53,7 @@ class VllmRequest:
         """Return what was not returned before."""
         is_truncated = self.request.sampling.is_truncated
         segment = Segment(
-            trajectory=self.request.trajectory,
+            response_id=self.request.response_id,
             start=self.num_reported,
             version=version,
             tokens=np.array(self.tokens, np.int32),

@@ -53,7 +53,7 @@ class CapturedRouting:
         try:
             found = np.stack([live.experts_at.pop(position) for position in positions])
         except KeyError as missing:
-            raise RuntimeError(f"{live.request.trajectory}: vLLM told no experts of position {missing}") from missing
+            raise RuntimeError(f"{live.request.response_id}: vLLM told no experts of position {missing}") from missing
         # What is left comes from chunks of the prompt, or from a step that vLLM has begun ahead of time.
         live.experts_at = {position: row for position, row in live.experts_at.items() if position > positions[-1]}
         return found
@@ -74,7 +74,7 @@ class ReturnedRouting:
         num_rows = 0 if found is None else len(found)
         if found is None or num_rows != len(output.new_token_ids):
             raise RuntimeError(
-                f"{live.request.trajectory}: vLLM returned the experts of {num_rows} positions with"
+                f"{live.request.response_id}: vLLM returned the experts of {num_rows} positions with"
                 f" {len(output.new_token_ids)} tokens; set rollout.return_routing to 'never'"
             )
         experts: Routing = found[:, self._layers].astype(np.int16)

@@ -93,7 +93,7 @@ class Prediction:
             case ev.RolloutReported(instance=instance) if instance in self._clocks:
                 self._clocks[instance].report(entry.event, entry.now)
             case ev.ResponsesAborted(instance=instance, aborted=aborted) if instance in self._clocks:
-                self._clocks[instance].drop(part.trajectory for part in aborted)
+                self._clocks[instance].drop(part.response for part in aborted)
         for command in entry.commands:
             if isinstance(command, do.Submit):
                 self._clock(command.instance).submit(command.dispatches, entry.now)

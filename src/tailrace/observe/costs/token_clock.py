@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tailrace.core.commands import Dispatch
 from tailrace.core.costs import PrefillChunk
 from tailrace.core.events import Progressed, RolloutReported
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.length_classes import attended
 
 _MIN_STEPS = 64
@@ -74,11 +74,11 @@ class TokenClock:
         self._time = 0.0
         """When the current sample began."""
         self._steps = 0
-        self._points: dict[TrajectoryId, tuple[int, int]] = {}
+        self._points: dict[ResponseId, tuple[int, int]] = {}
         """For each running response: (clock, length) at the last report about it."""
         self._groups: Counter[GroupId] = Counter()
         """How many members of each group run."""
-        self._waiting: dict[TrajectoryId, int] = {}
+        self._waiting: dict[ResponseId, int] = {}
         """Length of each response that waits for a place, in order."""
         self._open = EngineSample(is_first=True)
 
@@ -97,41 +97,41 @@ class TokenClock:
     def submit(self, dispatches: Iterable[Dispatch], now: float) -> None:
         if not self._points:
             self._time, self._open = now, EngineSample(is_first=self._open.is_first)
-        self._waiting.update({dispatch.trajectory: dispatch.start for dispatch in dispatches})
+        self._waiting.update({dispatch.response: dispatch.start for dispatch in dispatches})
         self._admit()
 
     def report(self, event: RolloutReported, now: float) -> None:
-        ends = {end.trajectory: end.length for end in event.finished}
-        for trajectory in [t for t, start in self._waiting.items() if ends.get(t) == start]:
-            del self._waiting[trajectory]  # stopped before it ran
-        while ended := [t for t in ends if t in self._points]:
-            trajectory = min(ended, key=lambda t: self._when(t, ends[t]))
-            self._advance(self._when(trajectory, ends[trajectory]))
-            self._leave(trajectory)
+        ends = {end.response: end.length for end in event.finished}
+        for response in [r for r, start in self._waiting.items() if ends.get(r) == start]:
+            del self._waiting[response]  # stopped before it ran
+        while ended := [r for r in ends if r in self._points]:
+            response = min(ended, key=lambda r: self._when(r, ends[r]))
+            self._advance(self._when(response, ends[response]))
+            self._leave(response)
             self._admit()
-        for trajectory in ends:
-            self._waiting.pop(trajectory, None)  # the engine ran more at once than it was said to
-        progressed = {part.trajectory: part.length for part in event.progressed if self._is_newer(part)}
-        self._advance(max((self._when(t, length) for t, length in progressed.items()), default=self._steps))
-        self._points.update({t: (self._steps, length) for t, length in progressed.items()})
+        for response in ends:
+            self._waiting.pop(response, None)  # the engine ran more at once than it was said to
+        progressed = {part.response: part.length for part in event.progressed if self._is_newer(part)}
+        self._advance(max((self._when(r, length) for r, length in progressed.items()), default=self._steps))
+        self._points.update({r: (self._steps, length) for r, length in progressed.items()})
         if event.progressed or not self._points or now - self._time >= _LONG_S:
             self._cut(now)
 
     def _is_newer(self, part: Progressed) -> bool:
         """Whether the response runs, and the report is not older than the last one about it."""
-        return part.trajectory in self._points and part.length >= self._points[part.trajectory][1]
+        return part.response in self._points and part.length >= self._points[part.response][1]
 
-    def drop(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def drop(self, responses: Iterable[ResponseId]) -> None:
         """Remove responses that no longer run on the instance."""
-        for trajectory in trajectories:
-            self._waiting.pop(trajectory, None)
-            if trajectory in self._points:
-                self._leave(trajectory)
+        for response in responses:
+            self._waiting.pop(response, None)
+            if response in self._points:
+                self._leave(response)
         self._admit()
 
-    def _when(self, trajectory: TrajectoryId, length: int) -> int:
+    def _when(self, response: ResponseId, length: int) -> int:
         """Return the number of the step after which the response has ``length`` tokens."""
-        at, before = self._points[trajectory]
+        at, before = self._points[response]
         return at + length - before
 
     def _advance(self, until: int) -> None:
@@ -152,11 +152,11 @@ class TokenClock:
     def _admit(self) -> None:
         chunks = [PrefillChunk(self._prefill_chunk)]
         while self._waiting and len(self._points) < self._max_running:
-            trajectory = next(iter(self._waiting))
-            start = self._waiting.pop(trajectory)
-            self._open.prompts += trajectory.group not in self._groups
-            self._groups[trajectory.group] += 1
-            self._points[trajectory] = (self._steps, start)
+            response = next(iter(self._waiting))
+            start = self._waiting.pop(response)
+            self._open.prompts += response.group not in self._groups
+            self._groups[response.group] += 1
+            self._points[response] = (self._steps, start)
             self._open.prefilled += self._prompt_length + start
             if not chunks[-1].take(start):
                 chunks.append(PrefillChunk(self._prefill_chunk))
@@ -164,11 +164,11 @@ class TokenClock:
         self._open.resumed += sum(chunk.num_tokens for chunk in chunks)
         self._open.resumed_batches += sum(chunk.num_tokens > 0 for chunk in chunks)
 
-    def _leave(self, trajectory: TrajectoryId) -> None:
-        del self._points[trajectory]
-        self._groups[trajectory.group] -= 1
-        if not self._groups[trajectory.group]:
-            del self._groups[trajectory.group]
+    def _leave(self, response: ResponseId) -> None:
+        del self._points[response]
+        self._groups[response.group] -= 1
+        if not self._groups[response.group]:
+            del self._groups[response.group]
 
     def _cut(self, now: float) -> None:
         """End the current sample, if it is long enough or nothing runs."""

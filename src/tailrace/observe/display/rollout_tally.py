@@ -46,7 +46,7 @@ class RolloutTally:
                     self._score(scored)
 
     def _score(self, scored: ev.Scored) -> None:
-        group, schedule = scored.trajectory.group, self._run.state.schedule
+        group, schedule = scored.response.group, self._run.state.schedule
         self._scores.append(scored.score if scored.outcome is Outcome.OK else 0.0)
         self._scored[group] += 1
         if self._scored[group] == (schedule.group_size if schedule is not None else 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.records import ResponseRecord
 
@@ -34,7 +34,7 @@ class Clock:
 @dataclass(slots=True, kw_only=True)
 class Memory:
     clock: Clock = field(default_factory=Clock)
-    dropped: dict[TrajectoryId, ResponseRecord] = field(default_factory=dict)
+    dropped: dict[ResponseId, ResponseRecord] = field(default_factory=dict)
     """Scored responses of groups that were filtered or dropped since the step before."""
     num_dropped: int = 0
     """Number of groups filtered or dropped since the step before, scored or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, pstdev
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.observe.shared_fold.records import ResponseRecord
 
@@ -41,10 +41,10 @@ def length_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     }
 
 
-def group_metrics(trained: dict[TrajectoryId, ResponseRecord]) -> dict[str, float]:
+def group_metrics(trained: dict[ResponseId, ResponseRecord]) -> dict[str, float]:
     groups: dict[GroupId, list[float]] = {}
-    for trajectory, response in trained.items():
-        groups.setdefault(trajectory.group, []).append(response.score)
+    for response_id, response in trained.items():
+        groups.setdefault(response_id.group, []).append(response.score)
     equal = [scores[0] for scores in groups.values() if len(set(scores)) == 1]
     return {
         "groups/num": len(groups),

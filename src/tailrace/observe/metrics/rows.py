@@ -120,7 +120,7 @@ class Metrics:
         bound = schedule.max_staleness if schedule is not None else 0
         row |= staleness_metrics([response.age(event.version - 1) for response in news.trained], bound)
         row |= dict(event.metrics)
-        row |= {"data/epoch": max(t.group.epoch for t in trained)}
+        row |= {"data/epoch": max(r.group.epoch for r in trained)}
         row |= self._timing(event, news, everyone)
         memory.dropped, memory.num_dropped = {}, 0
         memory.lengths = [*memory.lengths[1 - WINDOW_STEPS :], LengthSample()]

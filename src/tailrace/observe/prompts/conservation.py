@@ -11,7 +11,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import GroupId
 from tailrace.core.journal import Entry, replay
 from tailrace.core.responses.group import GroupPhase
-from tailrace.core.responses.trajectory import TrajectoryPhase
+from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.schedule import Schedule
 from tailrace.policies.strategies import policies_of
 
@@ -51,8 +51,8 @@ def _counted(entries: Sequence[Entry], source: str) -> tuple[set[GroupId], Count
             match command:
                 case do.StartTrainer():
                     step = []  # the trainer that was asked is gone
-                case do.Accumulate(version=version, trajectories=trajectories):
-                    step += dict.fromkeys(trajectory.group for trajectory in trajectories)
+                case do.Accumulate(version=version, responses=responses):
+                    step += dict.fromkeys(response.group for response in responses)
                 case do.ReportDropped(filtered=filtered, dropped=dropped):
                     left_out["filtered"] += len(filtered)
                     left_out["dropped"] += len(dropped)
@@ -68,7 +68,7 @@ def _held(entries: Sequence[Entry], schedule: Schedule) -> dict[str, int]:
     rooms = coordinator.rooms
     held = {"queued": len(rooms.collection.held), "buffered": 0, "in_flight": 0}
     for group in rooms.responses.training_groups():
-        is_running = any(member.phase is TrajectoryPhase.RUNNING for member in group.members.values())
+        is_running = any(member.phase is ResponsePhase.RUNNING for member in group.members.values())
         queued = group.phase is GroupPhase.DEFERRED
         held["queued" if queued else "in_flight" if is_running else "buffered"] += 1
     return held

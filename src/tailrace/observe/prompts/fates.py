@@ -20,10 +20,10 @@ from statistics import fmean
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.news import News
 from tailrace.observe.shared_fold.run_fold import RunFold
@@ -60,7 +60,7 @@ class Fate:
     num_deferred: int = 0
     num_resumed: int = 0
     """Number of rounds in which it continued with tokens of an earlier round."""
-    responses: dict[TrajectoryId, ResponseNote] = field(default_factory=dict)
+    responses: dict[ResponseId, ResponseNote] = field(default_factory=dict)
 
     @property
     def num_wasted(self) -> int:
@@ -184,13 +184,13 @@ class Fates:
     def _offer(self, group: GroupId, now: float) -> None:
         self.groups.setdefault(group, Fate(group=group, offered_at=now, offered_version=self.version))
 
-    def _note(self, trajectory: TrajectoryId) -> ResponseNote:
-        return self.groups[trajectory.group].responses.setdefault(trajectory, ResponseNote())
+    def _note(self, response: ResponseId) -> ResponseNote:
+        return self.groups[response.group].responses.setdefault(response, ResponseNote())
 
     def _score(self, scored: ev.Scored) -> None:
         if scored.outcome is Outcome.ABORTED:
             return  # nobody wanted to know it: neither a score of 0 nor a failure
-        note = self._note(scored.trajectory)
+        note = self._note(scored.response)
         note.outcome, note.detail = scored.outcome, scored.detail
         note.score = scored.score if scored.outcome is Outcome.OK else 0.0
 

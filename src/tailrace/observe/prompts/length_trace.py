@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.observe.prompts.fates import Fate, Fates
 
@@ -45,11 +45,11 @@ class LengthTrace:
     prompts: tuple[PromptLengths, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
-    def length_of(self, trajectory: TrajectoryId) -> int:
+    def length_of(self, response: ResponseId) -> int:
         """The length that stands for this response, in a run or simulation of any prompts: prompt i has row i modulo
         the rows. A new attempt is another sample of the same prompt, so it takes another entry of the same row."""
-        row = self.prompts[trajectory.group.prompt % len(self.prompts)].lengths
-        return row[(trajectory.member + trajectory.attempt) % len(row)]
+        row = self.prompts[response.group.prompt % len(self.prompts)].lengths
+        return row[(response.member + response.attempt) % len(row)]
 
 
 def of_fates(fates: Fates, prompt_length: Callable[[GroupId], int]) -> tuple[PromptLengths, ...]:
@@ -58,7 +58,7 @@ def of_fates(fates: Fates, prompt_length: Callable[[GroupId], int]) -> tuple[Pro
 
 
 def _prompt(fate: Fate, prompt_length: int) -> PromptLengths:
-    notes = [fate.responses[trajectory] for trajectory in sorted(fate.responses)]
+    notes = [fate.responses[response] for response in sorted(fate.responses)]
     return PromptLengths(
         source=fate.group.source,
         epoch=fate.group.epoch,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 
 
@@ -43,7 +43,7 @@ class Task(Enum):
 class ResponseRecord:
     """One response, from its first ``Submit`` until its group is trained or the response is dropped."""
 
-    id: TrajectoryId
+    id: ResponseId
     segments: list[tuple[Version, int]] = field(default_factory=list)
     """(version, number of tokens it generated), oldest first."""
     length: int = 0
@@ -103,7 +103,7 @@ class InstanceRecord:
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0
     """As its last report has it."""
-    running: dict[TrajectoryId, ResponseRecord] = field(default_factory=dict, init=False)
+    running: dict[ResponseId, ResponseRecord] = field(default_factory=dict, init=False)
     """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 
 
@@ -113,7 +113,7 @@ class StepRecord:
 
     version: Version
     """The version it starts from."""
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,10 +124,10 @@ class RunState:
     now: float = 0.0
     version: Version = Version(0)
     """The newest trained version."""
-    responses: dict[TrajectoryId, ResponseRecord] = field(default_factory=dict)
+    responses: dict[ResponseId, ResponseRecord] = field(default_factory=dict)
     """Responses in progress, and dropped ones that an instance still runs."""
     instances: dict[InstanceId, InstanceRecord] = field(default_factory=dict)
-    scoring: dict[TrajectoryId, None] = field(default_factory=dict)
+    scoring: dict[ResponseId, None] = field(default_factory=dict)
     """Responses whose reward was asked for and is not back."""
     step: StepRecord | None = None
     """The step that is being trained."""

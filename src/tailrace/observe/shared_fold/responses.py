@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId
 from tailrace.observe.shared_fold.news import News
 from tailrace.observe.shared_fold.records import InstanceRecord, ResponseRecord, RunState
 
@@ -18,7 +18,7 @@ class ResponseRecords:
         """Instances that hold at least one unfinished response."""
         self._num_running: dict[str, int] = {}
         """Responses that an instance runs, by their source."""
-        self._groups: dict[GroupId, dict[TrajectoryId, ResponseRecord]] = {}
+        self._groups: dict[GroupId, dict[ResponseId, ResponseRecord]] = {}
         """Responses in progress, by group; never an empty group."""
         for response in state.responses.values():
             if not response.is_dropped:
@@ -38,21 +38,21 @@ class ResponseRecords:
         """How many responses to prompts of this source the instances hold."""
         return self._num_running.get(source, 0)
 
-    def running_on(self, instance: InstanceId, trajectory: TrajectoryId) -> ResponseRecord | None:
+    def running_on(self, instance: InstanceId, response_id: ResponseId) -> ResponseRecord | None:
         """The response, if this instance runs it."""
-        response = self._state.responses.get(trajectory)
+        response = self._state.responses.get(response_id)
         return response if response is not None and response.instance == instance else None
 
-    def submit(self, trajectory: TrajectoryId, start: int, instance: InstanceId, news: News) -> None:
+    def submit(self, response_id: ResponseId, start: int, instance: InstanceId, news: News) -> None:
         """The instance runs the response from here on. Earlier attempts of the same member are dropped."""
-        members = self._groups.setdefault(trajectory.group, {})
-        if (response := members.get(trajectory)) is None:
-            response = members[trajectory] = ResponseRecord(id=trajectory, length=start)
-            self._state.responses[trajectory] = response
+        members = self._groups.setdefault(response_id.group, {})
+        if (response := members.get(response_id)) is None:
+            response = members[response_id] = ResponseRecord(id=response_id, length=start)
+            self._state.responses[response_id] = response
         self._run_on(response, instance)
-        if trajectory.attempt:
-            same = [other for other in members.values() if other.id.member == trajectory.member]
-            self.drop([other for other in same if other.id.attempt < trajectory.attempt], news)
+        if response_id.attempt:
+            same = [other for other in members.values() if other.id.member == response_id.member]
+            self.drop([other for other in same if other.id.attempt < response_id.attempt], news)
 
     def leave(self, response: ResponseRecord, news: News) -> None:
         """The response does not run any more."""
@@ -78,9 +78,9 @@ class ResponseRecords:
             if response.instance is None:
                 self._remove(response, news)
 
-    def take(self, trajectories: Iterable[TrajectoryId]) -> list[ResponseRecord]:
+    def take(self, response_ids: Iterable[ResponseId]) -> list[ResponseRecord]:
         """Remove these, which are trained or evaluated, from progress."""
-        responses = [self._state.responses.pop(trajectory) for trajectory in trajectories]
+        responses = [self._state.responses.pop(response_id) for response_id in response_ids]
         for response in responses:
             self._leave_group(response)
         return responses

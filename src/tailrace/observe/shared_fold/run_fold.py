@@ -20,10 +20,10 @@ from typing import Any
 from tailrace.core import codec
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import (
@@ -217,13 +217,13 @@ class RunFold:
     def _submit(self, command: do.Submit, news: News) -> None:
         instance = self.instance(command.instance)
         instance.is_up = instance.has_had_work = True
-        for trajectory, start in command.dispatches:
-            self._responses.submit(trajectory, start, command.instance, news)
+        for response, start in command.dispatches:
+            self._responses.submit(response, start, command.instance, news)
 
     def _reported(self, event: ev.RolloutReported, news: News) -> None:
         self.instance(event.instance).num_preemptions = event.num_preemptions
         for part in event.parts:
-            response = self._responses.running_on(event.instance, part.trajectory)
+            response = self._responses.running_on(event.instance, part.response)
             if response is None:
                 continue  # it repeats an earlier report, or comes from an instance that does not run the response
             self._grow(response, part.length, event.version, news)
@@ -235,7 +235,7 @@ class RunFold:
 
     def _aborted(self, event: ev.ResponsesAborted, news: News) -> None:
         for part in event.aborted:
-            response = self._responses.running_on(event.instance, part.trajectory)
+            response = self._responses.running_on(event.instance, part.response)
             if response is None:
                 continue  # it had ended before
             version = response.segments[-1][0] if response.segments else Version(0)
@@ -252,10 +252,10 @@ class RunFold:
     # Groups
 
     def _abort(self, command: do.Abort | do.AbortScores, news: News) -> None:
-        self._drop(command.trajectories, news)
+        self._drop(command.responses, news)
 
-    def _drop(self, trajectories: Iterable[TrajectoryId], news: News) -> None:
-        found = [self.state.responses.get(trajectory) for trajectory in trajectories]
+    def _drop(self, responses: Iterable[ResponseId], news: News) -> None:
+        found = [self.state.responses.get(response_id) for response_id in responses]
         self._responses.drop([response for response in found if response is not None], news)
 
     def _report_dropped(self, command: do.ReportDropped, news: News) -> None:
@@ -280,16 +280,16 @@ class RunFold:
     # Rewards
 
     def _score(self, command: do.Score, news: News) -> None:
-        self.state.scoring.update(dict.fromkeys(command.trajectories))
+        self.state.scoring.update(dict.fromkeys(command.responses))
 
     def _scored(self, event: ev.ResponsesScored, news: News) -> bool:
         if self.state.is_stopping:
             return False
         for scored in event.scores:
-            if scored.trajectory not in self.state.scoring:
+            if scored.response not in self.state.scoring:
                 continue  # it repeats an earlier report
-            del self.state.scoring[scored.trajectory]
-            response = self.state.responses.get(scored.trajectory)
+            del self.state.scoring[scored.response]
+            response = self.state.responses.get(scored.response)
             if response is not None:
                 response.outcome, response.reward_s = scored.outcome, scored.seconds
                 response.score = scored.score if scored.outcome is Outcome.OK else 0.0
@@ -303,10 +303,10 @@ class RunFold:
         """A step is some accumulations and one finish: the first of them begins it."""
         order, step = TrainerOrder(Work.TRAIN, command.version), self.state.step
         if order in self.state.orders and step is not None:
-            self.state.step = StepRecord(version=step.version, trajectories=(*step.trajectories, *command.trajectories))
+            self.state.step = StepRecord(version=step.version, responses=(*step.responses, *command.responses))
         else:
             self.state.orders.append(order)
-            self.state.step = StepRecord(version=command.version, trajectories=command.trajectories)
+            self.state.step = StepRecord(version=command.version, responses=command.responses)
 
     def _step_trained(self, event: ev.StepTrained, news: News) -> bool:
         if event.version <= self.state.version:
@@ -315,7 +315,7 @@ class RunFold:
         assert step is not None, f"version {event.version} was trained, but no step was asked for"
         self.state.version, self.state.step = event.version, None
         self._done(TrainerOrder(Work.TRAIN, step.version))
-        news.step, news.trained = step, self._responses.take(step.trajectories)
+        news.step, news.trained = step, self._responses.take(step.responses)
         self._drop_groups({response.id.group: None for response in news.trained}, news)
         return True
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import Backlog, Claims, FleetView, Route, WaitingGroup
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.schedule import Schedule
 from tailrace.policies.routing.least_loaded import LeastLoaded
 
@@ -31,15 +31,15 @@ class Fixed:
         taken: Counter[InstanceId] = Counter()
         others: list[WaitingGroup] = []
         for group in view.queue:
-            going, chosen, settled = list[TrajectoryId](), list[InstanceId](), set[TrajectoryId]()
-            for (trajectory, _, needs), home in zip(group.members, group.homes, strict=False):
+            going, chosen, settled = list[ResponseId](), list[InstanceId](), set[ResponseId]()
+            for (response, _, needs), home in zip(group.members, group.homes, strict=False):
                 there = None if home is None else instances.get(home)
                 if home is None or (there is not None and there.version < max(needs, group.version or 0)):
                     continue  # an instance that was restarted may be behind
-                settled.add(trajectory)
+                settled.add(response)
                 if there is not None and there.num_responses + taken[home] < there.capacity:
                     taken[home] += 1
-                    going.append(trajectory)
+                    going.append(response)
                     chosen.append(home)
             if going:
                 yield Route(group.group, going, chosen)

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import ClassVar, Self
 
 from tailrace.core.fleet.policy import FleetView, Route, WaitingGroup
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.schedule import Schedule
 
 
@@ -32,8 +32,8 @@ class LeastLoaded:
         for group in view.queue:
             if not any(tiers.values()):
                 return
-            version, going, chosen = group.version, list[TrajectoryId](), list[InstanceId]()
-            for trajectory, _, needs in group.members:
+            version, going, chosen = group.version, list[ResponseId](), list[InstanceId]()
+            for response, _, needs in group.members:
                 if version is None:
                     able = [v for v in tiers if v >= view.oldest_for_new and admission.can_reserve(v)]
                 else:
@@ -42,7 +42,7 @@ class LeastLoaded:
                     if version is None:
                         version = tier
                         admission.reserve(tier)
-                    going.append(trajectory)
+                    going.append(response)
                     chosen.append(_take(tiers[tier]))
                 elif version is None:
                     return  # all later groups are new too, so they cannot be routed either

@@ -27,7 +27,7 @@ from typing import ClassVar, Self
 
 from tailrace.core.costs import CostModel, step_s
 from tailrace.core.fleet.policy import FleetView, InstanceView, Route, WaitingGroup
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
 from tailrace.core.schedule import Schedule
 
@@ -91,7 +91,7 @@ class _Tiers:
     def begin(self, group: WaitingGroup, oldest: Version, admission: Overlay) -> Route | None:
         """Route a new group; None if it stays queued. The first tier that takes a member determines the version of the
         group. No member has a token, so all are alike: a tier takes as many as it can, the next tiers the rest."""
-        length, num_members, version = group.lengths[0], len(group.trajectories), None
+        length, num_members, version = group.lengths[0], len(group.responses), None
         enough, chosen = self._enough(length), list[InstanceId]()
         for tier in self.open:
             if version is None and (tier.version < oldest or not admission.can_reserve(tier.version)):
@@ -105,22 +105,22 @@ class _Tiers:
             return None
         if len(chosen) < num_members:
             self._close(version)
-        return Route(group.group, group.trajectories[: len(chosen)], chosen)
+        return Route(group.group, group.responses[: len(chosen)], chosen)
 
     def go_on(self, group: WaitingGroup, version: Version) -> Route | None:
         """Route members of a started group of this version; None if all of them stay queued."""
         if self.open[-1].version < min(group.needs):
             return None  # no instance in the view may take it, so none is closed
-        going, chosen = list[TrajectoryId](), list[InstanceId]()
+        going, chosen = list[ResponseId](), list[InstanceId]()
         able, able_from = self.open, None
-        for trajectory, length, needs in group.members:
+        for response, length, needs in group.members:
             oldest = needs if needs > version else version
             if oldest != able_from:
                 able, able_from = self._able(oldest, group.is_exact), oldest
             enough = self._enough(length) if able else math.inf
             for tier in _most_gain_first(able, length):
                 if (number := tier.take(length, enough)) is not None:
-                    going.append(trajectory)
+                    going.append(response)
                     chosen.append(number)
                     break
             else:

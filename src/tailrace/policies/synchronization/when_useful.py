@@ -87,9 +87,9 @@ class WhenUseful:
             running = outlook.running(candidate.instance)
             trial = outlook.pulled(candidate.instance, running)
             routes = tuple(self.routing.route(trial.view()))
-            own = {trajectory for group in running for trajectory in group.trajectories}
+            own = {response for group in running for response in group.responses}
             places = (place for route in routes for place in route.places)
-            if any(number == candidate.instance and trajectory not in own for trajectory, number in places):
+            if any(number == candidate.instance and response not in own for response, number in places):
                 outlook, num_useless = trial, 0
                 outlook.follow(routes)
                 chosen.append(candidate.instance)
@@ -187,7 +187,7 @@ def _merged(groups: Iterable[WaitingGroup]) -> Iterator[WaitingGroup]:
     for _, same in groupby(sorted(groups, key=_claim), key=_claim):
         parts = list(same)
         yield parts[0]._replace(
-            trajectories=tuple(chain.from_iterable(part.trajectories for part in parts)),
+            responses=tuple(chain.from_iterable(part.responses for part in parts)),
             lengths=tuple(chain.from_iterable(part.lengths for part in parts)),
             needs=tuple(chain.from_iterable(part.needs for part in parts)),
         )

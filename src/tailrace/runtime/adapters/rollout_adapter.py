@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import InstanceId, TrajectoryId
+from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.engines.contract import Request
 from tailrace.runtime.adapters.rollout_intake import InstanceStart, RolloutIntake
 from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
@@ -33,7 +33,7 @@ class RolloutAdapter:
         init: RolloutInit,
         *,
         launch: Launcher,
-        request: Callable[[TrajectoryId, int], Request],
+        request: Callable[[ResponseId, int], Request],
         channel: Callable[[], ChannelAddress],
         store: PayloadStore,
         post: Post,
@@ -104,10 +104,10 @@ class RolloutAdapter:
         self._send(command.instance, make)
 
     def interrupt(self, command: do.Interrupt) -> None:
-        self._send(command.instance, lambda: Stop(trajectories=command.trajectories))
+        self._send(command.instance, lambda: Stop(responses=command.responses))
 
     def abort(self, command: do.Abort) -> None:
-        self._send(command.instance, lambda: Abort(trajectories=command.trajectories))
+        self._send(command.instance, lambda: Abort(responses=command.responses))
 
     def release(self, command: do.ReleaseMemory) -> None:
         self._send(command.instance, lambda: Release())

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from tailrace.core import events as ev
 from tailrace.core.commands import Dispatch
-from tailrace.core.ids import InstanceId, TrajectoryId
-from tailrace.core.responses.trajectory import Finish
+from tailrace.core.ids import InstanceId, ResponseId
+from tailrace.core.responses.response import Finish
 from tailrace.engines.contract import Output
 from tailrace.store.payload_store import PayloadStore
 from tailrace.workers.messages import (
@@ -58,12 +58,12 @@ class RolloutIntake:
 
     def __init__(self, store: PayloadStore) -> None:
         self._store = store
-        self._given: dict[TrajectoryId, _Given] = {}
+        self._given: dict[ResponseId, _Given] = {}
 
     def give(self, sender: InstanceStart, dispatches: Iterable[Dispatch]) -> None:
         """Note that a worker gets these responses, before it does."""
         for dispatch in dispatches:
-            self._given[dispatch.trajectory] = _Given(sender=sender, position=dispatch.start)
+            self._given[dispatch.response] = _Given(sender=sender, position=dispatch.start)
 
     def events(self, heard: Sequence[tuple[InstanceStart, object]]) -> list[ev.Event]:
         """Write the tokens of these messages together, and return the events of the messages."""
@@ -84,7 +84,7 @@ class RolloutIntake:
         if isinstance(message, ev.InstanceLost):
             self._given = {t: given for t, given in self._given.items() if given.sender != sender}
         if isinstance(message, Aborted):
-            self._forget(sender, [trajectory for trajectory, _ in message.lengths])
+            self._forget(sender, [response for response, _ in message.lengths])
         return replace(_answer(sender.instance, message), incarnation=sender.incarnation)
 
     def _take(self, sender: InstanceStart, outputs: Iterable[Output]) -> tuple[list[Output], int]:
@@ -92,7 +92,7 @@ class RolloutIntake:
         taken: list[Output] = []
         num_refused = 0
         for output in outputs:
-            given = self._given.get(output.segment.trajectory)
+            given = self._given.get(output.segment.response_id)
             if given is None or given.sender != sender or output.segment.start < given.position:
                 num_refused += 1
                 continue
@@ -101,14 +101,14 @@ class RolloutIntake:
                 taken.append(following)
                 given.position = following.segment.end
                 if following.finish is not None:
-                    del self._given[output.segment.trajectory]
+                    del self._given[output.segment.response_id]
                     break
         return taken, num_refused
 
-    def _forget(self, sender: InstanceStart, trajectories: Iterable[TrajectoryId]) -> None:
-        for trajectory in trajectories:
-            if (given := self._given.get(trajectory)) is not None and given.sender == sender:
-                del self._given[trajectory]
+    def _forget(self, sender: InstanceStart, responses: Iterable[ResponseId]) -> None:
+        for response in responses:
+            if (given := self._given.get(response)) is not None and given.sender == sender:
+                del self._given[response]
 
 
 def _answer(instance: InstanceId, message: object) -> ev.InstanceEvent:
@@ -123,7 +123,7 @@ def _answer(instance: InstanceId, message: object) -> ev.InstanceEvent:
         case PullFailed(reason=reason):
             return ev.PullFailed(instance=instance, reason=reason)
         case Aborted(lengths=lengths):
-            aborted = tuple(ev.Aborted(trajectory=trajectory, length=length) for trajectory, length in lengths)
+            aborted = tuple(ev.Aborted(response=response, length=length) for response, length in lengths)
             return ev.ResponsesAborted(instance=instance, aborted=aborted)
         case Released(seconds=seconds):
             return ev.MemoryReleased(instance=instance, seconds=seconds)
@@ -134,17 +134,17 @@ def _answer(instance: InstanceId, message: object) -> ev.InstanceEvent:
 def reported(instance: InstanceId, report: Report) -> ev.RolloutReported:
     """Return the event of a report: its metadata without tokens. Progress is sorted by group, which journals encode in
     a short form."""
-    last = {output.segment.trajectory: output for output in report.outputs}.values()
+    last = {output.segment.response_id: output for output in report.outputs}.values()
     return ev.RolloutReported(
         instance=instance,
         version=report.version,
         progressed=tuple(
-            ev.Progressed(trajectory=output.segment.trajectory, length=output.segment.end)
-            for output in sorted(last, key=lambda output: output.segment.trajectory)
+            ev.Progressed(response=output.segment.response_id, length=output.segment.end)
+            for output in sorted(last, key=lambda output: output.segment.response_id)
             if output.finish is None
         ),
         finished=tuple(
-            ev.Finished(trajectory=output.segment.trajectory, length=output.segment.end, finish=_finish(output))
+            ev.Finished(response=output.segment.response_id, length=output.segment.end, finish=_finish(output))
             for output in last
             if output.finish is not None
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
@@ -31,8 +31,8 @@ class Source:
     forced_lengths: LengthTrace | None = None
     """Lengths of the responses, instead of those at which the model ends them."""
 
-    def forced_length(self, trajectory: TrajectoryId) -> int | None:
-        return None if self.forced_lengths is None else min(self.budget, self.forced_lengths.length_of(trajectory))
+    def forced_length(self, response: ResponseId) -> int | None:
+        return None if self.forced_lengths is None else min(self.budget, self.forced_lengths.length_of(response))
 
 
 class Catalogue:
@@ -54,26 +54,26 @@ class Catalogue:
             domains=names if any(names) else (),
         )
 
-    def request(self, trajectory: TrajectoryId, start: int) -> Request:
+    def request(self, response: ResponseId, start: int) -> Request:
         """What an engine needs to generate a response from its token ``start`` on."""
-        source = self._sources[trajectory.group.source]
-        prompt = source.prompts[trajectory.group.prompt].tokens
-        prefix = self._store.response(trajectory).tokens[:start] if start else prompt[:0]
+        source = self._sources[response.group.source]
+        prompt = source.prompts[response.group.prompt].tokens
+        prefix = self._store.response(response).tokens[:start] if start else prompt[:0]
         return Request(
-            trajectory=trajectory,
+            response_id=response,
             prompt=prompt,
             prefix=prefix,
             budget=source.budget,
             sampling=source.sampling,
-            forced_length=source.forced_length(trajectory),
+            forced_length=source.forced_length(response),
         )
 
-    def task(self, trajectory: TrajectoryId) -> ScoreTask:
+    def task(self, response: ResponseId) -> ScoreTask:
         """What a reward needs to score a finished response, for reward processes that cannot make texts."""
-        prompt = self._sources[trajectory.group.source].prompts[trajectory.group.prompt]
-        tokens = self._store.response(trajectory).tokens
+        prompt = self._sources[response.group.source].prompts[response.group.prompt]
+        tokens = self._store.response(response).tokens
         return ScoreTask(
-            trajectory=trajectory,
+            response_id=response,
             row=prompt.row,
             response=self._decode(tokens, skip_special_tokens=True),
             prompt_text=prompt.text,
@@ -83,19 +83,19 @@ class Catalogue:
             source=prompt.source,
         )
 
-    def sent_task(self, trajectory: TrajectoryId) -> TokenTask:
+    def sent_task(self, response: ResponseId) -> TokenTask:
         """A response to score, for reward processes that do not see the payload store."""
-        return self._token_task(trajectory, _sent(self._store.response(trajectory).tokens))
+        return self._token_task(response, _sent(self._store.response(response).tokens))
 
-    def stored_task(self, trajectory: TrajectoryId) -> TokenTask:
+    def stored_task(self, response: ResponseId) -> TokenTask:
         """A response to score, for reward processes that read the payload store's files."""
-        place = StoredTokens(directory=self._store.directory.absolute(), address=address_of(self._store, trajectory))
-        return self._token_task(trajectory, place)
+        place = StoredTokens(directory=self._store.directory.absolute(), address=address_of(self._store, response))
+        return self._token_task(response, place)
 
-    def _token_task(self, trajectory: TrajectoryId, response: SentTokens | StoredTokens) -> TokenTask:
-        prompt = self._sources[trajectory.group.source].prompts[trajectory.group.prompt]
+    def _token_task(self, response_id: ResponseId, response: SentTokens | StoredTokens) -> TokenTask:
+        prompt = self._sources[response_id.group.source].prompts[response_id.group.prompt]
         return TokenTask(
-            trajectory=trajectory,
+            response_id=response_id,
             row=prompt.row,
             prompt_text=prompt.text,
             prompt=_sent(prompt.tokens),
@@ -109,13 +109,13 @@ class Catalogue:
         truncated = set(command.truncated)
         samples = tuple(
             Sample(
-                trajectory=trajectory,
-                prompt=self._prompt(trajectory),
-                response=self._store.response(trajectory),
+                response_id=response,
+                prompt=self._prompt(response),
+                response=self._store.response(response),
                 score=score,
-                is_truncated=trajectory in truncated,
+                is_truncated=response in truncated,
             )
-            for trajectory, score in zip(command.trajectories, command.scores, strict=True)
+            for response, score in zip(command.responses, command.scores, strict=True)
         )
         return SentSamples(samples=samples)
 
@@ -124,17 +124,17 @@ class Catalogue:
         truncated = set(command.truncated)
         samples = tuple(
             StoredSample(
-                response=address_of(self._store, trajectory),
-                prompt=self._prompt(trajectory),
+                response=address_of(self._store, response),
+                prompt=self._prompt(response),
                 score=score,
-                is_truncated=trajectory in truncated,
+                is_truncated=response in truncated,
             )
-            for trajectory, score in zip(command.trajectories, command.scores, strict=True)
+            for response, score in zip(command.responses, command.scores, strict=True)
         )
         return StoredSamples(directory=self._store.directory.absolute(), samples=samples)
 
-    def _prompt(self, trajectory: TrajectoryId) -> Tokens:
-        return self._sources[trajectory.group.source].prompts[trajectory.group.prompt].tokens
+    def _prompt(self, response: ResponseId) -> Tokens:
+        return self._sources[response.group.source].prompts[response.group.prompt].tokens
 
 
 def _sent(tokens: Tokens) -> SentTokens:

@@ -8,7 +8,7 @@ from typing import Any
 from tailrace.core import codec
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.record.recorder import Recorder
 from tailrace.store.payload_store import PayloadStore
@@ -34,7 +34,7 @@ class CheckpointAdapter:
         self._state: dict[str, Any] = {}
         self._directory: Path | None = None
         """Where the trainer's files of the checkpoint in progress are."""
-        self._covered: set[TrajectoryId] = set()
+        self._covered: set[ResponseId] = set()
 
     def begin(self, version: Version) -> Path:
         """Take a snapshot of the run and return the directory for the trainer's files."""

@@ -140,7 +140,7 @@ class Recorder:
             if scored.outcome not in (Outcome.OK, Outcome.ABORTED, *self._explained):
                 self._explained.add(scored.outcome)
                 self._display.say(
-                    f"reward of {scored.trajectory}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
+                    f"reward of {scored.response}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
                 )
 
 

@@ -106,4 +106,4 @@ def absorb(coordinator: Coordinator, entries: Iterable[Entry]) -> None:
 def _has_payload(event: ev.Event, store: PayloadStore) -> bool:
     if not isinstance(event, ev.RolloutReported):
         return True
-    return all(store.length(part.trajectory) >= part.length for part in event.parts)
+    return all(store.length(part.response) >= part.length for part in event.parts)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tailrace.config.settings import RewardSettings
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.rewards.assignment import DEFAULT_REWARD
@@ -37,7 +37,7 @@ _MAX_FRESH_LOSSES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningScore:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     worker: str
     age_s: float
     limit_s: float
@@ -73,7 +73,7 @@ class RewardPool:
         self._timeout_s = settings.timeout_s
         self._on_result = on_result
         self._queue: deque[RewardTask] = deque()
-        self._losses: dict[TrajectoryId, list[LostProcess]] = {}
+        self._losses: dict[ResponseId, list[LostProcess]] = {}
         """Processes that ended just before they started on a response, by response."""
         self._started: asyncio.Future[None] | None = None
         uses = tuple(uses) or _uses(settings, tuple(columns))
@@ -108,16 +108,16 @@ class RewardPool:
         self._queue.append(task)
         self._dispatch()
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def abort(self, responses: Iterable[ResponseId]) -> None:
         """Abort responses: each that has no result yet gets the outcome `aborted` at once. A process that is scoring
         one of them is killed and replaced, unless it finishes within a short time."""
-        unwanted = set(trajectories)
-        called_off = [task.trajectory for task in self._queue if task.trajectory in unwanted]
-        self._queue = deque(task for task in self._queue if task.trajectory not in unwanted)
+        unwanted = set(responses)
+        called_off = [task.response_id for task in self._queue if task.response_id in unwanted]
+        self._queue = deque(task for task in self._queue if task.response_id not in unwanted)
         for slot in self._slots:
             called_off += slot.abort(unwanted)
-        for trajectory in called_off:
-            self._finish(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
+        for response in called_off:
+            self._finish(ScoreResult(response_id=response, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
 
     async def stop(self) -> None:
         """End every process. No result is delivered after this."""
@@ -128,7 +128,7 @@ class RewardPool:
         now = asyncio.get_running_loop().time()
         running = [
             RunningScore(
-                trajectory=slot.task.trajectory, worker=slot.name, age_s=now - slot.since, limit_s=self._timeout_s
+                response_id=slot.task.response_id, worker=slot.name, age_s=now - slot.since, limit_s=self._timeout_s
             )
             for slot in self._slots
             if slot.task is not None
@@ -162,7 +162,7 @@ class RewardPool:
 
     def _take_back(self, task: RewardTask, loss: LostProcess | None) -> None:
         if loss is not None:
-            losses = self._losses.setdefault(task.trajectory, [])
+            losses = self._losses.setdefault(task.response_id, [])
             losses.append(loss)
             num_fresh = sum(not loss.had_scored for loss in losses)
             if num_fresh >= _MAX_FRESH_LOSSES or len(losses) >= _MAX_LOSSES:
@@ -172,11 +172,11 @@ class RewardPool:
 
     def _fail(self, task: RewardTask, reason: str) -> None:
         self._finish(
-            ScoreResult(trajectory=task.trajectory, outcome=Outcome.CRASH, score=0.0, detail=reason, seconds=0.0)
+            ScoreResult(response_id=task.response_id, outcome=Outcome.CRASH, score=0.0, detail=reason, seconds=0.0)
         )
 
     def _finish(self, result: ScoreResult) -> None:
-        self._losses.pop(result.trajectory, None)
+        self._losses.pop(result.response_id, None)
         self._on_result(result)
 
 

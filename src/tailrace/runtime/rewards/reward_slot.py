@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.launchers.worker import Launcher, WorkerHandle, WorkerSpec
@@ -136,15 +136,15 @@ class RewardSlot:
             self._expect_start()
         self._worker.send(task)
 
-    def abort(self, trajectories: Collection[TrajectoryId]) -> list[TrajectoryId]:
+    def abort(self, responses: Collection[ResponseId]) -> list[ResponseId]:
         """Abort tasks and return which. If the process works on one of them, it is killed and replaced, unless it
         finishes within a short time."""
-        aborted = [given for given in self._given if given.task.trajectory in trajectories and not given.is_dropped]
+        aborted = [given for given in self._given if given.task.response_id in responses and not given.is_dropped]
         for given in aborted:
             if given is self._given[0]:
                 self._arm(_DROP_GRACE_S, self._kill)
         self._drop(aborted)
-        return [given.task.trajectory for given in aborted]
+        return [given.task.response_id for given in aborted]
 
     async def stop(self) -> None:
         self._given.clear()
@@ -161,21 +161,21 @@ class RewardSlot:
                 self._disarm()
             case RewardRefused(reason=reason):
                 self._refusal = reason
-            case ScoreStarted(trajectory=trajectory) if self._is_next(trajectory):
+            case ScoreStarted(response_id=response) if self._is_next(response):
                 self._begin()
             case RewardEnding():
                 self._is_ready = False
                 self._return_rest()
-            case TaskReturned(trajectory=trajectory) if self._is_next(trajectory):
+            case TaskReturned(response_id=response) if self._is_next(response):
                 self._give_back()
-            case TaskSkipped(trajectory=trajectory) if self._is_next(trajectory):
+            case TaskSkipped(response_id=response) if self._is_next(response):
                 self._take_first()
-            case ScoreResult(trajectory=trajectory) if self._is_next(trajectory):
+            case ScoreResult(response_id=response) if self._is_next(response):
                 self._had_scored = True
                 self._num_ahead = max(1, min(_MOST_AHEAD, int(_AHEAD_S / max(message.seconds, 1e-6))))
                 if self._take_first() is not None:
                     self._on_result(message)
-            case ResponseUnreadable(trajectory=trajectory, reason=reason) if self._is_next(trajectory):
+            case ResponseUnreadable(response_id=response, reason=reason) if self._is_next(response):
                 if self._take_first() is not None:
                     raise DamagedStore(reason)
         self._on_change()
@@ -215,7 +215,7 @@ class RewardSlot:
         for given in tasks:
             given.is_dropped = True
         if tasks and self._worker is not None:
-            self._worker.send(SkipTasks(trajectories=frozenset(given.task.trajectory for given in tasks)))
+            self._worker.send(SkipTasks(responses=frozenset(given.task.response_id for given in tasks)))
 
     def _count_as_lost(self, reason: str) -> None:
         self._worker, self._is_ready = None, False
@@ -259,8 +259,8 @@ class RewardSlot:
         if self._worker is not None:
             self._worker.kill()
 
-    def _is_next(self, trajectory: TrajectoryId) -> bool:
-        return bool(self._given) and self._given[0].task.trajectory == trajectory
+    def _is_next(self, response: ResponseId) -> bool:
+        return bool(self._given) and self._given[0].task.response_id == response
 
     def _take_first(self) -> RewardTask | None:
         """Remove and return the first task; None if its result does not count. The next one is expected to start."""
@@ -289,7 +289,7 @@ class RewardSlot:
 
 
 def _failure(task: RewardTask, outcome: Outcome, detail: str, seconds: float) -> ScoreResult:
-    return ScoreResult(trajectory=task.trajectory, outcome=outcome, score=0.0, detail=detail, seconds=seconds)
+    return ScoreResult(response_id=task.response_id, outcome=outcome, score=0.0, detail=detail, seconds=seconds)
 
 
 def _now() -> float:

@@ -46,7 +46,7 @@ class ScoreBatcher:
 
 def _scored(result: ScoreResult) -> ev.Scored:
     return ev.Scored(
-        trajectory=result.trajectory,
+        response=result.response_id,
         outcome=result.outcome,
         score=result.score,
         seconds=round(result.seconds, 6),

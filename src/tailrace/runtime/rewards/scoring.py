@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.rewards.score_batcher import ScoreBatcher
@@ -22,42 +22,42 @@ _AT_ONCE = 16
 
 class ScoringPool(Protocol):
     def submit(self, task: RewardTask) -> None: ...
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None: ...
+    def abort(self, responses: Iterable[ResponseId]) -> None: ...
 
 
 class Scoring:
     """Owns the responses whose tasks are being made. Use it from one event loop."""
 
     def __init__(
-        self, pool: ScoringPool, scores: ScoreBatcher, *, task: Callable[[TrajectoryId], RewardTask], work: WorkThread
+        self, pool: ScoringPool, scores: ScoreBatcher, *, task: Callable[[ResponseId], RewardTask], work: WorkThread
     ) -> None:
         """``task`` is called in the thread of ``work``."""
         self._pool, self._scores, self._task, self._work = pool, scores, task, work
-        self._orders: dict[TrajectoryId, object] = {}
+        self._orders: dict[ResponseId, object] = {}
         """The newest order for each of them: an older one for the same response was aborted."""
 
-    def score(self, trajectories: Sequence[TrajectoryId]) -> None:
-        self._scores.expect(len(trajectories))
-        for start in range(0, len(trajectories), _AT_ONCE):
-            self._prepare(trajectories[start : start + _AT_ONCE])
+    def score(self, responses: Sequence[ResponseId]) -> None:
+        self._scores.expect(len(responses))
+        for start in range(0, len(responses), _AT_ONCE):
+            self._prepare(responses[start : start + _AT_ONCE])
 
-    def abort(self, trajectories: Iterable[TrajectoryId]) -> None:
+    def abort(self, responses: Iterable[ResponseId]) -> None:
         given = []
-        for trajectory in trajectories:
-            if self._orders.pop(trajectory, None) is None:
-                given.append(trajectory)
+        for response in responses:
+            if self._orders.pop(response, None) is None:
+                given.append(response)
             else:
-                self._scores.add(ScoreResult(trajectory=trajectory, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
+                self._scores.add(ScoreResult(response_id=response, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
         self._pool.abort(given)
 
-    def _prepare(self, trajectories: Sequence[TrajectoryId]) -> None:
-        orders = {trajectory: object() for trajectory in trajectories}
+    def _prepare(self, responses: Sequence[ResponseId]) -> None:
+        orders = {response: object() for response in responses}
         self._orders |= orders
 
         def submit(tasks: list[RewardTask]) -> None:
             for task in tasks:
-                if self._orders.get(task.trajectory) is orders[task.trajectory]:
-                    del self._orders[task.trajectory]
+                if self._orders.get(task.response_id) is orders[task.response_id]:
+                    del self._orders[task.response_id]
                     self._pool.submit(task)
 
-        self._work.do(lambda: [self._task(trajectory) for trajectory in trajectories], then=submit)
+        self._work.do(lambda: [self._task(response) for response in responses], then=submit)

@@ -19,7 +19,7 @@ from torch import Tensor
 from tailrace.algorithms import packing, prefix_tree
 from tailrace.core.ids import Version
 from tailrace.devices.upload import upload
-from tailrace.store.segment import Response
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.rollout_routing import RolloutRouting
 from tailrace.trainer.model.tree_attention import TreeInput
@@ -124,6 +124,6 @@ def idle(sample: Sample, device: torch.device, *, is_packed: bool) -> MicroBatch
     return collate([short], [0.0], Version(0), device, is_packed=is_packed)
 
 
-def _generated_by(response: Response, version: Version) -> NDArray[np.bool_]:
+def _generated_by(response: ResponsePayload, version: Version) -> NDArray[np.bool_]:
     flags = [run_version == version for run_version, _ in response.versions]
     return np.repeat(np.array(flags, np.bool_), [count for _, count in response.versions])

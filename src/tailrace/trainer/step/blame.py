@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tailrace.core.ids import TrajectoryId, Version
+from tailrace.core.ids import ResponseId, Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import collate
 from tailrace.trainer.model.network import Network
@@ -23,10 +23,10 @@ def names(network: Network, suspects: Sequence[Sample]) -> str:
     """The guilty ones; all suspects where none is broken by itself."""
     guilty = (sample for sample in suspects if not _is_finite_alone(network, sample))
     found = list(itertools.islice(guilty, MOST_NAMED + 1)) or suspects
-    return listed([sample.trajectory for sample in found])
+    return listed([sample.response_id for sample in found])
 
 
-def listed(found: Sequence[TrajectoryId]) -> str:
+def listed(found: Sequence[ResponseId]) -> str:
     return ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
 
 

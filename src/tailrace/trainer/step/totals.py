@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tailrace.core.ids import GroupId, TrajectoryId
+from tailrace.core.ids import GroupId, ResponseId
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model import routers
 from tailrace.trainer.model.collate import MicroBatch
@@ -27,12 +27,12 @@ class Totals:
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
         self._finite: list[tuple[Sequence[Sample], Tensor]] = []
-        self.broken: list[TrajectoryId] = []
+        self.broken: list[ResponseId] = []
         """Responses whose log-probs are not finite, on any rank. Only merged totals have them."""
 
     def add_groups(self, groups: list[list[Sample]]) -> None:
         """Add groups to the step: all of them or, if one of them was added before, none."""
-        names = [group[0].trajectory.group for group in groups]
+        names = [group[0].response_id.group for group in groups]
         for name in names:
             if name in self.groups:
                 raise ValueError(f"group {name} came twice in one step; a group comes whole")
@@ -61,13 +61,13 @@ class Totals:
             whole.add_sums({name: torch.tensor(value, dtype=torch.float64) for name, value in sums.items()})
             for name, value in largest.items():
                 whole._largest[name] = torch.tensor(max(value, float(whole._largest.get(name, value))))
-            whole.broken += [TrajectoryId.parse(name) for name in broken]
+            whole.broken += [ResponseId.parse(name) for name in broken]
         return whole
 
     def _in_numbers(self) -> tuple[list[str], dict[str, float], dict[str, float], list[str]]:
         """What `merged` needs, as plain values."""
         largest = {name: float(value) for name, value in self._largest.items()}
-        broken = [str(sample.trajectory) for sample in self.not_finite()]
+        broken = [str(sample.response_id) for sample in self.not_finite()]
         return [str(name) for name in self.groups], self._numbers(), largest, broken
 
     def denominator(self) -> float:
@@ -76,7 +76,7 @@ class Totals:
     def not_finite(self) -> list[Sample]:
         """Responses to which the model gave log-probs that are not finite, in order of id."""
         pairs = [pair for samples, flags in self._finite for pair in zip(samples, flags.tolist(), strict=True)]
-        return sorted((sample for sample, finite in pairs if not finite), key=lambda sample: sample.trajectory)
+        return sorted((sample for sample, finite in pairs if not finite), key=lambda sample: sample.response_id)
 
     def metrics(self) -> dict[str, float]:
         tokens, denominator = max(1.0, self._sum("tokens")), max(1.0, self._sum("denominator"))

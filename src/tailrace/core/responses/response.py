@@ -18,7 +18,7 @@ from enum import Enum
 from functools import lru_cache
 
 from tailrace.core.errors import InvalidTransition
-from tailrace.core.ids import InstanceId, TrajectoryId, Version
+from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
 
 
@@ -33,7 +33,7 @@ class Finish(Enum):
     """The core asked the engine to stop; the tokens so far are kept and may be continued."""
 
 
-class TrajectoryPhase(Enum):
+class ResponsePhase(Enum):
     PENDING = "pending"
     """It is queued for an instance."""
     RUNNING = "running"
@@ -50,8 +50,8 @@ class TrajectoryPhase(Enum):
     __hash__ = object.__hash__  # faster than the hash of Enum, which is a Python function
 
 
-_P = TrajectoryPhase
-LEGAL: frozenset[tuple[TrajectoryPhase, TrajectoryPhase]] = frozenset(
+_P = ResponsePhase
+LEGAL: frozenset[tuple[ResponsePhase, ResponsePhase]] = frozenset(
     {
         (_P.PENDING, _P.RUNNING),
         (_P.RUNNING, _P.PENDING),
@@ -62,21 +62,21 @@ LEGAL: frozenset[tuple[TrajectoryPhase, TrajectoryPhase]] = frozenset(
         (_P.SCORING, _P.DROPPED),
     }
 )
-SETTLED: frozenset[TrajectoryPhase] = frozenset({_P.SCORED, _P.DROPPED})
+SETTLED: frozenset[ResponsePhase] = frozenset({_P.SCORED, _P.DROPPED})
 
 
 @lru_cache(maxsize=16)
-def _line(now: float, old: TrajectoryPhase, new: TrajectoryPhase) -> str:
+def _line(now: float, old: ResponsePhase, new: ResponsePhase) -> str:
     """Return one line of a history. Cached: many responses change their phase in the same way at the same time."""
     return f"{now:.3f}  {old.value} -> {new.value}"
 
 
 @dataclass(slots=True, kw_only=True)
-class Trajectory:
+class Response:
     """Metadata of one response. Its tokens are in the payload store."""
 
-    id: TrajectoryId
-    phase: TrajectoryPhase = TrajectoryPhase.PENDING
+    id: ResponseId
+    phase: ResponsePhase = ResponsePhase.PENDING
     instance: InstanceId | None = None
     """Instance that generates it; set exactly while RUNNING."""
     home: InstanceId | None = None
@@ -95,11 +95,11 @@ class Trajectory:
 
     @property
     def has_ended(self) -> bool:
-        return self.phase not in (TrajectoryPhase.PENDING, TrajectoryPhase.RUNNING)
+        return self.phase not in (ResponsePhase.PENDING, ResponsePhase.RUNNING)
 
-    def move(self, new: TrajectoryPhase, *, now: float) -> None:
+    def move(self, new: ResponsePhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:
-            raise InvalidTransition(f"trajectory {self.id}", self.phase.value, new.value, self.story)
+            raise InvalidTransition(f"response {self.id}", self.phase.value, new.value, self.story)
         self.story.append(_line(now, self.phase, new))
         self.phase = new
 
@@ -112,7 +112,7 @@ class Trajectory:
         new_tokens = length - self.length
         if not self.may_grow(length, version):
             self.story.append(f"report of length {length} by version {version} after {self.segments}")
-            raise InvalidTransition(f"trajectory {self.id}", f"length {self.length}", f"length {length}", self.story)
+            raise InvalidTransition(f"response {self.id}", f"length {self.length}", f"length {length}", self.story)
         if self.segments and self.segments[-1][0] == version:
             self.segments[-1] = (version, self.segments[-1][1] + new_tokens)
         elif new_tokens:
