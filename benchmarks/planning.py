@@ -4,7 +4,7 @@
 
 A plan is all three strategies, throughput-oriented, on one state of the rooms: synchronize, migrate, route, each
 with the view it looks at. ``with commands`` is the whole rule ``plan``: it asks the strategies, changes the state and
-makes the commands. Roomss, each with bound 3:
+makes the commands. States of the rooms, each with bound 3:
 
 * ``all wait``: every response waits with some tokens, and every instance is idle and has just pulled
 * ``start``: every response is new and every instance idle, at the same version
