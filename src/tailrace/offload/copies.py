@@ -86,9 +86,10 @@ class CudaCopies:
     def host_memory(self, num_bytes: int) -> Tensor:
         # torch's own page-locked memory comes in powers of two: a third more for layers of 94 MB.
         memory = torch.empty(num_bytes, dtype=torch.uint8)
-        runtime, address = torch.cuda.cudart(), memory.data_ptr()
         with torch.cuda.device(self._device):
-            torch.cuda.check_error(int(runtime.cudaHostRegister(address, num_bytes, 0)))
+            code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), num_bytes, 0))
+        if code:
+            raise RuntimeError(f"{num_bytes:,} bytes of the host's memory could not be page-locked: CUDA error {code}")
         self._locked.append(memory)
         return memory
 
