@@ -133,6 +133,13 @@ def test_a_profile_is_measured_on_any_device_and_leaves_the_layers_where_they_we
     assert judge.score(texts) == judge_of().score(texts)
 
 
+def test_lengths_beyond_the_budget_are_not_measured() -> None:
+    model = judge_of().model
+    budget = measure_profile(model, (8,)).device_bytes(0, longest=100, num_tokens=100)
+    found = measure_profile(model, (8, 64, 100, 101, 4000), budget_bytes=budget)
+    assert [point.length for point in found.points] == [8, 64, 100]
+
+
 def test_the_next_pass_takes_texts_in_order_as_far_as_they_fit() -> None:
     def fits(longest: int, num_tokens: int) -> bool:
         return 2 * longest + num_tokens <= 100

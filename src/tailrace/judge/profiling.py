@@ -17,14 +17,17 @@ LENGTHS = (1024, 4096, 16384, 32768)
 _REPEATS = 3
 
 
-def measure_profile(model: JudgeModel, lengths: Sequence[int] = LENGTHS, *, num_resident: int = 0) -> OffloadProfile:
-    """The profile of a model on its device. Lengths that the model cannot read, or for which memory is too short, are
-    left out. ``num_resident``: layers that stay on the device meanwhile."""
+def measure_profile(
+    model: JudgeModel, lengths: Sequence[int] = LENGTHS, *, budget_bytes: int | None = None
+) -> OffloadProfile:
+    """The profile of a model on its device, measured with no layer resident. Lengths are left out that the model cannot
+    read, for which memory is too short, or that would exceed the budget as far as the shorter ones tell."""
     before = model.offload.num_resident
-    model.offload.keep(num_resident)
+    model.offload.keep(0)
     points: list[LengthPoint] = []
-    possible = [length for length in lengths if length <= model.max_length] or [model.max_length]
-    for length in possible:
+    for length in [each for each in lengths if each <= model.max_length] or [model.max_length]:
+        if points and budget_bytes is not None and _needed_bytes(model, points, length) > budget_bytes:
+            break
         try:
             points.append(_measure(model, length))
         except torch.OutOfMemoryError:
@@ -33,6 +36,10 @@ def measure_profile(model: JudgeModel, lengths: Sequence[int] = LENGTHS, *, num_
             break
     copy_s = _timed(model, model.offload.copy_first_layer)
     model.offload.keep(before)
+    return _profile(model, points, copy_s)
+
+
+def _profile(model: JudgeModel, points: Sequence[LengthPoint], copy_s: float) -> OffloadProfile:
     return OffloadProfile(
         num_layers=model.offload.num_layers,
         layer_bytes=model.offload.layer_bytes,
@@ -41,6 +48,10 @@ def measure_profile(model: JudgeModel, lengths: Sequence[int] = LENGTHS, *, num_
         copy_s=copy_s,
         points=tuple(points),
     )
+
+
+def _needed_bytes(model: JudgeModel, points: Sequence[LengthPoint], length: int) -> int:
+    return _profile(model, points, copy_s=0.0).device_bytes(0, longest=length, num_tokens=length)
 
 
 def _measure(model: JudgeModel, length: int) -> LengthPoint:

@@ -83,16 +83,14 @@ class OffloadProfile:
 
 def resident_layers(profile: OffloadProfile, *, budget_bytes: int, longest: int, num_tokens: int) -> int | None:
     """Most layers that can stay on the device during a pass; None if the pass does not even fit without any."""
-
-    def fits(num_resident: int) -> bool:
-        return profile.device_bytes(num_resident, longest=longest, num_tokens=num_tokens) <= budget_bytes
-
-    if fits(profile.num_layers):
+    everything, least = (
+        profile.device_bytes(number, longest=longest, num_tokens=num_tokens) for number in (profile.num_layers, 0)
+    )
+    if everything <= budget_bytes:
         return profile.num_layers
-    if not fits(0):
+    if least > budget_bytes:
         return None
-    spare = budget_bytes - profile.device_bytes(0, longest=longest, num_tokens=num_tokens)
-    return min(spare // profile.layer_bytes, max(0, profile.num_layers - NUM_BUFFERS - 1))
+    return (budget_bytes - least) // profile.layer_bytes  # at most all but three: more would fit only with all
 
 
 def predicted_seconds(

@@ -232,7 +232,7 @@ def open_judge(init: JudgeInit) -> tuple[Judge, JudgeReady]:
     )
     profile = init.profile
     if init.budget_bytes is not None:
-        profile = profile or measure_profile(model)
+        profile = profile or measure_profile(model, budget_bytes=init.budget_bytes)
         budget = MemoryBudget(num_bytes=init.budget_bytes, profile=profile)
         if budget.resident_layers(1, 1) is None:
             least = profile.device_bytes(0, longest=1, num_tokens=1)
