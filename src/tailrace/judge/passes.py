@@ -1,0 +1,26 @@
+"""Which of the sequences that wait are computed together: the oldest, and those behind it as far as they fit.
+
+In the order of arrival, so that none waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+MAX_TOKENS = 65_536
+"""Most tokens of a pass with several sequences. Of each token the state between two layers is kept (7 kB in a 7B
+model), and with so many tokens a layer computes longer than its copy takes."""
+
+Fits = Callable[[int, int], bool]
+"""Whether a pass fits the device, by the length of its longest sequence and the number of its tokens."""
+
+
+def next_pass(lengths: Iterable[int], fits: Fits, *, max_tokens: int = MAX_TOKENS) -> int:
+    """How many of the sequences, from the first, make the next pass: at least one, if there are any."""
+    longest = total = count = 0
+    for length in lengths:
+        longest, total = max(longest, length), total + length
+        if count and (total > max_tokens or not fits(longest, total)):
+            break
+        count += 1
+    return count

@@ -1,0 +1,107 @@
+"""The messages between a judge and the controller, besides `RewardTask`, `ScoreResult` and `SkipTasks`.
+
+Importing this needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.core.ids import TrajectoryId
+from tailrace.data.detokenizer import Detokenizer
+from tailrace.judge.passes import MAX_TOKENS
+from tailrace.judge.questions import Question
+from tailrace.judge.template import YES_OR_NO, AnswerWord, JudgeTemplate
+from tailrace.rewards.score_task import ScoreResult
+from tailrace.sizing.resident_layers import OffloadProfile
+from tailrace.workers.reward_tasks import RewardTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeInit:
+    """First message to a judge. Answered by ``JudgeReady`` or ``JudgeRefused``."""
+
+    model_path: Path
+    template: JudgeTemplate
+    answers: tuple[AnswerWord, ...] = YES_OR_NO
+    """Words whose log-probs give the score; none: the model has a reward head."""
+    device: str = "auto"
+    dtype: str = "bfloat16"
+    budget_bytes: int | None = None
+    """Memory of the device that weights and passes may take; None: all layers are resident."""
+    profile: OffloadProfile | None = None
+    """What passes need; None: it is measured at the start, if there is a budget."""
+    max_tokens: int = MAX_TOKENS
+    """Most tokens of a pass with several sequences."""
+    threads: int | None = None
+    """Threads of torch; None: as many as torch likes."""
+    detokenizer: Detokenizer | None = None
+    """Makes the texts of responses that come as tokens; None: they come as texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeReady:
+    """The model is loaded, and the judge accepts responses."""
+
+    num_layers: int
+    num_resident: int
+    profile: OffloadProfile | None
+    """What passes need, as given or measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeRefused:
+    """The model or the template cannot be used; the judge ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeResponses:
+    """Score these responses. Each is answered by a result in ``ResponsesJudged``, by ``ResponseUnreadable``, or by
+    ``TaskSkipped``."""
+
+    tasks: tuple[RewardTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLogprobs:
+    """Answer these questions, each about one response. Answered in ``LogprobsRead`` or by ``QuestionRefused``."""
+
+    questions: tuple[tuple[TrajectoryId, Question], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassStarted:
+    """The judge has started to compute these responses: their time limits begin."""
+
+    trajectories: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesJudged:
+    results: tuple[ScoreResult, ...]
+    num_tokens: int
+    """Tokens of the pass."""
+    num_resident: int
+    """Layers that were resident."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobsRead:
+    found: tuple[tuple[TrajectoryId, NDArray[np.float32]], ...]
+    """Positions x candidates of each question."""
+    num_tokens: int
+    num_resident: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRefused:
+    trajectory: TrajectoryId
+    reason: str
