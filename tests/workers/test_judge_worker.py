@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from contract.worker_story import Story
-from store.test_payload_store import segment, trajectory
+from store.test_payload_store import response, segment
 from tailrace.core.outcomes import Outcome
 from tailrace.data.models import resolve_model
 from tailrace.data.tokenizer import detokenizer, load_tokenizer
@@ -90,20 +90,20 @@ def said(*batches: list[object], init: JudgeInit = INIT) -> list[Any]:
     return controller.sent[1:]
 
 
-def task(number: int, response: str, **row: object) -> ScoreTask:
-    return ScoreTask(trajectory=trajectory(number), row={"prompt": "1+", **row}, response=response)
+def task(number: int, text: str, **row: object) -> ScoreTask:
+    return ScoreTask(response_id=response(number), row={"prompt": "1+", **row}, response=text)
 
 
 def results(messages: list[Any]) -> dict[int, ScoreResult]:
     found = [result for message in messages if isinstance(message, ResponsesJudged) for result in message.results]
-    return {result.trajectory.group.prompt: result for result in found}
+    return {result.response_id.group.prompt: result for result in found}
 
 
 def test_what_waits_is_scored_in_one_pass_and_answered_in_one_message() -> None:
     tasks = [task(number, str(number)) for number in range(1, 6)]
     started, judged = said([JudgeResponses(tasks=tuple(tasks[:2])), JudgeResponses(tasks=tuple(tasks[2:]))])
-    assert started == PassStarted(trajectories=tuple(each.trajectory for each in tasks))
-    assert [result.trajectory for result in judged.results] == [each.trajectory for each in tasks]
+    assert started == PassStarted(responses=tuple(each.response_id for each in tasks))
+    assert [result.response_id for result in judged.results] == [each.response_id for each in tasks]
     assert {result.outcome for result in judged.results} == {Outcome.OK}
     assert all(0 < result.score < 1 and 0 < result.extras["answer_mass"] < 1 for result in judged.results)
     assert judged.num_tokens == sum(len(TOKENIZER("").input_ids) + len("1+") + 1 + len("+0=") for _ in tasks)
@@ -127,11 +127,11 @@ def test_a_score_does_not_depend_on_the_pass_or_the_resident_layers() -> None:
 
 def test_messages_are_read_between_two_passes() -> None:
     tasks = [task(number, str(number)) for number in range(1, 4)]
-    skip = SkipTasks(trajectories=frozenset({trajectory(3), trajectory(9)}))
+    skip = SkipTasks(responses=frozenset({response(3), response(9)}))
     messages = said([JudgeResponses(tasks=tuple(tasks))], [skip], init=replace(INIT, max_tokens=1))
     kinds = [type(message) for message in messages]
     assert kinds == [PassStarted, ResponsesJudged, TaskSkipped, PassStarted, ResponsesJudged]
-    assert messages[2].trajectory == trajectory(3)
+    assert messages[2].response_id == response(3)
     assert set(results(messages)) == {1, 2}
 
 
@@ -140,10 +140,10 @@ def test_tokens_are_judged_like_their_text(tmp_path: Path) -> None:
     sent = SentTokens(data=np.array(ids, "<i4").tobytes())
     with PayloadStore.open(tmp_path) as store:
         store.append([segment(1, 0, 5)])
-        lost = StoredTokens(directory=tmp_path / "elsewhere", address=address_of(store, trajectory(1)))
+        lost = StoredTokens(directory=tmp_path / "elsewhere", address=address_of(store, response(1)))
     tokens = [
         TokenTask(
-            trajectory=trajectory(number),
+            response_id=response(number),
             row={"prompt": "1+"},
             prompt_text="",
             prompt=SentTokens(data=b""),
@@ -155,7 +155,7 @@ def test_tokens_are_judged_like_their_text(tmp_path: Path) -> None:
     ]
     unreadable, _, judged = said([JudgeResponses(tasks=(*tokens, task(3, "12")))])
     assert isinstance(unreadable, ResponseUnreadable)
-    assert unreadable.trajectory == trajectory(1)
+    assert unreadable.response_id == response(1)
     by_tokens, by_text = judged.results
     assert by_tokens.score == by_text.score
 
@@ -167,15 +167,15 @@ def test_questions_are_answered_with_logprobs_and_apart_from_responses() -> None
     messages = said(
         [
             JudgeResponses(tasks=(task(1, "1"),)),
-            ReadLogprobs(questions=((trajectory(2), asked), (trajectory(3), beyond))),
+            ReadLogprobs(questions=((response(2), asked), (response(3), beyond))),
         ]
     )
     refused, _, judged, started, read = messages
-    assert refused == QuestionRefused(trajectory=trajectory(3), reason="tokens must be from 0 to 18, got 1 to 500")
+    assert refused == QuestionRefused(response_id=response(3), reason="tokens must be from 0 to 18, got 1 to 500")
     assert isinstance(judged, ResponsesJudged)
-    assert started.trajectories == (trajectory(2),)
+    assert started.responses == (response(2),)
     [(name, logprobs)] = read.found
-    assert name == trajectory(2)
+    assert name == response(2)
     assert logprobs.shape == (len(tokens) - 1, 1)
     assert (logprobs < 0).all()
 
@@ -221,12 +221,12 @@ def test_a_judge_process_answers_as_long_as_it_lives_and_is_lost_when_killed(tmp
         assert isinstance(await story.message(0), JudgeReady)
         for number in (1, 2):
             worker.send(JudgeResponses(tasks=(task(number, "1"),)))
-            assert await story.message(2 * number - 1) == PassStarted(trajectories=(trajectory(number),))
+            assert await story.message(2 * number - 1) == PassStarted(responses=(response(number),))
             judged = await story.message(2 * number)
             assert isinstance(judged, ResponsesJudged)
             assert judged.results[0].outcome is Outcome.OK
         asked = Question.about_each_token(np.array([3, 4, 5], np.int32), start=1)
-        worker.send(ReadLogprobs(questions=((trajectory(5), asked),)))
+        worker.send(ReadLogprobs(questions=((response(5), asked),)))
         read = await story.message(6)
         assert isinstance(read, LogprobsRead)
         assert read.found[0][1].shape == (2, 1)

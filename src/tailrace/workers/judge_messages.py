@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.data.detokenizer import Detokenizer
 from tailrace.judge.passes import MAX_TOKENS
 from tailrace.judge.questions import Question
@@ -72,14 +72,14 @@ class JudgeResponses:
 class ReadLogprobs:
     """Answer these questions, each about one response. Answered in ``LogprobsRead`` or by ``QuestionRefused``."""
 
-    questions: tuple[tuple[TrajectoryId, Question], ...]
+    questions: tuple[tuple[ResponseId, Question], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassStarted:
     """The judge has started to compute these responses: their time limits begin."""
 
-    trajectories: tuple[TrajectoryId, ...]
+    responses: tuple[ResponseId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class ResponsesJudged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobsRead:
-    found: tuple[tuple[TrajectoryId, NDArray[np.float32]], ...]
+    found: tuple[tuple[ResponseId, NDArray[np.float32]], ...]
     """Positions x candidates of each question."""
     num_tokens: int
     num_resident: int
@@ -103,5 +103,5 @@ class LogprobsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRefused:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     reason: str

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tailrace.core.ids import TrajectoryId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Decode
 from tailrace.data.tokenizer import load_tokenizer
@@ -48,7 +48,7 @@ from tailrace.workers.reward_tasks import RewardTask, TokenTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    trajectory: TrajectoryId
+    response_id: ResponseId
     tokens: NDArray[np.int32]
     question: Question | None = None
     """None: a response to be scored."""
@@ -74,10 +74,10 @@ class JudgeWorker:
                 for task in tasks:
                     self._read(task)
             case ReadLogprobs(questions=questions):
-                for trajectory, question in questions:
-                    self._accept(trajectory, question)
-            case SkipTasks(trajectories=trajectories):
-                self._skip(trajectories)
+                for response_id, question in questions:
+                    self._accept(response_id, question)
+            case SkipTasks(responses=responses):
+                self._skip(responses)
             case _:
                 raise TypeError(f"unknown message {message!r}")
 
@@ -86,19 +86,19 @@ class JudgeWorker:
         try:
             fields = fields_of(self._text_of(task))
         except (OSError, DamagedStore) as error:
-            self._link.send(ResponseUnreadable(trajectory=task.trajectory, reason=str(error)))
+            self._link.send(ResponseUnreadable(response_id=task.response_id, reason=str(error)))
             return
         try:
             tokens = self._judge.read(fields)
         except KeyError as error:
             self._fail(
-                [task.trajectory], f"the template has the field {error}, and the prompt's row has no such column"
+                [task.response_id], f"the template has the field {error}, and the prompt's row has no such column"
             )
             return
         if (reason := self._too_long(len(tokens))) is not None:
-            self._fail([task.trajectory], reason)
+            self._fail([task.response_id], reason)
         else:
-            self._waiting.append(_Waiting(trajectory=task.trajectory, tokens=tokens))
+            self._waiting.append(_Waiting(response_id=task.response_id, tokens=tokens))
 
     def _text_of(self, task: RewardTask) -> ScoreTask:
         if isinstance(task, ScoreTask):
@@ -107,27 +107,27 @@ class JudgeWorker:
         assert self._decode is not None, "tokens need a detokenizer"
         return task.read(self._decode)
 
-    def _accept(self, trajectory: TrajectoryId, question: Question) -> None:
+    def _accept(self, response_id: ResponseId, question: Question) -> None:
         reason = self._too_long(len(question.tokens_L))
         try:
             question.check(self._judge.model.vocab_size)
         except ValueError as error:
             reason = str(error)
         if reason is not None:
-            self._link.send(QuestionRefused(trajectory=trajectory, reason=reason))
+            self._link.send(QuestionRefused(response_id=response_id, reason=reason))
         else:
-            self._waiting.append(_Waiting(trajectory=trajectory, tokens=question.tokens_L, question=question))
+            self._waiting.append(_Waiting(response_id=response_id, tokens=question.tokens_L, question=question))
 
     def _too_long(self, length: int) -> str | None:
         if self._judge.fits(length, length):
             return None
         return f"{length} tokens are more than the judge can read with its model and its memory budget"
 
-    def _skip(self, trajectories: frozenset[TrajectoryId]) -> None:
+    def _skip(self, responses: frozenset[ResponseId]) -> None:
         for each in self._waiting:
-            if each.trajectory in trajectories:
-                self._link.send(TaskSkipped(trajectory=each.trajectory))
-        self._waiting = [each for each in self._waiting if each.trajectory not in trajectories]
+            if each.response_id in responses:
+                self._link.send(TaskSkipped(response_id=each.response_id))
+        self._waiting = [each for each in self._waiting if each.response_id not in responses]
 
     def _compute_next(self) -> None:
         """Compute the next pass, if something waits: responses, or questions, as what has waited longest."""
@@ -139,7 +139,7 @@ class JudgeWorker:
         chosen = alike[:count]
         taken = set(map(id, chosen))
         self._waiting = [each for each in self._waiting if id(each) not in taken]
-        self._link.send(PassStarted(trajectories=tuple(each.trajectory for each in chosen)))
+        self._link.send(PassStarted(responses=tuple(each.response_id for each in chosen)))
         self._in_memory(chosen, self._answer if is_question else self._score)
 
     def _in_memory(self, chosen: Sequence[_Waiting], compute: Callable[[Sequence[_Waiting]], None]) -> None:
@@ -156,15 +156,15 @@ class JudgeWorker:
             return
         [only] = chosen
         if only.question is None:
-            self._fail([only.trajectory], reason)
+            self._fail([only.response_id], reason)
         else:
-            self._link.send(QuestionRefused(trajectory=only.trajectory, reason=reason))
+            self._link.send(QuestionRefused(response_id=only.response_id, reason=reason))
 
     def _score(self, chosen: Sequence[_Waiting]) -> None:
         start = time.monotonic()
         scores = self._judge.score([each.tokens for each in chosen])
         seconds = time.monotonic() - start
-        results = (_result(each.trajectory, score, seconds) for each, score in zip(chosen, scores, strict=True))
+        results = (_result(each.response_id, score, seconds) for each, score in zip(chosen, scores, strict=True))
         self._link.send(
             ResponsesJudged(
                 results=tuple(results),
@@ -179,27 +179,27 @@ class JudgeWorker:
         found = self._judge.logprobs([each.question for each in chosen if each.question is not None])
         self._link.send(
             LogprobsRead(
-                found=tuple((each.trajectory, logprobs) for each, logprobs in zip(chosen, found, strict=True)),
+                found=tuple((each.response_id, logprobs) for each, logprobs in zip(chosen, found, strict=True)),
                 num_tokens=sum(len(each.tokens) for each in chosen),
                 num_resident=self._judge.model.offload.num_resident,
                 seconds=time.monotonic() - start,
             )
         )
 
-    def _fail(self, trajectories: Sequence[TrajectoryId], reason: str) -> None:
+    def _fail(self, responses: Sequence[ResponseId], reason: str) -> None:
         results = tuple(
-            ScoreResult(trajectory=each, outcome=Outcome.ERROR, score=0.0, detail=reason, seconds=0.0)
-            for each in trajectories
+            ScoreResult(response_id=each, outcome=Outcome.ERROR, score=0.0, detail=reason, seconds=0.0)
+            for each in responses
         )
         num_resident = self._judge.model.offload.num_resident
         self._link.send(ResponsesJudged(results=results, num_tokens=0, num_resident=num_resident, seconds=0.0))
 
 
-def _result(trajectory: TrajectoryId, found: JudgeScore, seconds: float) -> ScoreResult:
+def _result(response_id: ResponseId, found: JudgeScore, seconds: float) -> ScoreResult:
     extras = {} if found.answer_mass is None else {"answer_mass": found.answer_mass}
     is_finite = math.isfinite(found.score)
     return ScoreResult(
-        trajectory=trajectory,
+        response_id=response_id,
         outcome=Outcome.OK if is_finite else Outcome.INVALID,
         score=found.score if is_finite else 0.0,
         extras=extras if is_finite else {},
