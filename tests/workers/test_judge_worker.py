@@ -147,11 +147,11 @@ def test_tokens_are_judged_like_their_text(tmp_path: Path) -> None:
             row={"prompt": "1+"},
             prompt_text="",
             prompt=SentTokens(data=b""),
-            response=response,
+            response=found,
             rewards=(),
             source="",
         )
-        for number, response in ((1, lost), (2, sent))
+        for number, found in ((1, lost), (2, sent))
     ]
     unreadable, _, judged = said([JudgeResponses(tasks=(*tokens, task(3, "12")))])
     assert isinstance(unreadable, ResponseUnreadable)
