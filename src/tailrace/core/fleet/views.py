@@ -184,5 +184,5 @@ def _waiting(
     ids = [t.id for t in members]
     lengths = [t.length + prompt_length for t in members]
     # Versions never decrease along a response.
-    needs = [t.segments[-1][0] if t.segments and t.segments[-1][0] > oldest else oldest for t in members]
+    needs = [max(oldest, t.segments[-1][0]) if t.segments else oldest for t in members]
     return WaitingGroup(group.id, group.version, tuple(ids), tuple(lengths), tuple(needs), is_exact)
