@@ -6,9 +6,10 @@ import pytest
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, TrajectoryId, Version
+from tailrace.core.ids import GroupId, InstanceId, TrajectoryId, Version
 from tailrace.core.outcomes import Outcome
-from tailrace.core.responses.group import Group
+from tailrace.core.requests import OpenRequest
+from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
 from tailrace.core.rewards import facts
 from tailrace.core.rewards.room import MIN_FAILURES
@@ -139,10 +140,68 @@ def test_a_resumed_run_counts_failed_rewards_anew_and_awaits_no_aborted_ones() -
     answer(rooms, range(MIN_FAILURES), outcome=Outcome.ERROR)
     assert failure(rooms) is not None
     facts.run_resumed(rooms, ev.RunResumed(limits=rooms.run.limits, checkpoint=None), 2.0)
-    assert failure(rooms) is None
+    assert rooms.rewards.num_failed_in_a_row == 0
     assert not rooms.rewards.aborting
     assert not rooms.rewards.scoring
     assert len(rooms.rewards.generated) == SIZE - MIN_FAILURES - 1
+
+
+def test_the_more_responses_a_batch_has_the_more_failed_rewards_may_be_chance() -> None:
+    """Two whole batches of them fail a run."""
+    rooms = rooms_with_finished(batch_size=3, group_size=6)
+    rooms.rewards.num_failed_in_a_row = 35
+    assert failure(rooms) is None
+    rooms.rewards.num_failed_in_a_row = 36
+    assert failure(rooms) == "the last 36 rewards failed, every one of them; "
+
+
+def test_equal_scores_filter_no_prompt_of_an_evaluation() -> None:
+    for number in (TRAIN, HELDOUT):
+        rooms = rooms_with_finished(number, filters_equal_scores=True)
+        rooms.evaluation.open = {"heldout": 2}
+        list(score(rooms, 0.0))
+        answer(rooms, range(SIZE), outcome=Outcome.OK, number=number)
+        assert rooms.responses.has_group(number) == (number is HELDOUT)
+        assert rooms.evaluation.open == {"heldout": 1 if number is HELDOUT else 2}, "prompts that are not done"
+
+
+def test_a_group_that_was_deferred_with_its_tokens_takes_its_scores_and_stays_deferred() -> None:
+    rooms = rooms_with_finished()
+    list(score(rooms, 0.0))
+    rooms.responses.group(TRAIN).phase = GroupPhase.DEFERRED
+    answer(rooms, range(SIZE), outcome=Outcome.OK)
+    assert len(rooms.responses.group(TRAIN).scored()) == SIZE
+    assert rooms.responses.group(TRAIN).phase is GroupPhase.DEFERRED
+    assert not rooms.collection.complete
+
+
+def test_a_score_of_a_response_that_another_score_made_surplus_changes_nothing() -> None:
+    """Two scores of one event: the first completes the group, and the second is no longer needed."""
+    rooms = rooms_with_finished()
+    group = rooms.responses.group(TRAIN)
+    group.num_needed = SIZE - 1
+    rooms.collection.ledger.reserve(TRAIN, Version(0))
+    list(score(rooms, 0.0))
+    answer(rooms, range(SIZE), outcome=Outcome.OK)
+    assert list(rooms.collection.complete) == [TRAIN]
+    assert len(group.members) == SIZE - 1
+    assert not rooms.collection.surplus, "there is nothing left to abort"
+    assert rooms.run.num_refused == 0
+
+
+def test_a_barrier_lasts_while_prompts_are_awaited_or_a_training_response_runs() -> None:
+    rooms = rooms_with_finished(is_reward_streamed=False)
+    rooms.collection.requested = OpenRequest(since=0.0, version=Version(0))
+    assert list(score(rooms, 0.0)) == []
+    rooms.collection.requested = None
+    other = Group(id=GroupId("train", 0, 1), num_needed=1)
+    other.begin(1)
+    rooms.responses.groups[other.id] = other
+    instance = rooms.fleet.instances[InstanceId(0)]
+    instance.running = dict.fromkeys(other.members)
+    assert list(score(rooms, 0.0)) == []
+    instance.running = {}
+    assert len(list(score(rooms, 0.0))) == 1
 
 
 @pytest.mark.parametrize("number", [TRAIN, HELDOUT])
