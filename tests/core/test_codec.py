@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 
 import pytest
@@ -49,12 +49,14 @@ class Sample:
     colour: Colour
     name: str | None
     pair: tuple[int, str]
+    one: tuple[Inner]
+    chosen: tuple[ResponseId, ...] | None
     many: tuple[ResponseId, ...]
     listed: list[float]
     table: dict[GroupId, Inner]
+    ordered: dict[GroupId, None]
     by_number: dict[InstanceId, bool]
     named: do.Dispatch
-    nothing: None = None
 
 
 SAMPLE = Sample(
@@ -63,9 +65,12 @@ SAMPLE = Sample(
     colour=Colour.RED,
     name=None,
     pair=(1, "x"),
+    one=(Inner(number=2),),
+    chosen=(RESPONSE, RESPONSE._replace(member=4)),
     many=(RESPONSE, RESPONSE._replace(member=0)),
     listed=[0.5, 2.0],
     table={GROUP: Inner(number=1)},
+    ordered={GROUP: None, GroupId("t", 0, 1): None},
     by_number={InstanceId(2): True},
     named=do.Dispatch(response=RESPONSE, start=5),
 )
@@ -75,6 +80,8 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     data = json.loads(json.dumps(codec.encode(SAMPLE)))
     assert data["group"] == "a:b:1:2"
     assert data["many"] == ["a:b:1:2:3,0:4"]
+    assert data["one"] == [{"number": 2}]
+    assert data["chosen"] == ["a:b:1:2:3-4:4"], "the short form, also where there may be none"
     assert data["colour"] == "red"
     assert data["table"] == {"a:b:1:2": {"number": 1}}
     assert data["by_number"] == {"2": True}
@@ -83,6 +90,17 @@ def test_a_value_is_written_in_json_and_read_back_equal() -> None:
     assert found == SAMPLE
     assert isinstance(next(iter(found.by_number)), int)
     assert isinstance(found.named, do.Dispatch)
+
+
+def test_none_comes_back_where_there_may_be_ids_or_records() -> None:
+    sample = replace(SAMPLE, chosen=None)
+    data = json.loads(json.dumps(codec.encode(sample)))
+    assert data["chosen"] is None
+    assert codec.decode(Sample, data) == sample
+
+
+def test_plain_containers_are_written_as_they_are() -> None:
+    assert codec.encode({"a": [None, (1, 2.5)], InstanceId(3): {}}) == {"a": [None, [1, 2.5]], "3": {}}
 
 
 def test_what_follows_from_the_rest_is_not_stored_and_comes_back() -> None:
@@ -177,6 +195,58 @@ def test_a_column_of_equal_values_is_left_out_only_if_they_are_nothing() -> None
         assert codec.decode(ev.ResponsesScored, data) == event
 
 
+def test_a_column_of_equal_values_that_are_no_plain_ones_names_each_of_them() -> None:
+    scores = tuple(
+        ev.Scored(trajectory=each, outcome=Outcome.OK, score=0.5, seconds=0.1, extras=(("a", 1.0), ("b", 2.0)))
+        for each in ids("t:0:17:0:0", "t:0:17:1:0", "t:0:17:2:0")
+    )
+    event = ev.ResponsesScored(scores=scores)
+    assert codec.decode(ev.ResponsesScored, json.loads(json.dumps(codec.encode(event)))) == event
+
+
+def test_group_ids_in_a_row_are_written_one_by_one() -> None:
+    command = do.ReportDropped(filtered=(GROUP, GroupId("t", 0, 5)))
+    assert codec.encode(command) == {"filtered": ["a:b:1:2", "t:0:5"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """It computes one of its fields, so records of it cannot be made without ``__init__``."""
+
+    number: int
+    twice: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "twice", 2 * self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    number: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    plain: tuple[Inner, ...]
+    named: tuple[do.Dispatch, ...]
+    slotted: tuple[Slotted, ...]
+    doubled: tuple[Doubled, ...]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2], ids=["none", "one", "two equal ones"])
+def test_records_of_every_kind_come_back_from_their_columns(count: int) -> None:
+    rows = Rows(
+        plain=(Inner(number=4),) * count,
+        named=(do.Dispatch(trajectory=RESPONSE, start=5),) * count,
+        slotted=(Slotted(number=3, name="x"),) * count,
+        doubled=(Doubled(number=3),) * count,
+    )
+    data = json.loads(json.dumps(codec.encode(rows)))
+    assert data["plain"] == ({"number": [4] * count} if count else [])
+    assert codec.decode(Rows, data) == rows
+
+
 def test_a_missing_field_has_its_default() -> None:
     assert codec.decode(Inner, {}) == Inner()
 
@@ -192,6 +262,8 @@ def test_what_an_event_or_a_command_leaves_out_is_nothing() -> None:
 def test_a_tuple_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         codec.decode(tuple[int, str], [1])
+    with pytest.raises(ValueError, match="shorter"):
+        codec.encode(replace(SAMPLE, pair=(1,)))
 
 
 @pytest.mark.parametrize("annotation", [set[int], bytes, complex])

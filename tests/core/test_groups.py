@@ -48,6 +48,17 @@ def test_the_oldest_version_of_a_group_is_over_the_members_that_are_scored() -> 
     assert group((SCORED, Version(1), 0)).oldest_version() is None, "it has no tokens"
 
 
+def test_a_member_that_begins_again_is_the_next_attempt_at_the_same_response() -> None:
+    found = group((RUNNING, Version(0), 5), (RUNNING, Version(0), 7))
+    first, second = found.members.values()
+    fresh = found.restart_member(first)
+    again = found.restart_member(fresh)
+    assert [fresh.id, again.id] == [ResponseId(GROUP, 0, 1), ResponseId(GROUP, 0, 2)]
+    assert again.length == 0
+    assert list(found.members.values()) == [second, again]
+    assert found.num_unsettled == 2
+
+
 def test_every_attempt_counts_one_up() -> None:
     found = Group(id=GROUP, num_needed=1)
     for attempt in range(3):

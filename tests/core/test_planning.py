@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import given
 
-from core.histories import I0, Case, cases, coordinated, held_to
+from core.histories import I0, Case, cases, coordinated, held_to, until
 from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -86,6 +86,57 @@ def test_an_instance_rests_when_it_gave_away_what_it_was_generating(count: int, 
     world.now += PAUSE_S
     world.tell(ev.TimerFired())
     assert migration.rested == {I0: True, InstanceId(1): True}
+
+
+class CountsQuestions:
+    """A migration that moves nothing."""
+
+    def __init__(self, *, is_planned: bool) -> None:
+        self.is_planned, self.num_asked = is_planned, 0
+
+    def choose(self, view: FleetView) -> Iterable[tuple[InstanceId, int]]:
+        self.num_asked += 1
+        return []
+
+
+def planned_every(interval_s: float, migration: CountsQuestions) -> World:
+    """A run whose routing is planned, with its first responses on their instance."""
+    coordination = Coordination(plan_interval_s=interval_s, **ALL)
+    schedule = Schedule(
+        train_source="train",
+        batch_size=2,
+        group_size=2,
+        max_steps=3,
+        leftovers=Leftovers.KEEP,
+        max_staleness=1,
+        coordination=coordination,
+    )
+    world = World(schedule, random.Random(0))
+    world.coordinator = Coordinator(schedule, policies=replace(policies_of(schedule), migration=migration))
+    world.tell(ev.RunStarted(schedule=schedule))
+    until(world, lambda: bool(world.running.get(I0)))
+    return world
+
+
+def test_migration_is_asked_only_when_a_plan_is_due() -> None:
+    migration = CountsQuestions(is_planned=True)
+    world = planned_every(100.0, migration)
+    planned_at = world.coordinator.rooms.fleet.planned_at
+    assert planned_at is not None
+    count = migration.num_asked
+    world.now = planned_at + 99.0
+    world.tell(ev.TimerFired())
+    assert migration.num_asked == count
+    world.now = planned_at + 100.0
+    world.tell(ev.TimerFired())
+    assert migration.num_asked == count + 1
+
+
+def test_a_migration_that_is_not_planned_is_never_asked() -> None:
+    migration = CountsQuestions(is_planned=False)
+    world = planned_every(0.0, migration)
+    until(world, lambda: world.verdict is not None)
+    assert migration.num_asked == 0
 
 
 def in_turn(rng: random.Random, **changes: object) -> Schedule:

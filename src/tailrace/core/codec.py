@@ -90,7 +90,7 @@ def _record_encoder(cls: typing.Any) -> _Write:
         data = {name: writer(getattr(value, name)) for name, writer in always}
         for name, writer, nothing in unless:
             found = getattr(value, name)
-            if found != nothing or type(found) is not type(nothing):
+            if found != nothing:
                 data[name] = writer(found)
         return data
 
@@ -100,10 +100,10 @@ def _record_encoder(cls: typing.Any) -> _Write:
 @cache
 def _writer(annotation: typing.Any) -> _Write:
     """Build the function that writes values of a field with this annotation."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        (inner,) = [_writer(argument) for argument in arguments if argument is not type(None)]
+    if (present := _present(annotation)) is not None:
+        inner = _writer(present)
         return lambda value: None if value is None else inner(value)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is tuple and arguments[-1] is Ellipsis:
         return _tuple_writer(arguments[0])
     writers = [_writer(argument) for argument in arguments]
@@ -114,6 +114,14 @@ def _writer(annotation: typing.Any) -> _Write:
     if origin is dict:
         return lambda value: {_encode_key(key): writers[1](item) for key, item in value.items()}
     return encode
+
+
+def _present(annotation: typing.Any) -> typing.Any:
+    """Return X for the annotation ``X | None``; None for any other annotation."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return None
+    (present,) = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    return present
 
 
 def _tuple_writer(item: typing.Any) -> _Write:
@@ -136,7 +144,7 @@ def _column_writer(cls: typing.Any) -> _Write:
         for name in names:
             column = [getattr(record, name) for record in records]
             first = column[0]
-            is_equal = len(data) > 0 and all(value == first and type(value) is type(first) for value in column)
+            is_equal = len(data) > 0 and all(value == first for value in column)
             if is_equal and name in nothings and first == nothings[name]:
                 continue
             is_plain = is_equal and isinstance(first, str | int | float | Enum)
@@ -189,7 +197,7 @@ def _decoder(annotation: typing.Any) -> _Read:
         return lru_cache(maxsize=8192)(annotation.parse)
     if annotation in (int, float, str, bool):
         return typing.cast(_Read, annotation)
-    if annotation in (None, type(None)):
+    if annotation is None:  # the value of a dict that serves as an ordered set
         return lambda data: None
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return annotation
@@ -223,10 +231,10 @@ def _reading_former_names(cls: typing.Any, read: _Read) -> _Read:
 
 
 def _container_decoder(annotation: typing.Any) -> _Read:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        (inner,) = [_decoder(argument) for argument in arguments if argument is not type(None)]
+    if (present := _present(annotation)) is not None:
+        inner = _decoder(present)
         return lambda data: None if data is None else inner(data)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is tuple and arguments[-1] is Ellipsis:
         return _tuple_reader(arguments[0])
     readers = [_decoder(argument) for argument in arguments]
@@ -271,12 +279,10 @@ def _column_reader(cls: typing.Any) -> _Read:
 def _row_builder(cls: typing.Any) -> Callable[[int, list[Iterable[typing.Any]]], tuple[typing.Any, ...]]:
     """Build the function that makes records from columns, one column for each stored field."""
     if hasattr(cls, "_fields"):
-        return lambda count, columns: tuple(map(cls._make, zip(*columns, strict=True)))
+        return lambda count, columns: tuple(map(cls, *columns))
     names = _names(cls)
     if hasattr(cls, "__post_init__") or not hasattr(cls, "__slots__"):
-        return lambda count, columns: tuple(
-            cls(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
-        )
+        return lambda count, columns: tuple(map(lambda *row: cls(**dict(zip(names, row, strict=True))), *columns))
     setters = [getattr(cls, name).__set__ for name in names]
 
     def build(count: int, columns: list[Iterable[typing.Any]]) -> tuple[typing.Any, ...]:

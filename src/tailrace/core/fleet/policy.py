@@ -158,9 +158,9 @@ class FleetView:
     """Free places in the ledger: which versions may start a new group. Work on a ``copy`` to try reservations."""
     oldest_for_new: Version
     """Oldest version that may start a new group. The ledger must admit it too."""
-    published: Version = Version(0)
+    published: Version
     """Newest version that instances can pull."""
-    newest: Version = Version(0)
+    newest: Version
     """Newest version that any instance holds or is about to pull, busy ones included."""
 
     @property

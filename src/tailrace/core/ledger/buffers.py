@@ -124,10 +124,9 @@ class Buffers:
     def add(self, group: GroupId, entry: LedgerEntry) -> bool:
         """Put the group in the latest free slot that accepts it; return False if there is none."""
         slot = self._latest_free(entry.version)
-        if slot is None:
-            return False
-        self._put(group, entry, slot)
-        return True
+        if slot is not None:
+            self._put(group, entry, slot)
+        return slot is not None
 
     def finish(self, group: GroupId, entry: LedgerEntry, version: int) -> None:
         """Release the reserved slot, so that earlier reservations can move there; then take the earliest free slot."""

@@ -50,10 +50,10 @@ class InOrder:
         return batch <= version + self.max_staleness
 
     def add(self, group: GroupId, entry: LedgerEntry) -> bool:
-        if not self.has_room(entry.version):
-            return False
-        self.entries[group] = entry
-        return True
+        has_room = self.has_room(entry.version)
+        if has_room:
+            self.entries[group] = entry
+        return has_room
 
     def finish(self, group: GroupId, entry: LedgerEntry, version: int) -> None:
         entry.version, entry.is_occupied = version, True

@@ -41,10 +41,10 @@ class Pool:
         return self.max_entries is None or len(self.entries) < self.max_entries
 
     def add(self, group: GroupId, entry: LedgerEntry) -> bool:
-        if not self.has_room(entry.version):
-            return False
-        self.entries[group] = entry
-        return True
+        has_room = self.has_room(entry.version)
+        if has_room:
+            self.entries[group] = entry
+        return has_room
 
     def finish(self, group: GroupId, entry: LedgerEntry, version: int) -> None:
         entry.version, entry.is_occupied = version, True
