@@ -11,7 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.store.segment import Response
 from tailrace.trainer.batch import Sample

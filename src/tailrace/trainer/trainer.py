@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
