@@ -20,7 +20,8 @@ from rollout_workloads import QUESTIONS, as_chat
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.engines.contract import Request, Sampling
 from tailrace.engines.native.engine import NativeEngine

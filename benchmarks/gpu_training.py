@@ -29,7 +29,8 @@ import numpy as np
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.sizing.model_shape import ModelShape

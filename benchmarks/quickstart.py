@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from tailrace.config.settings import DataSettings
+from tailrace.config.data_settings import DataSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.data.models import resolve_model
 from tailrace.data.prompts import PromptSet

@@ -32,7 +32,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from weights_receiver import Fetch, ReceiverInit
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.data.models import resolve_model
 from tailrace.engines.vllm.layout import engine_layout, model_parameters

@@ -14,8 +14,8 @@ BY_FOLDER = ("commands", "engines", "runtime", "sizing", "trainer", "weights")
 """Layers whose folders stand above one another. The rooms of the core know one another through ``core/rooms.py``."""
 
 
-def name_of(path: Path) -> str:
-    parts = ("tailrace", *path.relative_to(PACKAGE).with_suffix("").parts)
+def name_of(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -29,8 +29,8 @@ def imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
             yield from (name if name in modules else node.module for name in inner)
 
 
-def graph() -> dict[str, set[str]]:
-    modules = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+def graph(package: Path = PACKAGE) -> dict[str, set[str]]:
+    modules = {name_of(path, package): path for path in package.rglob("*.py")}
     return {name: set(imported(path, modules)) - {name} for name, path in modules.items()}
 
 
@@ -67,3 +67,19 @@ def test_no_circle_of_folders(layer: str) -> None:
 
 def test_a_circle_is_found() -> None:
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+
+
+def test_a_circle_is_found_in_files_on_disk(tmp_path: Path) -> None:
+    """Through the name of a package, a module named in full inside a function, and an import for types only."""
+    package = tmp_path / "pack"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "inner" / "__init__.py").write_text("")
+    (package / "a.py").write_text("from pack import inner, b\n")
+    (package / "b.py").write_text("def f():\n    import pack.inner.c\n")
+    (package / "inner" / "c.py").write_text("if TYPE_CHECKING:\n    from pack.a import x\n")
+    (package / "outside.py").write_text("from pack.a import x\n")
+    assert graph(package)["pack.a"] == {"pack.inner", "pack.b"}
+    assert set(circle(graph(package))) == {"pack.a", "pack.b", "pack.inner.c"}
+    (package / "b.py").write_text("import json\n")
+    assert circle(graph(package)) == []

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from contract.engine_suite import largest_gap
 from engines.rollouts import generate, make_request, random_prompt, save_random_model, small_llama
-from tailrace.config.settings import ModelSettings, RolloutSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.core.ids import Version
 from tailrace.engines.vllm.engine import VllmEngine
 from tailrace.engines.vllm.options import VllmOptions

@@ -18,7 +18,7 @@ pytest.importorskip("vllm")
 
 from end_to_end import launch
 from engines.rollouts import make_request, reference_logprobs, save_random_model, small_llama
-from tailrace.config.settings import DataSettings
+from tailrace.config.data_settings import DataSettings
 from tailrace.core.commands import Accumulate
 from tailrace.core.events import WeightsPublished
 from tailrace.data.models import resolve_model

@@ -36,7 +36,7 @@ def test_every_figure_is_there_beside_what_the_machine_allows(
         (["./no-such-model"], "there is no such directory"),
         (["--json", "no/such/folder/bench.json"], "there is no folder no/such/folder"),
         (["--device", "nonsense"], "is not a device"),
-        (["--fast"], "unknown setting --fast"),
+        (["--fast"], "unexpected argument '--fast'"),
     ],
 )
 def test_what_cannot_be_measured_is_a_sentence(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.counting_tokenizer import TEMPLATE, tokenizer
-from tailrace.config.settings import DataSettings
+from tailrace.config.data_settings import DataSettings
 from tailrace.data.prompts import PromptSet
 
 

@@ -13,6 +13,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 MODULES = sorted([*SOURCES.rglob("*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")])
 ONCE = {"CHANGELOG.md"}
 """Pages about the past."""
+METRICS = {"data/epoch"}
+"""Names of metrics that look like paths. `test_metrics.py` checks them."""
 
 _NAMED = re.compile(r"`([A-Za-z_.][\w.-]*(?:/[\w.-]+)+/?)`")
 _TOP = {path.name for path in SOURCES.iterdir() if path.is_dir()}
@@ -21,7 +23,7 @@ _ALL = [f"/{path.relative_to(ROOT)}" for path in SOURCES.rglob("*")]
 
 def paths_in(text: str) -> set[str]:
     """Names in backticks that can only be files or folders of the project. ``NAME`` stands for a name to be chosen."""
-    named = {name for name in _NAMED.findall(text) if "NAME" not in name}
+    named = {name for name in _NAMED.findall(text) if "NAME" not in name} - METRICS
     return {name for name in named if name.endswith((".py", ".md", ".toml")) or name.partition("/")[0] in _TOP}
 
 

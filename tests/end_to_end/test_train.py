@@ -110,7 +110,7 @@ def test_journals_replay_to_identical_commands(whole: Run, disturbed: Disturbed)
 
 def test_a_killed_rollout_instance_is_replaced_and_changes_nothing(whole: Run, tmp_path: Path) -> None:
     output = tmp_path / "run"
-    process = launch.start(output, **whole.given)
+    process = launch.start(output, **whole.given | {"report": False})
     journal = output / "journal.jsonl"
     launch.wait_until(process, lambda: journal.exists() and b"RolloutReported" in journal.read_bytes())
     (victim,) = [

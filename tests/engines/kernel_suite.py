@@ -172,14 +172,13 @@ def test_pick_takes_no_token_without_weight_where_two_blocks_meet(device: str) -
     logits[..., :8] = logits[..., -8:] = -60.0  # nobody should ever see these
     logits = logits.flatten(1)
     borders = torch.softmax(logits[0].double(), 0).view(blocks, size).sum(1).cumsum(0)[:-1].float()
-    state, sampled = make_state(device), [1, 4]  # the rows that are not greedy
-    uniforms = torch.stack([borders + offset * 2.0**-24 for offset in range(-4, 4)]).view(-1, len(sampled))
-    for pair in uniforms.to(device):
-        rows = make_rows(device)
-        TRITON.prepare(rows, state, 5, is_first=True)
-        rows.uniforms[sampled] = pair
-        TRITON.pick(logits.expand(5, -1).contiguous().to(device), rows, state)
-        assert all(8 <= token % size < size - 8 for token in rows.tokens[sampled].tolist())
+    uniforms = torch.stack([borders + offset * 2.0**-24 for offset in range(-4, 4)]).flatten()
+    rows, state = RowBuffers.allocate(len(uniforms), 2, torch.device(device)), make_state(device)
+    rows.slots.fill_(0)  # one that samples, at temperature 1
+    TRITON.prepare(rows, state, len(uniforms), is_first=True)
+    rows.uniforms.copy_(uniforms)
+    TRITON.pick(logits.expand(len(uniforms), -1).contiguous().to(device), rows, state)
+    assert all(8 <= token % size < size - 8 for token in rows.tokens.tolist())
 
 
 @pytest.mark.parametrize("seed", [1, 4, 9])

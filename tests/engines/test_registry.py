@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tailrace.config.settings import RolloutSettings, Settings
+from tailrace.config.rollout_settings import RolloutSettings
+from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.registry import ENGINES, check_engine, choose_engine, engine_name, refusals, with_chosen_engine

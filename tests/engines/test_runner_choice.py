@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engines.rollouts import save_random_model, small_llama
-from tailrace.config.settings import ModelSettings, RolloutSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.data.models import resolve_model
 from tailrace.engines.contract import Unsupported
 from tailrace.engines.native.architecture import Architecture, read_architecture

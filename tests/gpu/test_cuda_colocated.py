@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from end_to_end import launch
-from tailrace.config.settings import ModelSettings
+from tailrace.config.model_settings import ModelSettings
 from tailrace.observe.journal.journal_file import read
 from tailrace.weights.slots.channel_files import remove_channel
 from tailrace.workers.messages import Published, TrainingInit

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from engines.rollouts import save_random_model, small_llama
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.checkpoints import sharded_checkpoint
 from tailrace.trainer.optimizer.host_optimizer import HostAdamW

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.rewards.verifiers import BUILT_IN, exact_match, last_number, load_math_verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "data-and-rewards.md"

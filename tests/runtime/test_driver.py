@@ -38,6 +38,7 @@ def drive(machine: Script, *, start_at: float = 0.0) -> tuple[do.FinishRun, list
             machine,
             perform=lambda command: performed.append((command, len(entries))),
             record=entries.extend,
+            warn=pytest.fail,
             start_at=start_at,
         )
         return await driver.run(STOP)
@@ -79,7 +80,7 @@ def test_the_recorded_time_is_the_time_the_machine_saw() -> None:
 
 def test_an_adapter_that_breaks_ends_the_run_with_its_error() -> None:
     async def run() -> None:
-        driver = Driver(Script([]), perform=print, record=print)
+        driver = Driver(Script([]), perform=print, record=print, warn=pytest.fail)
         driver.fail(OSError("disk full"))
         await driver.run(STOP)
 
@@ -98,7 +99,10 @@ def test_a_slow_record_leaves_the_loop_free_and_still_comes_first() -> None:
             order.append("recorded")
 
         driver = Driver(
-            Script([do.StartInstance(instance=0), FINISH]), perform=lambda _: order.append("done"), record=record
+            Script([do.StartInstance(instance=0), FINISH]),
+            perform=lambda _: order.append("done"),
+            record=record,
+            warn=pytest.fail,
         )
         asyncio.get_running_loop().call_later(0.01, gate.set)  # only a free loop can open the gate
         await driver.run(STOP)
@@ -117,7 +121,8 @@ def test_what_a_command_must_wait_for_is_over_before_the_next_event() -> None:
         def record(entries: Sequence[Entry]) -> None:
             order.extend(type(entry.event).__name__ for entry in entries)
 
-        driver = Driver(Script([do.SaveCheckpoint(version=0)], [FINISH]), perform=lambda _: save(), record=record)
+        machine = Script([do.SaveCheckpoint(version=0)], [FINISH])
+        driver = Driver(machine, perform=lambda _: save(), record=record, warn=pytest.fail)
         driver.post(ev.TimerFired())
         await driver.run(STOP)
 
@@ -131,7 +136,10 @@ def test_a_record_that_cannot_be_written_ends_the_run_and_nothing_is_performed()
 
     async def run() -> None:
         driver = Driver(
-            Script([do.StartInstance(instance=0)]), perform=lambda _: pytest.fail("performed"), record=record
+            Script([do.StartInstance(instance=0)]),
+            perform=lambda _: pytest.fail("performed"),
+            record=record,
+            warn=pytest.fail,
         )
         await driver.run(STOP)
 
@@ -150,6 +158,7 @@ def decided_together(machine: Script, *events: ev.Event | Exception) -> tuple[li
             machine,
             perform=performed.append,
             record=lambda entries: records.append([type(entry.event).__name__ for entry in entries]),
+            warn=pytest.fail,
         )
         for event in events:
             driver.fail(event) if isinstance(event, Exception) else driver.post(event)
@@ -190,3 +199,25 @@ def test_if_the_machine_raises_the_events_before_are_in_the_journal_and_nothing_
     records, performed = decided_together(Breaks([do.StartInstance(instance=0)]), ev.TimerFired(), ev.TimerFired())
     assert records == [["TimerFired"], ["ZeroDivisionError"]]
     assert performed == []
+
+
+def test_a_record_that_hangs_when_the_run_ends_is_left_behind_and_the_user_is_told() -> None:
+    said: list[str] = []
+
+    async def run() -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        def record(entries: Sequence[Entry]) -> None:
+            begun.set()
+            gate.wait()
+
+        driver = Driver(Script([FINISH]), perform=print, record=record, warn=said.append, close_limit_s=0.01)
+        running = asyncio.create_task(driver.run(STOP))
+        await asyncio.to_thread(begun.wait)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        gate.set()
+
+    asyncio.run(run())
+    assert said == ["the thread 'decide' did not end within 0.01 s and is left behind: its job hangs"]

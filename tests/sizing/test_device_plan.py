@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.config.settings import ModelSettings, Settings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.settings import Settings
 from tailrace.runtime.gpus.found_devices import seen_by_worker, visible_devices
 from tailrace.sizing.channel_choice import chosen_channel, refused_channel
 from tailrace.sizing.device_plan import DeviceDemand, DevicePlan, TooFewDevices, demand_of, device_env, plan_devices

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.model.model_files import open_model
 from tailrace.trainer.trainer import Trainer
 from trainer.rank_process import Found, Plan, carry_out, run

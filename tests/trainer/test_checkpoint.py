@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.checkpoints import checkpoint
 from tailrace.trainer.ranks.ranks import Alone

@@ -10,9 +10,8 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId, Version
-from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import cut
 from tailrace.trainer.trainer import Trainer

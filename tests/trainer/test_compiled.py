@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 from trainer.packed_attention import pack_rows

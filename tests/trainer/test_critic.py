@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import collate

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.optimizer import optimizer
 from tailrace.trainer.optimizer.host_optimizer import HostAdamW

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.optimizer.learning_rate import learning_rate
 
 

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engines.rollouts import generate, largest_gap, make_request
 from tailrace.algorithms.kl import k3
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.engines.native.engine import NativeEngine
 from tailrace.engines.native.limits import EngineLimits

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings, OverlongSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 from trainer.probes import gradient, reference_logprobs, weights

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PhiForCausalLM
 
-from tailrace.config.settings import ModelSettings
+from tailrace.config.model_settings import ModelSettings
 from tailrace.store.checksums import changed_files
 from tailrace.trainer.checkpoints.export import export
 from tailrace.trainer.model import lora

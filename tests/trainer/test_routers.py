@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.routers import Routers

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer

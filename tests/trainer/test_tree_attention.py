@@ -28,7 +28,7 @@ from transformers import (
 
 from tailrace.algorithms.prefix_tree import plant
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model import tree_attention
 from tailrace.trainer.model.model_files import load_model

@@ -13,7 +13,7 @@ import torch
 
 from tailrace.config import variants
 from tailrace.config.algorithm_settings import AlgorithmSettings, ImportanceSamplingSettings, OverlongSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.config.variants import CorrectionName, EstimatorName, LossName
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.step import dispatch

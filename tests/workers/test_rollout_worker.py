@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from engines.rollouts import make_request, random_prompt
-from tailrace.config.settings import ModelSettings, RolloutSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.core.ids import Version
 from tailrace.data.models import resolve_model
 from tailrace.engines.native.checkpoint import CheckpointTensors

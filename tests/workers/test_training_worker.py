@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.data.models import resolve_model
 from tailrace.store.address import address_of

@@ -10,11 +10,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.config.load import SettingsError, refuse_unknown
+from tailrace.config.load import SettingsError
 
 if TYPE_CHECKING:
     from tailrace.commands.bench.measure import BenchReport
@@ -29,9 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        refuse_unknown(rest)
         if options.json is not None and not options.json.parent.is_dir():
             raise SettingsError(f"--json: there is no folder {options.json.parent}")
         report = _measure(options)

@@ -53,10 +53,8 @@ def _configure_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rollout-devices", type=int, metavar="N", help="default: one for each rollout instance")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         return _plan(options) if options.action == "plan" else _trace(options)
     except ModuleNotFoundError as error:
         if error.name not in ("bokeh", "jinja2", "markupsafe"):

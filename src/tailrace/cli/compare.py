@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.begin(options, rest, lambda: _load(options), lambda runs: _compare(runs, options), _check)
+def run(options: argparse.Namespace) -> int:
+    return recipe.begin(options, lambda: _load(options), lambda runs: _compare(runs, options), _check)
 
 
 def _load(options: argparse.Namespace) -> Runs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -17,12 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     from tailrace.dashboard.doctor import as_json, examine, lines
 
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         diagnosis = examine(options.run)
     except (ValueError, OSError) as error:
         print(f"tailrace: {error}", file=sys.stderr)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -18,10 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to write the model; new, or empty")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         _export(options.source, options.directory)
     except ModuleNotFoundError as error:
         extras = {"torch": "torch", "transformers": "torch", "safetensors": "torch", "peft": "lora"}

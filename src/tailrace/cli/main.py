@@ -23,6 +23,7 @@ from tailrace.cli import (
     train,
     version,
 )
+from tailrace.config.load import SettingsError, refuse_unknown
 
 
 class Verb(Protocol):
@@ -30,11 +31,8 @@ class Verb(Protocol):
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, options: argparse.Namespace, rest: Sequence[str]) -> int:
-        """Return the exit status: 0, or 2 for a mistake of the user, after `tailrace: SENTENCE` on stderr.
-
-        ``rest``: arguments that ``configure`` does not know. Refuse them, unless they are settings.
-        """
+    def run(self, options: argparse.Namespace) -> int:
+        """Return the exit status: 0, or 2 for a mistake of the user, after `tailrace: SENTENCE` on stderr."""
         ...
 
 
@@ -55,17 +53,14 @@ _VERBS: dict[str, Verb] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tailrace", description="RL post-training that never waits for the tail.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    for name, verb in _VERBS.items():
-        doc = (verb.__doc__ or "").splitlines()[0]
-        parser_of_verb = verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False)
-        if name in given:  # some verbs have hundreds of arguments, which take time to add
-            verb.configure(parser_of_verb)
-    options, rest = parser.parse_known_args(given)
+    options, unknown = _parse(sys.argv[1:] if arguments is None else list(arguments))
     try:
-        code = _VERBS[options.verb].run(options, rest)
+        _refuse(unknown, takes_settings=options.takes_settings)
+    except SettingsError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        return 2
+    try:
+        code = _VERBS[options.verb].run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -75,6 +70,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tailrace: stopped before the run began", file=sys.stderr)
         return 1
+
+
+def _parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the arguments that the verb knows, and those that it does not know."""
+    parser = argparse.ArgumentParser(prog="tailrace", description="RL post-training that never waits for the tail.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in _VERBS.items():
+        doc = (verb.__doc__ or "").splitlines()[0]
+        parser_of_verb = verbs.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        if name in given:  # some verbs have hundreds of arguments, which take time to add
+            verb.configure(parser_of_verb)
+    parser.set_defaults(takes_settings=False)
+    return parser.parse_known_args(given)
+
+
+def _refuse(unknown: Sequence[str], *, takes_settings: bool) -> None:
+    if takes_settings:
+        refuse_unknown(unknown)
+    elif unknown:
+        raise SettingsError(f"unexpected argument {unknown[0]!r}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there as well")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.begin(options, rest, lambda: _load(options), lambda settings: _profile(settings, options))
+def run(options: argparse.Namespace) -> int:
+    return recipe.begin(options, lambda: _load(options), lambda settings: _profile(settings, options))
 
 
 def _load(options: argparse.Namespace) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from tailrace.cli.settings_help import has_colours, settings_help, terminal_width
 from tailrace.config.aliases import ALIASES
 from tailrace.config.declared import leaves
-from tailrace.config.load import SettingsError, refuse_unknown
+from tailrace.config.load import SettingsError
 from tailrace.config.names import full_name, short_names
 from tailrace.config.settings import Settings
 from tailrace.observe.guarded import Guarded, raise_in_tests
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, or_else: str = "") -> None
     )
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show this message with every setting, and exit")
     _explain_settings(parser, shows_all=False)
+    parser.set_defaults(takes_settings=True)
     settings = parser.add_argument_group()
     for name in [*(name for name, _ in leaves(Settings)), *_other_names()]:
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
@@ -84,7 +85,6 @@ def _other_names() -> list[str]:
 
 def carry_out(
     options: argparse.Namespace,
-    rest: Sequence[str],
     load: Callable[[], Settings],
     run: Callable[[Settings], RunResult],
     check: Callable[[Settings, Say], Settings],
@@ -95,12 +95,11 @@ def carry_out(
             _report(result.directory)
         return result.exit_code
 
-    return begin(options, rest, load, run_and_report, check)
+    return begin(options, load, run_and_report, check)
 
 
 def begin(
     options: argparse.Namespace,
-    rest: Sequence[str],
     load: Callable[[], Loaded],
     run: Callable[[Loaded], int],
     check: Callable[[Loaded, Say], Loaded] | None = None,
@@ -110,7 +109,6 @@ def begin(
     ``check``: what a dry run checks and says. It returns the settings in full. Without it, a dry run prints them.
     """
     try:
-        refuse_unknown(rest)
         if options.show_settings and not options.dry_run:
             raise SettingsError("--show-settings goes with --dry-run: give that too")
         settings = load()

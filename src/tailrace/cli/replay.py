@@ -33,10 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", metavar="PRESET", help="simulate the run under another preset")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         journal = options.run if options.run.is_file() else RunFiles.find(options.run).journal
         entries = [entry for _, entry in journal_file.read(journal)]
         if not entries:

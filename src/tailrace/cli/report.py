@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -16,10 +15,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run directory")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         from tailrace.dashboard.report import write_report
 
         path = write_report(options.run, options.output)

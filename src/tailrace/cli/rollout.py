@@ -7,7 +7,6 @@ which `tailrace train ... --rollout.from_run` can use. The exit status is that o
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.cli import recipe
@@ -25,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_arguments(parser)
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    return recipe.carry_out(options, rest, lambda: _load(options), _rollout, _check)
+def run(options: argparse.Namespace) -> int:
+    return recipe.carry_out(options, lambda: _load(options), _rollout, _check)
 
 
 def _load(options: argparse.Namespace) -> Settings:

@@ -34,10 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="draw a cluster scenario there, as a page")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     try:
-        if rest:
-            raise ValueError(f"unexpected argument {rest[0]!r}")
         if is_cluster_scenario(options.scenario):
             return simulate_cluster.run(options)
         if options.html is not None:

@@ -10,7 +10,6 @@ Exit status: 0 the run is complete, 1 it failed or was stopped (the same command
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.cli import recipe
@@ -30,11 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     def check(settings: Settings, say: recipe.Say) -> Settings:
         return _check(settings, options, say)
 
-    return recipe.carry_out(options, rest, lambda: _load(options), _train, check)
+    return recipe.carry_out(options, lambda: _load(options), _train, check)
 
 
 def _load(options: argparse.Namespace) -> Settings:

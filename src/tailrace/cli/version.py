@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import sys
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
@@ -14,10 +12,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pass
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    if rest:
-        print(f"tailrace version takes no arguments, got {' '.join(rest)}", file=sys.stderr)
-        return 2
+def run(options: argparse.Namespace) -> int:
     print(f"tailrace {installed_version('tailrace')}")
     print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "safetensors", "tokenizers", "pydantic", "numpy", "math-verify"):

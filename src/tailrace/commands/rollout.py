@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tailrace.commands.train import RunResult, Say, carry_out, say_at_once
-from tailrace.config.settings import SamplingSettings, Settings
+from tailrace.config.rollout_settings import SamplingSettings
+from tailrace.config.settings import Settings
 from tailrace.observe.display.rollout_tally import RolloutTally
 from tailrace.observe.journal import journal_file
 from tailrace.observe.metrics.rows import Row

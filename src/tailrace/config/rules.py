@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from tailrace.config.objection import Objection
 from tailrace.config.presets import ROLLOUT_ONLY
-from tailrace.config.settings import CostSettings, Settings
+from tailrace.config.rollout_settings import CostSettings
+from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 
 TRAIN_SOURCE = "train"

@@ -1,16 +1,24 @@
-"""The base of all sections of settings, and the mark of settings that ``--help`` shows."""
+"""The base of all sections of settings, the mark of settings that ``--help`` shows, and types that sections share."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 Value = TypeVar("Value")
 
 COMMON = "common"
 Common = Annotated[Value, COMMON]
 """``--help`` shows a setting of type ``Common[...]``. Any other setting is shown by ``--help-all`` only."""
+
+
+def as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+"""One name, or a list of them."""
 
 
 class Section(BaseModel):

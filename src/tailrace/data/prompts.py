@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from tailrace.config.settings import DataSettings
+from tailrace.config.data_settings import DataSettings
 from tailrace.data.columns import Columns
 from tailrace.data.gym_tasks import SCORER as GYM_SCORER
 from tailrace.data.row import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tailrace.config.settings import DataSettings
+from tailrace.config.data_settings import DataSettings
 from tailrace.data.mixture import MixedOrder, Share
 from tailrace.data.order import PromptOrder, SourceOrder
 from tailrace.data.prompts import PromptSet, Tokenizer

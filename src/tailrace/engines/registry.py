@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tailrace.config.settings import RolloutSettings, Settings
+from tailrace.config.rollout_settings import RolloutSettings
+from tailrace.config.settings import Settings
 from tailrace.engines.contract import Capabilities, Unsupported
 from tailrace.engines.native import capabilities as native
 from tailrace.engines.native.architecture import check_checkpoint as check_native_checkpoint

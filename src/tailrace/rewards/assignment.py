@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from tailrace.config.settings import DataSourceSettings, EvalSetSettings, Settings
+from tailrace.config.data_settings import DataSourceSettings
+from tailrace.config.settings import EvalSetSettings, Settings
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.rewards.score_task import RewardUse
 from tailrace.rewards.scoring import labels

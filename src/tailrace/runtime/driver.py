@@ -24,7 +24,7 @@ from typing import TypeVar
 from tailrace.core.commands import Command, FinishRun, SaveCheckpoint, SetTimer
 from tailrace.core.events import Event, TimerFired
 from tailrace.core.journal import Decider, Entry
-from tailrace.runtime.threads.work_thread import WorkThread
+from tailrace.runtime.threads.work_thread import CLOSE_LIMIT_S, WorkThread
 
 T = TypeVar("T")
 
@@ -39,11 +39,15 @@ class Driver:
         *,
         perform: Callable[[Command], Awaitable[None] | None],
         record: Callable[[Sequence[Entry]], None],
+        warn: Callable[[str], object],
         start_at: float = 0.0,
+        close_limit_s: float = CLOSE_LIMIT_S,
     ) -> None:
         """``perform`` is called in the event loop's thread. If it returns an awaitable, no other command is performed
-        until that is done. ``record`` is called in the thread that decides, with entries in their order."""
+        until that is done. ``record`` is called in the thread that decides, with entries in their order. ``warn`` gets
+        a sentence for the user if that thread hangs when the run ends, and is left behind after ``close_limit_s``."""
         self._machine, self._perform, self._record = machine, perform, record
+        self._warn, self._close_limit_s = warn, close_limit_s
         self._inbox: deque[Event | Exception] = deque()
         self._has_come = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -83,7 +87,8 @@ class Driver:
                 if (finish := await self._perform_all(entries)) is not None:
                     return finish
         finally:
-            self._thread.close()
+            if (problem := self._thread.close(self._close_limit_s)) is not None:
+                self._warn(problem)
 
     def _put(self, item: Event | Exception) -> None:
         self._inbox.append(item)

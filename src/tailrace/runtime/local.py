@@ -106,7 +106,13 @@ class LocalRun:
             prediction=_prediction(settings, self._coordinator),
             complain=complain,
         )
-        self._driver = Driver(self._coordinator, perform=self._perform, record=self._record, start_at=self._past.now)
+        self._driver = Driver(
+            self._coordinator,
+            perform=self._perform,
+            record=self._record,
+            warn=self._warn,
+            start_at=self._past.now,
+        )
         self._payload, self._tasks, self._batches = WorkThread("payload"), WorkThread("tasks"), WorkThread("batches")
         self._checkpointing = CheckpointAdapter(
             checkpoints,
@@ -189,8 +195,11 @@ class LocalRun:
             await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
             for thread in (self._payload, self._tasks, self._batches):
                 if (problem := thread.close()) is not None:
-                    self._display.say(f"warning: {problem}")
+                    self._warn(problem)
             self.recorder.close()
+
+    def _warn(self, problem: str) -> None:
+        self._display.say(f"warning: {problem}")
 
     def _first_event(self) -> ev.Event:
         schedule = self._sources.schedule

@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from tailrace.config.reward_settings import RewardTiming
 from tailrace.config.schedule_overrides import ScheduleOverrides
-from tailrace.config.settings import RewardTiming
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Placement
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost

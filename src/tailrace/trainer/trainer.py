@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
@@ -315,22 +316,24 @@ class Trainer:
         """Take the optimizer step of policy and critic, or of neither. Return gradient norms and learning rates."""
         if names := self._broken(totals):
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
-        learners = {"actor": (self.model, self._optimizer, rates["actor"])}
+        clip = partial(self._clip, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm)
+        found = {"actor/grad_norm": clip("actor", self.model), "actor/lr": rates["actor"]}
+        optimizers = [(self._optimizer, rates["actor"])]
         if self.critic is not None:
-            learners["critic"] = (self.critic.model, self.critic.optimizer, rates["critic"])
-        found: dict[str, float] = {}
-        for name, (model, _, its_rate) in learners.items():
-            self._ranks.add_up(model)
-            grad_norm = optimizer.average_and_clip(
-                model, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm
-            )
-            if not math.isfinite(grad_norm):
-                raise FloatingPointError(f"step {self.version}: the norm of the {name}'s gradient is {grad_norm}")
-            found |= {f"{name}/grad_norm": grad_norm, f"{name}/lr": its_rate}
+            found |= {"critic/grad_norm": clip("critic", self.critic.model), "critic/lr": rates["critic"]}
+            optimizers.append((self.critic.optimizer, rates["critic"]))
         if totals.denominator():
-            for _, its_optimizer, its_rate in learners.values():
+            for its_optimizer, its_rate in optimizers:
                 optimizer.step(its_optimizer, settings, learning_rate=its_rate)
         return found
+
+    def _clip(self, name: str, model: nn.Module, *, denominator: float, max_grad_norm: float) -> float:
+        """Average and clip the gradient of all ranks. Return its norm before clipping."""
+        self._ranks.add_up(model)
+        grad_norm = optimizer.average_and_clip(model, denominator=denominator, max_grad_norm=max_grad_norm)
+        if not math.isfinite(grad_norm):
+            raise FloatingPointError(f"step {self.version}: the norm of the {name}'s gradient is {grad_norm}")
+        return grad_norm
 
 
 def _unchanged(tensor: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import ResponseId, Version
 from tailrace.engines.contract import Output, Request

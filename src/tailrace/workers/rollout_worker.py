@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tailrace.config.settings import ModelSettings
+from tailrace.config.model_settings import ModelSettings
 from tailrace.core.ids import ResponseId, Version
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.engines.contract import Engine, Output, Request, Unservable

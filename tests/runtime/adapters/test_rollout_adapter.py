@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailrace.config.settings import ModelSettings, RolloutSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version

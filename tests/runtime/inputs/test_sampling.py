@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tailrace.config.settings import SamplingSettings
+from tailrace.config.rollout_settings import SamplingSettings
 from tailrace.engines.contract import Sampling
 from tailrace.runtime.inputs.sampling import end_tokens, sampling
 

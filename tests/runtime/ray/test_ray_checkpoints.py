@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.runtime.ray.checkpoints import GatheringLink
 from tailrace.workers.messages import ModelInit, Save, Saved, SaveFailed, TrainingInit

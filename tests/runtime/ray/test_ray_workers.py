@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 from contract.worker_story import Story
 from tailrace.config.ray_settings import RayResources
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreTask

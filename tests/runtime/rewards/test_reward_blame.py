@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from runtime.rewards.test_reward_pool import name, task
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerHandle, WorkerSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult, ScoreTask

@@ -12,7 +12,7 @@ import pytest
 
 from runtime.rewards.test_reward_pool import TOTAL_WAIT_S, Results
 from store.test_payload_store import response
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import ResponseId, Version
 from tailrace.core.outcomes import Outcome
 from tailrace.data.models import resolve_model

@@ -8,6 +8,10 @@ be walked between two open borders.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+from operator import add
+
 _NO_SLOT = 1 << 60
 """Value of a leaf that is not a slot: it is never the minimum."""
 
@@ -49,11 +53,11 @@ class CapacityProfile:
 
     def values(self) -> list[int]:
         """Value of each slot."""
-        totals = [0, self._added[1]]
-        for node in range(2, self._size):
-            totals.append(totals[node >> 1] + self._added[node])
-        first = self._size + 1
-        return [self._least[leaf] + totals[leaf >> 1] for leaf in range(first, first + self.num_slots)]
+        above, first = [self._added[1]], 2  # what was added at nodes above the level that begins at ``first``
+        while first < self._size:
+            above = list(map(add, _twice_each(above), self._added[first : 2 * first]))
+            first *= 2
+        return list(map(add, _twice_each(above), self._least[first:]))[1 : 1 + self.num_slots]
 
     def _pieces(self, start: int, count: int) -> list[tuple[int, int]]:
         if not (0 <= start < self.num_slots and 0 < count <= self.num_slots):
@@ -111,3 +115,8 @@ class CapacityProfile:
         if found is not None:
             return found + half
         return self._last_below(2 * node, half, low, high, amount)
+
+
+def _twice_each(values: list[int]) -> Iterable[int]:
+    """A value for both children of each node."""
+    return chain.from_iterable(zip(values, values, strict=True))

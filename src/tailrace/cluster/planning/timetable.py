@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.planning.capacity import CapacityProfile
@@ -127,13 +128,15 @@ class Timetable:
             self.profile.add(*window, amount)
 
     def check(self) -> None:
-        free = [0] * self.num_slots
+        changes = [0] * (2 * self.num_slots + 1)  # from one slot to the next, once around the ring and over its seam
         for group, row in self._rows.items():
             self._check_plan(group, row)
             if not row.is_lost:
                 for start, count in row.busy.free_windows():
-                    for slot in range(start, start + count):
-                        free[slot % self.num_slots] += row.num_nodes
+                    changes[start] += row.num_nodes
+                    changes[start + count] -= row.num_nodes
+        free = list(accumulate(changes))
+        free = [one + other for one, other in zip(free[: self.num_slots], free[self.num_slots : -1], strict=True)]
         assert self.profile.values() == free, "the capacity profile differs from a recount"
         assert self._group_of == {job: group for group, row in self._rows.items() for job in row.reservations}
 

@@ -16,7 +16,9 @@ from tailrace.commands.bench.machine_speed import measure_machine
 from tailrace.commands.bench.versions import versions
 from tailrace.commands.bench.worker_speed import MeasuredBatch, measure_workers
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import ModelSettings, RolloutSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.data.models import resolve_model
 from tailrace.sizing import speed_bounds
 from tailrace.sizing.model_shape import ModelShape

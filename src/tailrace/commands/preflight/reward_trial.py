@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.prompts import Prompt

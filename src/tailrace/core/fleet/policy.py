@@ -55,7 +55,8 @@ class WaitingGroup(NamedTuple):
     lengths: tuple[int, ...]
     """Tokens of each member, prompt included."""
     needs: tuple[Version, ...]
-    """Oldest version that may continue each member. Not used if the group is new."""
+    """Oldest version that may continue each member. In a new group each is 0, because no token binds a member to a
+    version; ``FleetView.oldest_for_new`` and ``FleetView.admission`` say which versions may start the group."""
     is_exact: bool = False
     """Whether only ``version`` itself may generate it, as for an evaluation."""
     homes: tuple[InstanceId | None, ...] = ()

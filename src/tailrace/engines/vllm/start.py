@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from tailrace.config.settings import ModelSettings, RolloutSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.engines.contract import Engine, Unsupported
 from tailrace.engines.stop_strings import DecodeText
 from tailrace.engines.vllm.versions import check_version, installed_version, prepare_environment

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace.config.settings import ModelSettings
+from tailrace.config.model_settings import ModelSettings
 from tailrace.sizing.device_plan import VISIBLE_DEVICES
 
 _DRIVER = Path("/dev/nvidiactl")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.settings import SamplingSettings
+from tailrace.config.rollout_settings import SamplingSettings
 from tailrace.engines.contract import Sampling
 
 

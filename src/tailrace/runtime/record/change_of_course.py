@@ -8,7 +8,8 @@ from typing import Any
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.continuation import with_old_values
 from tailrace.config.load import SettingsError
-from tailrace.config.settings import Settings, TrainerSettings
+from tailrace.config.settings import Settings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.core.ids import Version
 from tailrace.core.schedule import Schedule

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from tailrace.config.settings import RewardSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Detokenizer

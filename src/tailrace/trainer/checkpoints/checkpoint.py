@@ -34,7 +34,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.continuation import ON_REQUEST, may_change, value_in
-from tailrace.config.settings import ModelSettings, TrainerSettings
+from tailrace.config.model_settings import ModelSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.store.checksums import write_checksums
 from tailrace.trainer.checkpoints import sharded_checkpoint

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tailrace.config.settings import ALL_LINEAR, ModelSettings
+from tailrace.config.model_settings import ALL_LINEAR, ModelSettings
 
 if TYPE_CHECKING:
     from tailrace.trainer.model.lora_adapter import Adapter

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tailrace.config.settings import ALL_LINEAR, ModelSettings
+from tailrace.config.model_settings import ALL_LINEAR, ModelSettings
 
 _NAME = "default"
 

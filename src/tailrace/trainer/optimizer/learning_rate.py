@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 
 
 def learning_rate(step: int, settings: TrainerSettings, *, max_steps: int) -> float:

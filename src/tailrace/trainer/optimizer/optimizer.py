@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.optimizer.host_optimizer import HOST, HostAdamW, no_moments
 from tailrace.trainer.ranks.ranks import local
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from tailrace.algorithms import aggregation
 from tailrace.algorithms.values import gae, value_loss
 from tailrace.config.algorithm_settings import AlgorithmSettings
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.trainer.model import tree_attention
 from tailrace.trainer.model.collate import MicroBatch
 from tailrace.trainer.model.tree_attention import TreeInput, take

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from tailrace.config.settings import TrainerSettings
+from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import Version
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model import tree_attention, varlen

@@ -110,12 +110,12 @@ class Totals:
         }
 
     def _overlong_metrics(self) -> dict[str, float]:
-        names = {"overlong_penalty": "overlong/penalty_mean", "overlong_filtered": "overlong/frac_filtered"}
-        return {
-            metric: self._sum(name) / self._sum("overlong_responses")
-            for name, metric in names.items()
-            if name in self._sums
-        }
+        found: dict[str, float] = {}
+        if "overlong_penalty" in self._sums:
+            found["overlong/penalty_mean"] = self._sum("overlong_penalty") / self._sum("overlong_responses")
+        if "overlong_filtered" in self._sums:
+            found["overlong/frac_filtered"] = self._sum("overlong_filtered") / self._sum("overlong_responses")
+        return found
 
     def _mismatch_metrics(self) -> dict[str, float]:
         tokens = self._sum("mismatch_tokens")

@@ -1,0 +1,46 @@
+"""Settings of the rewards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+
+from tailrace.config.section import Common, Section, as_tuple
+
+RewardTiming = Literal["streamed", "barrier"]
+
+
+class RewardFunctionSettings(Section):
+    """One reward function."""
+
+    function: Common[str]
+    """Name of the function, as in `reward.functions`."""
+    weight: Common[float] = 1.0
+    """Factor that multiplies this function's score."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
+
+
+class RewardSettings(Section):
+    """How responses are scored."""
+
+    functions: Common[Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(as_tuple)]] = Field(
+        default=None, min_length=1
+    )
+    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
+    `package.module:function`, or tables with `function` and `weight`. The score is the weighted sum. Default: the
+    function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
+    workers: Common[PositiveInt] = 1
+    """Number of reward processes."""
+    timeout_s: Common[PositiveFloat] = 10.0
+    """Seconds that scoring one response may take. After that the process is killed, and the outcome is `timeout`."""
+    memory_mb: PositiveInt | None = 2048
+    """Megabytes that a reward process may use in addition to what its functions used when loaded; null: no limit."""
+    on_failure: Common[Literal["zero", "drop"]] = "zero"
+    """What to do with a response whose reward failed: `zero` gives it score 0, `drop` removes it from its group."""
+    timing: RewardTiming = "streamed"
+    """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
