@@ -197,7 +197,7 @@ def test_a_column_of_equal_values_is_left_out_only_if_they_are_nothing() -> None
 
 def test_a_column_of_equal_values_that_are_no_plain_ones_names_each_of_them() -> None:
     scores = tuple(
-        ev.Scored(trajectory=each, outcome=Outcome.OK, score=0.5, seconds=0.1, extras=(("a", 1.0), ("b", 2.0)))
+        ev.Scored(response=each, outcome=Outcome.OK, score=0.5, seconds=0.1, extras=(("a", 1.0), ("b", 2.0)))
         for each in ids("t:0:17:0:0", "t:0:17:1:0", "t:0:17:2:0")
     )
     event = ev.ResponsesScored(scores=scores)
@@ -238,7 +238,7 @@ class Rows:
 def test_records_of_every_kind_come_back_from_their_columns(count: int) -> None:
     rows = Rows(
         plain=(Inner(number=4),) * count,
-        named=(do.Dispatch(trajectory=RESPONSE, start=5),) * count,
+        named=(do.Dispatch(response=RESPONSE, start=5),) * count,
         slotted=(Slotted(number=3, name="x"),) * count,
         doubled=(Doubled(number=3),) * count,
     )

@@ -14,6 +14,7 @@ from tailrace.config.algorithm_settings import AlgorithmSettings
 from tailrace.config.model_settings import ModelSettings
 from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.trainer import Trainer
 from trainer.rank_scenarios import Scenarios

@@ -12,6 +12,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from tailrace.config.trainer_settings import TrainerSettings
 from tailrace.core.ids import GroupId, ResponseId, Version
+from tailrace.store.segment import ResponsePayload
 from tailrace.trainer.batch import Sample
 from tailrace.trainer.model.collate import cut
 from tailrace.trainer.trainer import Trainer
