@@ -55,6 +55,7 @@ QUICK = (
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
     "commands", "invariants", "rounds", "lost_trainer", "ledger", "signs_of_life", "failed_pulls", "few_useful_prompts",
     "fleet_views", "reopened_groups", "rewards", "training_room", "run_room", "fleet_room", "collection_room",
+    "pulls",
 )  # fmt: skip
 HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"
