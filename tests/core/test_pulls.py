@@ -12,9 +12,9 @@ from core.test_fleet_room import PHASE, generating
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.fleet import facts
-from tailrace.core.fleet.planning import pull, synchronize
+from tailrace.core.fleet.planning import plan, pull, synchronize
 from tailrace.core.ids import Version
-from tailrace.core.schedule import Leftovers
+from tailrace.core.schedule import Coordination, Leftovers
 
 
 def test_an_instance_that_pulled_an_older_version_takes_no_work_before_it_has_pulled_again() -> None:
@@ -39,6 +39,22 @@ def test_nobody_is_called_for_the_sake_of_an_instance_that_takes_no_work_anyway(
         setattr(rooms.fleet.instances[I1], fate, True)
     list(synchronize(rooms, 0.0))
     assert rooms.fleet.instances[I0].is_draining == (fate == "nothing")
+
+
+class AskedWhenPlanned(CallsEverybody):
+    is_planned = True
+
+
+def test_a_planned_synchronization_is_asked_only_when_a_plan_is_due() -> None:
+    coordination = Coordination(plan_interval_s=10.0)
+    rooms = two_versions(replace(SCHEDULE, coordination=coordination))
+    rooms.policies = replace(rooms.policies, synchronization=AskedWhenPlanned())
+    rooms.fleet.planned_at = 0.0
+    list(plan(rooms, 9.0))
+    assert not rooms.fleet.instances[I1].is_draining
+    list(plan(rooms, 10.0))
+    assert rooms.fleet.instances[I1].phase is PHASE.PULLING, "it was called and had nothing else to do"
+    assert rooms.fleet.planned_at == 10.0
 
 
 def test_no_instance_is_called_while_nothing_can_be_pulled() -> None:

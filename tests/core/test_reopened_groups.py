@@ -122,6 +122,29 @@ def test_all_rules_are_applied_again_when_a_held_prompt_starts() -> None:
     assert list(rooms.responses.groups) == [NEW, FRESH]
 
 
+def test_a_round_that_has_tried_all_prompts_says_so_before_it_goes_through_them_again() -> None:
+    """Then the rules look first for deferred groups that it may take."""
+    rooms = rooms_at_version_5(replace(SCHEDULE, filters_equal_scores=True, epoch_size=3))
+    rooms.collection.round = round = next_round(rooms)
+    assert round is not None
+    round.num_begun = 3
+    assert list(request_prompts(rooms, 0.0)) == [None]
+    assert round.has_tried_all
+    [request] = request_prompts(rooms, 0.0)
+    assert isinstance(request, do.RequestPrompts)
+
+
+def test_prompts_are_requested_while_a_batch_waits_for_training_unless_all_of_them_were_tried() -> None:
+    rooms = rooms_at_version_5(replace(SCHEDULE, filters_equal_scores=True, epoch_size=3))
+    rooms.collection.round = round = next_round(rooms)
+    assert round is not None
+    rooms.training.batches = [(FRESH, OLD)]
+    assert any(isinstance(step, do.RequestPrompts) for step in request_prompts(rooms, 0.0))
+    rooms.collection.requested = None
+    round.num_begun, round.has_tried_all = 3, True
+    assert list(request_prompts(rooms, 0.0)) == [], "only the step can free the others"
+
+
 def test_no_prompts_are_requested_while_a_request_is_open_or_nothing_is_missing() -> None:
     rooms = rooms_at_version_5()
     assert list(request_prompts(rooms, 0.0)) == [], "there is no round"
