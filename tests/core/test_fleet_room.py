@@ -19,6 +19,7 @@ from tailrace.core.fleet.submitting import give
 from tailrace.core.ids import GroupId, TrajectoryId, Version
 from tailrace.core.responses.trajectory import Finish, TrajectoryPhase
 from tailrace.core.rooms import Rooms
+from tailrace.core.rules import Handler
 from tailrace.core.schedule import Leftovers, Limits, Placement
 
 LIMITS = Limits(start_s=1.0, progress_s=2.0, weights_s=3.0, stall_s=None)
@@ -260,3 +261,38 @@ def test_an_abort_is_confirmed_once() -> None:
         facts.responses_aborted(rooms, event, now)
         assert not instance.aborting
         assert (rooms.run.num_refused, instance.progressed_at) == (num_refused, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "handle"),
+    [
+        (ev.InstanceStarted(instance=I0, version=Version(0)), facts.instance_started),
+        (ev.InstanceStopped(instance=I0), facts.instance_stopped),
+        (ev.InstanceLost(instance=I0, reason="out of memory"), facts.instance_lost),
+        (ev.RolloutReported(instance=I0, version=Version(1)), facts.rollout_reported),
+        (ev.ResponsesAborted(instance=I0, aborted=()), facts.responses_aborted),
+        (ev.WeightsPulled(instance=I0, version=Version(1), seconds=0.1), facts.weights_pulled),
+        (ev.PullFailed(instance=I0, reason="the file is gone"), facts.pull_failed),
+        (ev.MemoryReleased(instance=I0, seconds=0.1), facts.memory_released),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, ev.Event) else "",
+)
+def test_what_an_earlier_start_of_an_instance_says_is_refused(event: ev.InstanceEvent, handle: Handler) -> None:
+    rooms = generating()
+    instance = rooms.fleet.instances[I0]
+    instance.incarnation = 3
+    before = replace(instance)
+    handle(rooms, replace(event, incarnation=2), 5.0)
+    assert rooms.run.is_refused
+    assert instance == before
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_under_the_first_rules_only_a_confirmed_abort_is_a_sign_of_life(is_confirmed: bool) -> None:
+    rooms = generating()
+    rooms.schedule = replace(rooms.schedule, edition=1)
+    if is_confirmed:
+        list(rooms.fleet.abort([rooms.responses.trajectory(RESPONSE)]))
+    event = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(trajectory=RESPONSE, length=6),))
+    facts.responses_aborted(rooms, event, 4.0)
+    assert rooms.fleet.instances[I0].heard_at == (4.0 if is_confirmed else 0.0)

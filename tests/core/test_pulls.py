@@ -86,3 +86,23 @@ def test_an_instance_does_not_pull_while_it_has_something_else_to_do(obstacle: d
     for name, value in obstacle.items():
         setattr(rooms.fleet.instances[I1], name, value)
     assert list(pull(rooms, 0.0)) == []
+
+
+def test_with_rounds_no_instance_is_called_because_each_becomes_idle() -> None:
+    rooms = two_versions(replace(SCHEDULE, leftovers=Leftovers.WAIT))
+    rooms.policies = replace(rooms.policies, synchronization=CallsEverybody())
+    assert list(synchronize(rooms, 0.0)) == []
+    assert not rooms.fleet.instances[I0].is_draining
+
+
+@pytest.mark.parametrize("can_pull", [True, False])
+def test_an_instance_whose_pull_failed_may_hold_nothing_and_takes_no_work_before_the_next(can_pull: bool) -> None:
+    """Only while weights can be pulled is it the instance that failed."""
+    rooms = two_versions()
+    instance = rooms.fleet.instances[I0]
+    rooms.fleet.move(instance, PHASE.PULLING, 0.0)
+    instance.pulling, rooms.training.can_pull = Version(1), can_pull
+    facts.pull_failed(rooms, ev.PullFailed(instance=I0, reason="the file is gone"), 1.0)
+    assert (instance.phase, instance.version, instance.is_draining) == (PHASE.READY, 0, True)
+    assert instance.num_failed_pulls == (1 if can_pull else 0)
+    assert not rooms.run.is_refused
