@@ -51,10 +51,10 @@ MEMORY_BYTES = 64 << 30
 Stage = tuple[str, tuple[str, ...]]
 """The share of the random histories, and the tests."""
 QUICK = (
+    "fleet_views", "reopened_groups", "rewards", "training_room", "run_room", "fleet_room", "collection_room", "pulls",
     "groups", "fleet", "redundant_responses", "waits", "planning", "codec", "costs", "refusals", "resume",
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
     "commands", "invariants", "rounds", "lost_trainer", "ledger", "signs_of_life", "failed_pulls", "few_useful_prompts",
-    "fleet_views", "reopened_groups", "rewards", "training_room", "run_room", "fleet_room", "collection_room",
 )  # fmt: skip
 HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"

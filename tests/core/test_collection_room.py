@@ -15,7 +15,7 @@ from tailrace.core.collection.group_changes import begin
 from tailrace.core.collection.relief import relieve
 from tailrace.core.collection.room import MAX_RELIEFS, Collection, Streaks
 from tailrace.core.collection.rounds import next_round, num_missing
-from tailrace.core.collection.rules import collect
+from tailrace.core.collection.rules import abort_surplus, collect
 from tailrace.core.ids import GroupId, Version
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.ledger.ledger import Ledger
@@ -285,3 +285,31 @@ def test_a_relief_comes_after_the_limit_and_all_rules_are_applied_again() -> Non
     assert again is None
     assert rooms.collection.streaks.num_reliefs == 1
     assert rooms.collection.relief_at(rooms.schedule) is None
+
+
+def test_a_group_that_the_quotas_leave_over_is_dropped_where_leftovers_are() -> None:
+    """Two prompts of ``a`` and one of ``b`` were launched for a batch of one: the place is for ``a``."""
+    rooms = rooms_of(
+        replace(SYNC, batch_size=1, group_size=2, leftovers=Leftovers.DROP, launch_prompts=3, has_quotas=True)
+    )
+    for prompt, domain in enumerate("aab"):
+        begin(rooms, number(prompt), domain)
+    score(rooms, 2, 0.0, 1.0)
+    assert not rooms.collection.complete
+    assert not rooms.responses.has_group(number(2))
+    assert rooms.collection.num_live == 2
+    assert number(2) not in rooms.collection.ledger
+
+
+def test_surplus_responses_that_no_worker_has_are_reported_in_their_order() -> None:
+    rooms = rooms_of(SYNC)
+    begin(rooms, number(0), "")
+    begin(rooms, number(1), "")
+    members = [*rooms.responses.group(number(1)).members.values(), *rooms.responses.group(number(0)).members.values()]
+    rooms.collection.surplus = {member.id: member for member in members}
+    rooms.collection.unreported = {number(8): GroupPhase.DROPPED, number(7): GroupPhase.FILTERED}
+    [report] = abort_surplus(rooms, 0.0)
+    assert report == do.ReportDropped(
+        filtered=(number(7),), dropped=(number(8),), responses=tuple(sorted(member.id for member in members))
+    )
+    assert list(abort_surplus(rooms, 0.0)) == [], "it is reported once"

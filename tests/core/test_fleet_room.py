@@ -19,6 +19,7 @@ from tailrace.core.fleet.submitting import give
 from tailrace.core.ids import GroupId, ResponseId, Version
 from tailrace.core.responses.response import Finish, ResponsePhase
 from tailrace.core.rooms import Rooms
+from tailrace.core.rules import Handler
 from tailrace.core.schedule import Leftovers, Limits, Placement
 
 LIMITS = Limits(start_s=1.0, progress_s=2.0, weights_s=3.0, stall_s=None)
@@ -192,19 +193,6 @@ def test_a_response_that_ended_needs_a_reward() -> None:
     assert not rooms.responses.pending
 
 
-def test_an_instance_that_pulled_an_older_version_takes_no_work_before_it_has_pulled_again() -> None:
-    rooms = two_versions()
-    instance = rooms.fleet.instances[I1]
-    for version, is_draining, num_failed in ((0, True, 1), (1, False, 0)):
-        rooms.fleet.move(instance, PHASE.PULLING, 0.0)
-        instance.pulling = Version(1)
-        facts.weights_pulled(rooms, ev.WeightsPulled(instance=I1, version=Version(version), seconds=0.1), 1.0)
-        assert (instance.phase, instance.version, instance.is_draining) == (PHASE.READY, version, is_draining)
-        assert instance.num_failed_pulls == num_failed
-    facts.weights_pulled(rooms, ev.WeightsPulled(instance=I1, version=Version(1), seconds=0.1), 1.0)
-    assert rooms.run.last_refusal == "instance 1 pulled version 1, which was not asked of it"
-
-
 def test_responses_are_aborted_by_instance_and_interrupted_where_they_run() -> None:
     rooms = two_versions(replace(SCHEDULE, group_size=3))
     group = begun(GROUP, version=0, size=3)
@@ -247,3 +235,64 @@ def test_only_idle_colocated_instances_release_their_memory_for_a_step(placement
     found = list(release_memory(rooms, 0.0))
     assert found == ([do.ReleaseMemory(instance=I1)] if placement is Placement.COLOCATED else [])
     assert not rooms.fleet.is_off_device()
+
+
+def test_answers_to_what_was_not_asked_are_refused() -> None:
+    rooms = two_versions()
+    before = replace(rooms.fleet.instances[I0])
+    for event, handle in (
+        (ev.InstanceStopped(instance=I0), facts.instance_stopped),
+        (ev.PullFailed(instance=I0, reason="the file is gone"), facts.pull_failed),
+        (ev.MemoryReleased(instance=I0, seconds=0.1), facts.memory_released),
+        (ev.InstanceStarted(instance=I0, version=Version(0)), facts.instance_started),
+    ):
+        rooms.run.begin_event()
+        handle(rooms, event, 1.0)
+        assert rooms.run.is_refused, event
+        assert rooms.fleet.instances[I0] == before
+
+
+def test_an_abort_is_confirmed_once() -> None:
+    rooms = generating()
+    list(rooms.fleet.abort([rooms.responses.response(RESPONSE)]))
+    instance = rooms.fleet.instances[I0]
+    for now, num_refused in ((3.0, 0), (4.0, 1)):
+        event = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(response=RESPONSE, length=6),))
+        facts.responses_aborted(rooms, event, now)
+        assert not instance.aborting
+        assert (rooms.run.num_refused, instance.progressed_at) == (num_refused, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "handle"),
+    [
+        (ev.InstanceStarted(instance=I0, version=Version(0)), facts.instance_started),
+        (ev.InstanceStopped(instance=I0), facts.instance_stopped),
+        (ev.InstanceLost(instance=I0, reason="out of memory"), facts.instance_lost),
+        (ev.RolloutReported(instance=I0, version=Version(1)), facts.rollout_reported),
+        (ev.ResponsesAborted(instance=I0, aborted=()), facts.responses_aborted),
+        (ev.WeightsPulled(instance=I0, version=Version(1), seconds=0.1), facts.weights_pulled),
+        (ev.PullFailed(instance=I0, reason="the file is gone"), facts.pull_failed),
+        (ev.MemoryReleased(instance=I0, seconds=0.1), facts.memory_released),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, ev.Event) else "",
+)
+def test_what_an_earlier_start_of_an_instance_says_is_refused(event: ev.InstanceEvent, handle: Handler) -> None:
+    rooms = generating()
+    instance = rooms.fleet.instances[I0]
+    instance.incarnation = 3
+    before = replace(instance)
+    handle(rooms, replace(event, incarnation=2), 5.0)
+    assert rooms.run.is_refused
+    assert instance == before
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_under_the_first_rules_only_a_confirmed_abort_is_a_sign_of_life(is_confirmed: bool) -> None:
+    rooms = generating()
+    rooms.schedule = replace(rooms.schedule, edition=1)
+    if is_confirmed:
+        list(rooms.fleet.abort([rooms.responses.response(RESPONSE)]))
+    event = ev.ResponsesAborted(instance=I0, aborted=(ev.Aborted(response=RESPONSE, length=6),))
+    facts.responses_aborted(rooms, event, 4.0)
+    assert rooms.fleet.instances[I0].heard_at == (4.0 if is_confirmed else 0.0)

@@ -114,6 +114,13 @@ def test_a_response_goes_on_with_the_version_of_its_newest_token_or_of_the_round
     assert group.needs == (1,), "its newest tokens are of version 1"
 
 
+def test_a_response_without_tokens_goes_on_with_the_version_of_its_group_or_a_newer_one() -> None:
+    rooms = two_versions()
+    waiting(rooms, GROUP, size=2, version=1)
+    [group] = fleet_view(rooms, 0.0).queue
+    assert group.needs == (1, 1)
+
+
 def test_a_queue_of_evaluations_and_begun_groups_claims_the_versions_of_both() -> None:
     rooms = two_versions()
     waiting(rooms, HELDOUT, size=1, version=1)

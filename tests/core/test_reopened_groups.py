@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tailrace.core import commands as do
 from tailrace.core.collection.rounds import next_round
 from tailrace.core.collection.rules import open_round, request_prompts
@@ -120,6 +122,40 @@ def test_all_rules_are_applied_again_when_a_held_prompt_starts() -> None:
     steps = list(request_prompts(rooms, 0.0))
     assert steps[:2] == [None, None]
     assert list(rooms.responses.groups) == [NEW, FRESH]
+
+
+def test_a_round_that_has_tried_all_prompts_says_so_before_it_goes_through_them_again() -> None:
+    """Then the rules look first for deferred groups that it may take."""
+    rooms = rooms_at_version_5(replace(SCHEDULE, filters_equal_scores=True, epoch_size=3))
+    rooms.collection.round = round = next_round(rooms)
+    assert round is not None
+    round.num_begun = 3
+    assert list(request_prompts(rooms, 0.0)) == [None]
+    assert round.has_tried_all
+    [request] = request_prompts(rooms, 0.0)
+    assert isinstance(request, do.RequestPrompts)
+
+
+def test_prompts_are_requested_while_a_batch_waits_for_training_unless_all_of_them_were_tried() -> None:
+    rooms = rooms_at_version_5(replace(SCHEDULE, filters_equal_scores=True, epoch_size=3))
+    rooms.collection.round = round = next_round(rooms)
+    assert round is not None
+    rooms.training.batches = [(FRESH, OLD)]
+    assert any(isinstance(step, do.RequestPrompts) for step in request_prompts(rooms, 0.0))
+    rooms.collection.requested = None
+    round.num_begun, round.has_tried_all = 3, True
+    assert list(request_prompts(rooms, 0.0)) == [], "only the step can free the others"
+
+
+@pytest.mark.parametrize(("num_queued", "epoch_size"), [(1, 1), (1, 2), (2, 2), (2, 3), (2, 0)])
+def test_no_prompts_are_requested_while_all_of_the_data_set_are_unfinished(num_queued: int, epoch_size: int) -> None:
+    """They would all be held back. If the size of the data set is not known, there may be others."""
+    rooms = rooms_at_version_5(replace(SCHEDULE, epoch_size=epoch_size))
+    rooms.collection.round = next_round(rooms)
+    for number in (OLD, NEW)[:num_queued]:
+        add(rooms, number, version=None)
+    rooms.collection.queue, rooms.collection.late = rooms.collection.late, {}
+    assert len(list(request_prompts(rooms, 0.0))) == (0 if num_queued == epoch_size else 1)
 
 
 def test_no_prompts_are_requested_while_a_request_is_open_or_nothing_is_missing() -> None:

@@ -162,3 +162,12 @@ def test_a_resumed_run_forgets_how_the_last_one_ended(name: str) -> None:
     facts.run_resumed(rooms, ev.RunResumed(limits=replace(LIMITS, stop_s=1.0), checkpoint=None), 0.0)
     assert getattr(rooms.run, name) is None
     assert rooms.run.limits.stop_s == 1.0
+
+
+def test_a_timer_that_fires_too_early_is_set_again() -> None:
+    """The clock of the timer and that of the run need not agree."""
+    rooms = rooms_of()
+    rooms.collection.requested = OpenRequest(since=0.0, version=Version(0))
+    assert list(watch(rooms, 0.0)) == [do.SetTimer(at=50.0)]
+    facts.timer_fired(rooms, ev.TimerFired(), 49.9)
+    assert list(watch(rooms, 49.9)) == [do.SetTimer(at=80.0)]

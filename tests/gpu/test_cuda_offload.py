@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from tailrace.judge.questions import Question
 
 CUDA = torch.device("cuda", 0)
 NUM_LAYERS = 8
+
+
+@pytest.fixture(autouse=True)
+def empty_device() -> None:
+    """Free the models of earlier tests: the tests of memory count all that is allocated."""
+    gc.collect()
 
 
 def judge_model(num_resident: int = NUM_LAYERS, **changes: Any) -> JudgeModel:

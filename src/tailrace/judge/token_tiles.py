@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-TILE = 4096
+TILE = 2048
 """Tokens of a part: enough to keep a GPU busy."""
 
 
