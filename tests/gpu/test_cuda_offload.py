@@ -17,6 +17,8 @@ from tailrace.judge.questions import Question
 
 CUDA = torch.device("cuda", 0)
 NUM_LAYERS = 8
+ROUNDED = NUM_LAYERS * 2**21
+"""torch takes memory for a layer in pieces of 2 MiB."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,13 @@ def judge_model(num_resident: int = NUM_LAYERS, **changes: Any) -> JudgeModel:
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(Qwen2Config(**sizes | {"initializer_range": 0.05} | changes)).to(torch.bfloat16)
     return JudgeModel(model, CUDA, num_resident=num_resident)
+
+
+def allocated() -> int:
+    """Bytes in use. Buffers that the copy stream used count until torch has looked whether it is done with them."""
+    torch.cuda.synchronize(CUDA)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(CUDA)
 
 
 def questions(*lengths: int) -> list[Question]:
@@ -70,13 +79,13 @@ def test_passes_that_follow_one_another_at_once_do_not_overwrite_weights_in_use(
 
 def test_layers_that_are_not_resident_take_no_memory_but_two_buffers() -> None:
     model = judge_model()
-    everything = torch.cuda.memory_allocated(CUDA)
+    everything = allocated()
     for num_resident in (4, 0):
         model.offload.keep(num_resident)
         saved = (NUM_LAYERS - num_resident - 2) * model.offload.layer_bytes
-        assert everything - torch.cuda.memory_allocated(CUDA) == pytest.approx(saved, rel=0.01)
+        assert everything - allocated() == pytest.approx(saved, abs=ROUNDED)
     model.offload.keep(NUM_LAYERS)
-    assert torch.cuda.memory_allocated(CUDA) == pytest.approx(everything, rel=0.01)
+    assert allocated() == pytest.approx(everything, abs=ROUNDED)
 
 
 def test_a_pass_stays_within_its_budget_by_the_profile() -> None:
@@ -89,6 +98,7 @@ def test_a_pass_stays_within_its_budget_by_the_profile() -> None:
         found = MemoryBudget(num_bytes=num_bytes, profile=profile).resident_layers(6000, 6000)
         assert found is not None
         model.offload.keep(found)
+        allocated()
         torch.cuda.reset_peak_memory_stats(CUDA)
         model.logprobs(tokens)
         # What cuBLAS takes for itself, and what torch rounds up.
