@@ -1,0 +1,169 @@
+"""One sandbox while it lives: its processes, the channel to the harness, and their end.
+
+It must be started, used and ended by one thread: the kernel kills it when the thread that started it ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.rewards.sandbox.cases import SandboxError
+
+_START_LIMIT_S = 60.0
+_END_LIMIT_S = 30.0
+_MOST_ERROR_BYTES = 1 << 16
+
+
+class Lost(Exception):
+    """The harness has ended, or does not answer."""
+
+    def __init__(self, reason: str, *, is_late: bool = False) -> None:
+        super().__init__(reason)
+        self.is_late = is_late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What the harness says about a case."""
+
+    code: int
+    """Exit code of the program; a negative one is the number of the signal that killed it."""
+    is_cut: bool
+    """Whether it was killed at its limit."""
+    is_flood: bool
+    """Whether it wrote more than its limit; then there is no output."""
+    seconds: float
+    tail: str
+    output: bytes
+    result: bytes
+    """What the function returned, as JSON; empty if it did not return."""
+
+
+class Inside:
+    """Owns the processes of one sandbox. `process` is bubblewrap, or the harness itself in mode weak."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, told: int | None) -> None:
+        """`told`: where bubblewrap tells the id of the harness; None: the process is the harness."""
+        self._process, self._channel, self._told = process, channel, told
+        self._harness: int | None = None
+        """The id of the harness, seen from outside."""
+
+    def begin(self, harness: bytes) -> dict[str, Any]:
+        """Send the harness. Return what it says about itself."""
+        self._until = time.monotonic() + _START_LIMIT_S
+        try:
+            self._send(harness)
+            about: dict[str, Any] = ast.literal_eval(self._receive(4096).decode())
+        except Lost as error:
+            raise SandboxError(f"the sandbox did not start: {self._complaint() or error}") from error
+        self._harness = self._process.pid if self._told is None else _told_pid(self._told)
+        return about
+
+    @property
+    def harness_pid(self) -> int:
+        assert self._harness is not None
+        return self._harness
+
+    def prepare(self, settings: dict[str, object], program: bytes) -> None:
+        """Tell the harness limits and program."""
+        self._until = time.monotonic() + _START_LIMIT_S
+        try:
+            self._send(ascii(settings).encode())
+            self._send(program)
+            self._receive(16)
+        except Lost as error:
+            raise SandboxError(f"the sandbox did not take the program: {error}") from error
+
+    def ask(self, case: dict[str, object], body: bytes, *, limit_s: float, most_bytes: int) -> Claim:
+        """Have one case run; `Lost` if there is no answer within `limit_s`."""
+        self._until = time.monotonic() + limit_s
+        self._send(ascii(case).encode())
+        self._send(body)
+        head = self._receive(13)
+        if len(head) != 13:
+            raise Lost("it does not keep to the protocol")
+        flags = head[4]
+        return Claim(
+            code=int.from_bytes(head[:4], "big", signed=True),
+            is_cut=bool(flags & 1),
+            is_flood=bool(flags & 2),
+            seconds=int.from_bytes(head[5:], "big") / 1e6,
+            tail=self._receive(4096).decode("utf-8", "replace"),
+            output=self._receive(most_bytes),
+            result=self._receive(most_bytes),
+        )
+
+    def end(self) -> None:
+        """Kill everything in it, and wait until it is gone."""
+        self._channel.close()
+        if self._told is not None and self._harness is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._harness, signal.SIGKILL)  # bubblewrap still waits for it, so the id is not another's
+        else:
+            self._process.kill()
+        _ = self._complaint()  # its end is the end of all processes that can write there
+        self._process.wait()
+        if self._told is not None:
+            os.close(self._told)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _complaint(self) -> str:
+        """Read to the end what bubblewrap or the interpreter writes before the harness runs."""
+        assert self._process.stderr is not None
+        file, until, parts = self._process.stderr.fileno(), time.monotonic() + _END_LIMIT_S, b""
+        while (left := until - time.monotonic()) > 0 and select.select([file], [], [], left)[0]:
+            part = os.read(file, 4096)
+            if not part:
+                break
+            parts = (parts + part)[:_MOST_ERROR_BYTES]
+        else:
+            self._process.kill()
+        return parts.decode("utf-8", "replace").strip()
+
+    def _send(self, data: bytes) -> None:
+        self._channel.settimeout(max(0.01, self._until - time.monotonic()))
+        try:
+            self._channel.sendall(len(data).to_bytes(4, "big") + data)
+        except OSError as error:
+            raise Lost(f"it does not listen ({error})", is_late=isinstance(error, TimeoutError)) from error
+
+    def _receive(self, most: int) -> bytes:
+        count = int.from_bytes(self._receive_bytes(4), "big")
+        if count > most:
+            raise Lost("it does not keep to the protocol")
+        return self._receive_bytes(count)
+
+    def _receive_bytes(self, count: int) -> bytes:
+        parts = []
+        while count:
+            self._channel.settimeout(max(0.01, self._until - time.monotonic()))
+            try:
+                part = self._channel.recv(min(count, 1 << 20))
+            except OSError as error:
+                raise Lost(f"it does not answer ({error})", is_late=isinstance(error, TimeoutError)) from error
+            if not part:
+                raise Lost("it has ended")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def _told_pid(told: int) -> int:
+    text = b""
+    while not text.rstrip().endswith(b"}"):
+        part = os.read(told, 4096)
+        if not part:
+            raise SandboxError("bubblewrap did not tell which process it started")
+        text += part
+    return int(json.loads(text)["child-pid"])

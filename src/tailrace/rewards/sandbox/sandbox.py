@@ -1,0 +1,254 @@
+"""Runs programs against test cases: one sandbox for each program, one process in it for each case.
+
+    strong   bubblewrap isolates the program (``bubblewrap.py``)
+    weak     limits and a process group, no isolation (``weak.py``)
+
+What is expected never enters the sandbox. It tells what a program answered, and the answer is compared here. A program
+that breaks its sandbox gets `crashed` for that case; the next case has a fresh sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from tailrace.rewards.sandbox.bubblewrap import SCRATCH, find_bubblewrap, isolating_command
+from tailrace.rewards.sandbox.cases import Case, CaseResult, Limits, ProgramResult, SandboxError, StdinCase, Verdict
+from tailrace.rewards.sandbox.comparison import is_output_right, is_result_right
+from tailrace.rewards.sandbox.foresight import needed_modules, needed_names
+from tailrace.rewards.sandbox.harness import EXIT_MEMORY, EXIT_NOT_JSON
+from tailrace.rewards.sandbox.inside import Claim, Inside, Lost
+from tailrace.rewards.sandbox.interpreter import Interpreter
+from tailrace.rewards.sandbox.memory_group import MemoryGroup, MemoryParent
+from tailrace.rewards.sandbox.slots import Slot
+from tailrace.rewards.sandbox.syscall_filter import filter_bytes
+
+_LATE_S = 5.0
+"""Seconds after a case's limit at which the whole sandbox is killed, because the harness should have answered."""
+_SIGKILL = 9
+
+
+class Mode(StrEnum):
+    STRONG = "strong"
+    WEAK = "weak"
+
+
+class Sandbox:
+    """Owns what one process needs to run programs, one after the other: a user id, and where memory is counted."""
+
+    def __init__(
+        self, mode: Mode, limits: Limits, interpreter: Interpreter, slot: Slot | None, parent: MemoryParent | str
+    ) -> None:
+        self.mode, self.limits = mode, limits
+        self._interpreter, self._slot, self._parent = interpreter, slot, parent
+        self._harness = interpreter.harness()
+        self._num_started = 0
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        mode: Mode = Mode.STRONG,
+        limits: Limits | None = None,
+        slot: int | None = None,
+        interpreter: str | None = None,
+    ) -> Self:
+        """Raise ``SandboxError`` if programs cannot be run in this mode here. `slot`: take the user id with this
+        number, as root; default: any that is free."""
+        found, limits = Interpreter.find(interpreter), limits or Limits()
+        if mode is Mode.WEAK:
+            return cls(mode, limits, found, None, "mode weak does not use one")
+        find_bubblewrap()
+        filter_bytes(platform.machine())
+        parent = MemoryParent.find()
+        if isinstance(parent, MemoryParent):
+            parent.remove_left()
+        return cls(mode, limits, found, Slot.take(slot) if os.geteuid() == 0 else None, parent)
+
+    @property
+    def note(self) -> str:
+        """What is not limited here; empty if everything is."""
+        if self.mode is Mode.WEAK or isinstance(self._parent, MemoryParent):
+            return ""
+        return (
+            "no memory cgroup can be made, so memory is limited for each process of a program, not for all together "
+            f"({self._parent})"
+        )
+
+    def run(
+        self,
+        program: str,
+        cases: Sequence[Case],
+        case_limits_s: Sequence[float] | None = None,
+        *,
+        stop_at_first_failure: bool = True,
+        tolerance: float = 0.0,
+    ) -> ProgramResult:
+        """Run a program against its cases, in order. `case_limits_s`: seconds for each case."""
+        limits = [self.limits.case_s] * len(cases) if case_limits_s is None else list(case_limits_s)
+        assert len(limits) == len(cases)
+        results: list[CaseResult] = []
+        while len(results) < len(cases):
+            with self._started(program, cases) as (inside, group):
+                for case, limit_s in zip(cases[len(results) :], limits[len(results) :], strict=True):
+                    result, is_broken = self._run_case(inside, group, case, limit_s, tolerance)
+                    results.append(result)
+                    if stop_at_first_failure and result.verdict is not Verdict.PASSED:
+                        return ProgramResult(cases=tuple(results), num_cases=len(cases))
+                    if is_broken:
+                        break
+        return ProgramResult(cases=tuple(results), num_cases=len(cases))
+
+    def close(self) -> None:
+        if self._slot is not None:
+            self._slot.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run_case(
+        self, inside: Inside, group: MemoryGroup | None, case: Case, limit_s: float, tolerance: float
+    ) -> tuple[CaseResult, bool]:
+        """The result, and whether the sandbox cannot be used any more."""
+        killed_before = group.num_killed() if group is not None else 0
+        if isinstance(case, StdinCase):
+            about, body = {"function": "", "limit_s": limit_s}, case.stdin.encode()
+        else:
+            about, body = {"function": case.function, "limit_s": limit_s}, json.dumps(case.arguments).encode()
+        most = self.limits.output_kb * 1024
+        try:
+            claim = inside.ask(about, body, limit_s=limit_s + _LATE_S, most_bytes=most)
+        except Lost as error:
+            ran_out = group is not None and group.num_killed() > killed_before
+            verdict = Verdict.MEMORY if ran_out else Verdict.TIME if error.is_late else Verdict.CRASHED
+            return CaseResult(verdict=verdict, seconds=limit_s, detail=f"the sandbox was lost: {error}"), True
+        ran_out = claim.code == -_SIGKILL and group is not None and group.num_killed() > killed_before
+        return judge(claim, case, ran_out=ran_out, tolerance=tolerance), False
+
+    @contextmanager
+    def _started(self, program: str, cases: Sequence[Case]) -> Iterator[tuple[Inside, MemoryGroup | None]]:
+        self._num_started += 1
+        with ExitStack() as stack:
+            group = None
+            if isinstance(self._parent, MemoryParent):
+                name = f"{os.getpid()}-{self._num_started}"
+                group = self._parent.make(name, self.limits.memory_mb << 20)
+                stack.callback(group.remove)
+            scratch = SCRATCH
+            if self.mode is Mode.WEAK:
+                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-program-"))
+            inside = self._start(scratch)
+            stack.callback(inside.end)
+            self._check(inside.begin(self._harness))
+            if group is not None:
+                group.add(inside.harness_pid)
+            inside.prepare(self._settings(program, cases, scratch), program.encode("utf-8", "replace"))
+            yield inside, group
+
+    def _start(self, scratch: str) -> Inside:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if self.mode is Mode.WEAK:
+                command = self._interpreter.command(theirs.fileno(), self.mode)
+                return Inside(_popen(command, [theirs.fileno()], scratch), ours, None)
+            rules, told = _readable(filter_bytes(platform.machine())), os.pipe()
+            try:
+                command = isolating_command(
+                    find_bubblewrap(),
+                    self._interpreter,
+                    self.limits,
+                    uid=None if self._slot is None else self._slot.uid,
+                    channel=theirs.fileno(),
+                    rules=rules,
+                    told=told[1],
+                )
+                return Inside(_popen(command, [theirs.fileno(), rules, told[1]], "/"), ours, told[0])
+            finally:
+                os.close(rules)
+                os.close(told[1])
+
+    def _settings(self, program: str, cases: Sequence[Case], scratch: str) -> dict[str, object]:
+        return {
+            "memory_mb": self.limits.memory_mb,
+            "output_bytes": self.limits.output_kb * 1024,
+            "processes": self.limits.processes,
+            "open_files": self.limits.open_files,
+            "scratch": scratch,
+            "modules": needed_modules(program),
+            "names": needed_names(program),
+            "has_calls": not all(isinstance(case, StdinCase) for case in cases),
+        }
+
+    def _check(self, about: dict[str, Any]) -> None:
+        """Refuse to run programs if the isolation is not what it should be."""
+        if self.mode is Mode.WEAK:
+            return
+        uid = os.geteuid() if self._slot is None else self._slot.uid
+        wanted = {"pid": 1, "uid": uid, "CapEff": 0, "CapPrm": 0, "NoNewPrivs": 1, "Seccomp": 2}
+        if self._slot is not None:
+            wanted["CapBnd"] = 0
+        wrong = {name: about.get(name) for name, value in wanted.items() if about.get(name) != value}
+        if wrong:
+            raise SandboxError(f"bubblewrap does not isolate programs as it should: {wrong}")
+
+
+def judge(claim: Claim, case: Case, *, ran_out: bool, tolerance: float) -> CaseResult:
+    """The verdict on what a program answered. `ran_out`: the kernel killed it for want of memory."""
+    if claim.is_cut:
+        verdict = Verdict.TIME
+    elif claim.is_flood:
+        verdict = Verdict.OUTPUT
+    elif ran_out or claim.code == EXIT_MEMORY:
+        verdict = Verdict.MEMORY
+    elif claim.code == EXIT_NOT_JSON:
+        verdict = Verdict.WRONG
+    elif claim.code or (not isinstance(case, StdinCase) and not claim.result):
+        verdict = Verdict.CRASHED
+    else:
+        is_right = (
+            is_output_right(claim.output, case.stdout, tolerance)
+            if isinstance(case, StdinCase)
+            else is_result_right(claim.result, case, tolerance)
+        )
+        verdict = Verdict.PASSED if is_right else Verdict.WRONG
+    detail = "" if verdict is Verdict.PASSED else claim.tail.strip()
+    if verdict is Verdict.CRASHED and not detail:
+        detail = "it ended before its function returned" if not claim.code else f"it ended with code {claim.code}"
+    return CaseResult(verdict=verdict, seconds=claim.seconds, detail=detail)
+
+
+def _popen(command: list[str], descriptors: list[int], folder: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={},  # /proc/1/environ would show it to programs
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=descriptors,
+        start_new_session=True,  # Ctrl-C in a terminal must not end programs: their scores would change
+    )
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor from which these bytes can be read."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, data)
+    finally:
+        os.close(writing)
+    return reading
