@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from tailrace.config.algorithm_settings import AlgorithmSettings
+from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.ray_settings import RaySettings
 from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.config.section import Common, Section
@@ -226,9 +227,9 @@ class RewardSettings(Section):
     functions: Common[Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(_as_tuple)]] = Field(
         default=None, min_length=1
     )
-    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
-    `package.module:function`, or tables with `function` and `weight`. The score is the weighted sum. Default: the
-    function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
+    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `code_tests`,
+    `path/to/file.py:function` or `package.module:function`, or tables with `function` and `weight`. The score is the
+    weighted sum. Default: the function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
     workers: Common[PositiveInt] = 1
     """Number of reward processes."""
     timeout_s: Common[PositiveFloat] = 10.0
@@ -239,6 +240,7 @@ class RewardSettings(Section):
     """What to do with a response whose reward failed: `zero` gives it score 0, `drop` removes it from its group."""
     timing: RewardTiming = "streamed"
     """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
+    code_tests: CodeTestsSettings = CodeTestsSettings()
 
 
 class TrainerSettings(Section):

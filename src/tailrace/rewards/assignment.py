@@ -15,6 +15,7 @@ from typing import Self
 
 from tailrace.config.settings import DataSourceSettings, EvalSetSettings, Settings
 from tailrace.data.prompts import Prompt, PromptSet
+from tailrace.rewards.sandbox.weak import what_weak_does_not_stop
 from tailrace.rewards.score_task import RewardUse
 from tailrace.rewards.scoring import labels
 from tailrace.rewards.verifiers import BUILT_IN
@@ -47,7 +48,7 @@ class RewardAssignment:
                 for name in plan.asked(prompt, prompts.name):
                     _narrow(columns, name, prompt)
         uses = tuple(
-            RewardUse(function=spec, weight=weights.get(spec, 1.0), columns=tuple(columns[spec]))
+            RewardUse.of(settings.reward, spec, tuple(columns[spec]), weights.get(spec, 1.0))
             for spec in known
             if spec in columns
         )
@@ -68,7 +69,8 @@ class RewardAssignment:
     @property
     def note(self) -> str:
         shown = [use.function if use.weight == 1 else f"{use.weight:g} x {use.function}" for use in self.uses]
-        return f"rewards: {', '.join(shown)}"
+        is_weak = any(use.options.get("mode") == "weak" for use in self.uses)
+        return f"rewards: {', '.join(shown)}" + (f"; {what_weak_does_not_stop()}" if is_weak else "")
 
 
 def _narrow(columns: dict[str, dict[str, None]], spec: str, prompt: Prompt) -> None:

@@ -4,7 +4,8 @@
 
 It tells what the program wrote or returned, how it ended and how long it took, and never a verdict: what is expected is
 not known here. A program shares its process with the code below `_become_program`, so what comes out of that process is
-an answer that it claims, and nothing else. When a case ends, all processes that it left are killed and `/tmp` is emptied.
+an answer that it claims, and nothing else. When a case ends, all processes that it left are killed, and `/tmp` is
+emptied.
 
 It is sent through the socket and run by an interpreter that has nothing but the standard library. It imports little, so
 that a sandbox starts quickly. Frames are a length of four bytes and so many bytes.
@@ -12,7 +13,6 @@ that a sandbox starts quickly. Frames are a length of four bytes and so many byt
 
 from __future__ import annotations
 
-import _signal
 import gc
 import os
 import resource
@@ -22,8 +22,11 @@ import time
 
 TYPE_CHECKING = False  # importing `typing` would take longer than starting the interpreter
 if TYPE_CHECKING:
+    import signal as _signal
     from collections.abc import Callable
     from typing import Any
+else:
+    import _signal  # `signal` makes enumerations, which takes as long
 
 _PR_SET_DUMPABLE = 4
 EXIT_MEMORY, EXIT_NOT_JSON = 86, 87
@@ -43,11 +46,12 @@ def serve(channel: int, is_strong: bool) -> None:
     _send(channel, ascii(_about_itself()).encode())
     settings = _literal(_receive(channel))
     is_alone = is_strong and os.getpid() == 1
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 0 would still start a handler that the host may have set
+    _limit(resource.RLIMIT_CORE, 1)  # 0 would still start a handler that the host may have set
     if is_alone:
-        resource.setrlimit(resource.RLIMIT_NPROC, (settings["processes"] + 1,) * 2)
+        _limit(resource.RLIMIT_NPROC, settings["processes"] + 1)
     namespace = _namespace(settings["modules"], settings["names"], settings["has_calls"])
     program = _receive(channel)
+    compile("0", "program.py", "exec")  # the first call prepares a lot, which the children then share
     gc.collect()
     gc.freeze()
     _send(channel, b"ready")
@@ -85,7 +89,7 @@ def _hide_memory() -> None:
     """Let no process of this user read or change the memory of this one. Programs inherit it."""
     import _ctypes
 
-    _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"), (_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen("", 0), "prctl"), (_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def _hear_of_ends() -> int:
@@ -155,14 +159,19 @@ def _become_program(
             os.dup2(files[number], number)
         os.dup2(files[3], _RESULT, inheritable=False)
         os.closerange(_RESULT + 1, 256)
-        megabytes, file_bytes = settings["memory_mb"] * _MEGABYTE, settings["output_bytes"] + 1
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes, megabytes))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (settings["open_files"], settings["open_files"]))
+        _limit(resource.RLIMIT_AS, settings["memory_mb"] * _MEGABYTE)
+        _limit(resource.RLIMIT_FSIZE, settings["output_bytes"] + 1)
+        _limit(resource.RLIMIT_NOFILE, settings["open_files"])
         os.chdir(settings["scratch"])
         os._exit(_run(program, namespace, case["function"]))
     finally:
         os._exit(70)
+
+
+def _limit(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 
 
 def _run(program: bytes, namespace: dict[str, Any], function: str) -> int:
@@ -259,7 +268,7 @@ def _kill_rest(child: int, status: int | None, is_alone: bool) -> int:
 
 
 def _kill_group(leader: int) -> None:
-    try:
+    try:  # noqa: SIM105  contextlib takes long to import
         os.killpg(leader, _signal.SIGKILL)
     except OSError:  # nobody is in it
         pass

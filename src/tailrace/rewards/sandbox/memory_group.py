@@ -78,6 +78,7 @@ class MemoryParent:
 class MemoryGroup:
     def __init__(self, folder: Path, version: int) -> None:
         self.folder, self._version = folder, version
+        self._num_killed = 0
 
     def limit(self, limit_bytes: int) -> None:
         names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
@@ -90,11 +91,12 @@ class MemoryGroup:
     def add(self, process: int) -> None:
         (self.folder / "cgroup.procs").write_text(str(process))
 
-    def num_killed(self) -> int:
-        """Processes that were killed because the group had no memory left."""
+    def has_killed(self) -> bool:
+        """Whether processes were killed because the group had no memory left, since this was asked last."""
         name = "memory.oom_control" if self._version == 1 else "memory.events"
         fields = dict(line.split(maxsplit=1) for line in (self.folder / name).read_text().splitlines())
-        return int(fields.get("oom_kill", 0))
+        before, self._num_killed = self._num_killed, int(fields.get("oom_kill", 0))
+        return self._num_killed > before
 
     def remove(self) -> None:
         self.folder.rmdir()

@@ -10,11 +10,13 @@ that breaks its sandbox gets `crashed` for that case; the next case has a fresh 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -92,14 +94,18 @@ class Sandbox:
         *,
         stop_at_first_failure: bool = True,
         tolerance: float = 0.0,
+        total_s: float | None = None,
     ) -> ProgramResult:
-        """Run a program against its cases, in order. `case_limits_s`: seconds for each case."""
+        """Run a program against its cases, in order. `case_limits_s`: seconds for each case; `total_s`: for all of
+        them together."""
         limits = [self.limits.case_s] * len(cases) if case_limits_s is None else list(case_limits_s)
         assert len(limits) == len(cases)
+        until = math.inf if total_s is None else time.monotonic() + total_s
         results: list[CaseResult] = []
         while len(results) < len(cases):
             with self._started(program, cases) as (inside, group):
-                for case, limit_s in zip(cases[len(results) :], limits[len(results) :], strict=True):
+                for case, own_limit_s in zip(cases[len(results) :], limits[len(results) :], strict=True):
+                    limit_s = min(own_limit_s, max(0.0, until - time.monotonic()))
                     result, is_broken = self._run_case(inside, group, case, limit_s, tolerance)
                     results.append(result)
                     if stop_at_first_failure and result.verdict is not Verdict.PASSED:
@@ -107,6 +113,11 @@ class Sandbox:
                     if is_broken:
                         break
         return ProgramResult(cases=tuple(results), num_cases=len(cases))
+
+    def try_out(self) -> None:
+        """Start a sandbox and end it; ``SandboxError`` if that does not work here."""
+        with self._started("", []):
+            pass
 
     def close(self) -> None:
         if self._slot is not None:
@@ -124,7 +135,6 @@ class Sandbox:
         self, inside: Inside, group: MemoryGroup | None, case: Case, limit_s: float, tolerance: float
     ) -> tuple[CaseResult, bool]:
         """The result, and whether the sandbox cannot be used any more."""
-        killed_before = group.num_killed() if group is not None else 0
         if isinstance(case, StdinCase):
             about, body = {"function": "", "limit_s": limit_s}, case.stdin.encode()
         else:
@@ -133,10 +143,10 @@ class Sandbox:
         try:
             claim = inside.ask(about, body, limit_s=limit_s + _LATE_S, most_bytes=most)
         except Lost as error:
-            ran_out = group is not None and group.num_killed() > killed_before
+            ran_out = group is not None and group.has_killed()
             verdict = Verdict.MEMORY if ran_out else Verdict.TIME if error.is_late else Verdict.CRASHED
             return CaseResult(verdict=verdict, seconds=limit_s, detail=f"the sandbox was lost: {error}"), True
-        ran_out = claim.code == -_SIGKILL and group is not None and group.num_killed() > killed_before
+        ran_out = claim.code == -_SIGKILL and group is not None and group.has_killed()
         return judge(claim, case, ran_out=ran_out, tolerance=tolerance), False
 
     @contextmanager

@@ -60,7 +60,7 @@ class Slot:
 
 def first_uid(uid_map: Sequence[tuple[int, int]]) -> int:
     """The first of `NUM_SLOTS` ids that exist here. `uid_map`: first id and number of ids of each range that does."""
-    if any(start <= _USUAL_FIRST and _USUAL_FIRST + NUM_SLOTS <= start + count for start, count in uid_map):
+    if any(start <= _USUAL_FIRST and start + count >= _USUAL_FIRST + NUM_SLOTS for start, count in uid_map):
         return _USUAL_FIRST
     start, count = max(uid_map, key=lambda part: part[0] + part[1])
     # The last ids of a usual container: 65534 is nobody, and 61184 to 65519 are given to services by systemd.

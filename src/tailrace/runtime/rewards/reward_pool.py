@@ -186,4 +186,4 @@ def _num_given(slot: RewardSlot) -> int:
 
 def _uses(settings: RewardSettings, columns: tuple[str, ...]) -> tuple[RewardUse, ...]:
     weights = {entry.function: entry.weight for entry in settings.functions or ()} or {DEFAULT_REWARD: 1.0}
-    return tuple(RewardUse(function=spec, weight=weight, columns=columns) for spec, weight in weights.items())
+    return tuple(RewardUse.of(settings, spec, columns, weight) for spec, weight in weights.items())
