@@ -154,7 +154,7 @@ def _become_program(
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         os.close(channel)
         os.close(ended)
-        os.setsid()
+        os.setpgid(0, 0)
         for number in (0, 1, 2):
             os.dup2(files[number], number)
         os.dup2(files[3], _RESULT, inheritable=False)

@@ -111,6 +111,8 @@ class Inside:
                 os.kill(self._harness, signal.SIGKILL)  # bubblewrap still waits for it, so the id is not another's
         else:
             self._process.kill()
+        if self._told is None:
+            _kill_session(self._process.pid)
         _ = self._complaint()  # its end is the end of all processes that can write there
         self._process.wait()
         if self._told is not None:
@@ -157,6 +159,18 @@ class Inside:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+
+def _kill_session(leader: int) -> None:
+    """Kill what is left of a session, for instance the program that killed its harness (Linux)."""
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if not name.isdecimal() or int(name) == leader:
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                session = int(file.read().rpartition(b")")[2].split()[3])
+            if session == leader:
+                os.kill(int(name), signal.SIGKILL)
 
 
 def _told_pid(told: int) -> int:
