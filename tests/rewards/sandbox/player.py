@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from tailrace.rewards.sandbox.cases import CallCase, Case, Limits, SandboxError, StdinCase
+from tailrace.rewards.sandbox.cases import CallCase, Case, ProgramLimits, SandboxError, StdinCase
 from tailrace.rewards.sandbox.sandbox import Mode, Sandbox
 
 
@@ -21,7 +21,7 @@ def play(job: dict[str, object], boxes: dict[str, Sandbox]) -> dict[str, object]
         for box in boxes.values():
             box.close()
         boxes.clear()
-        boxes[key] = Sandbox.open(mode=Mode(str(job["mode"])), limits=Limits(**job["limits"]))
+        boxes[key] = Sandbox.open(mode=Mode(str(job["mode"])), limits=ProgramLimits(**job["limits"]))
     files_before = len(os.listdir("/proc/self/fd"))
     started = time.monotonic()
     result = boxes[key].run(

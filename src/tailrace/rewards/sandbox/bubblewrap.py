@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 
-from tailrace.rewards.sandbox.cases import Limits, SandboxError
+from tailrace.rewards.sandbox.cases import ProgramLimits, SandboxError
 from tailrace.rewards.sandbox.interpreter import Interpreter, folders_above
 
 INSTALL_LINE = "apt-get install bubblewrap (Debian, Ubuntu), or dnf install bubblewrap (Fedora)"
@@ -42,7 +42,14 @@ def find_setpriv() -> str:
 
 
 def isolating_command(
-    bubblewrap: str, interpreter: Interpreter, limits: Limits, *, uid: int | None, channel: int, rules: int, told: int
+    bubblewrap: str,
+    interpreter: Interpreter,
+    limits: ProgramLimits,
+    *,
+    uid: int | None,
+    channel: int,
+    rules: int,
+    told: int,
 ) -> list[str]:
     """`uid`: the user to become, if root starts it. Descriptors: `channel`, the socket of the harness; `rules`, the
     filter of system calls; `told`, where bubblewrap writes the id of the process it started."""

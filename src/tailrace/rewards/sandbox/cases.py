@@ -50,7 +50,7 @@ Case = StdinCase | CallCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProgramLimits:
     case_s: float = 6.0
     """Seconds of wall time that one case may take."""
     memory_mb: int = 1024

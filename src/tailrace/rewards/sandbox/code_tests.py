@@ -1,7 +1,8 @@
 """The reward `code_tests`: the program of a response, run against the test cases of its row.
 
 The score is 1 if every case passed, or the fraction that did. A program that is wrong, too slow or killed scores 0 and
-the outcome of the reward is `ok`; `verdict/NAME` says which verdict it got. A row without test cases is an error.
+the outcome of the reward is `ok`; `verdict/NAME` says which verdict it got. A row without test cases is an error. The
+columns `program_prefix` and `program_suffix` are put before and after what the response holds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tailrace.rewards.sandbox.cases import Limits, ProgramResult, SandboxError, Verdict
+from tailrace.rewards.sandbox.cases import ProgramLimits, ProgramResult, SandboxError, Verdict
 from tailrace.rewards.sandbox.columns import cases_in
 from tailrace.rewards.sandbox.program_text import program_in
 from tailrace.rewards.sandbox.sandbox import Mode, Sandbox
@@ -30,7 +31,9 @@ def load_code_tests(
 ) -> Callable[..., object]:
     """Make the reward function; `ValueError` if programs cannot be run in this mode here. `total_s`: seconds that all
     cases of a response may take together."""
-    limits = Limits(case_s=case_timeout_s, memory_mb=memory_mb, output_kb=output_kb, tmp_mb=tmp_mb, processes=processes)
+    limits = ProgramLimits(
+        case_s=case_timeout_s, memory_mb=memory_mb, output_kb=output_kb, tmp_mb=tmp_mb, processes=processes
+    )
     try:
         sandbox = Sandbox.open(mode=Mode(mode), limits=limits)
         sandbox.try_out()
@@ -41,8 +44,9 @@ def load_code_tests(
 
     def code_tests(response: str, **columns: object) -> dict[str, float]:
         """The score of the program in the response, and its verdict."""
+        parts = (columns.get("program_prefix") or "", program_in(response), columns.get("program_suffix") or "")
         result = sandbox.run(
-            program_in(response),
+            "".join(map(str, parts)),
             cases_in(columns)[:max_cases],
             stop_at_first_failure=score == "all",
             tolerance=float_tolerance,

@@ -14,6 +14,7 @@ that a sandbox starts quickly. Frames are a length of four bytes and so many byt
 from __future__ import annotations
 
 import gc
+import marshal
 import os
 import resource
 import select
@@ -51,10 +52,12 @@ def serve(channel: int, is_strong: bool) -> None:
         _limit(resource.RLIMIT_NPROC, settings["processes"] + 1)
     namespace = _namespace(settings["modules"], settings["names"], settings["has_calls"])
     program = _receive(channel)
+    compiled = _scratch_file(settings["scratch"])
     compile("0", "program.py", "exec")  # the first call prepares a lot, which the children then share
     gc.collect()
     gc.freeze()
     _send(channel, b"ready")
+    code = b""
     while True:
         case, body = _literal(_receive(channel)), _receive(channel)
         files = [_scratch_file(settings["scratch"]) for _ in range(4)]
@@ -63,12 +66,13 @@ def serve(channel: int, is_strong: bool) -> None:
         started = time.monotonic()
         child = os.fork()
         if child == 0:
-            _become_program(program, namespace, case, files, settings, channel, ended)
-        status = _wait(child, started + case["limit_s"], ended, channel)
+            _become_program(program, code, namespace, case, [*files, compiled], settings, channel, ended)
+        status = _wait(child, min(started + case["limit_s"], case["until"]), ended, channel)
         seconds = time.monotonic() - started
         is_cut = status is None
         status = _kill_rest(child, status, is_alone)
         _report(channel, files, settings["output_bytes"], status=status, seconds=seconds, is_cut=is_cut)
+        code = code or _read(compiled, _MEGABYTE)
         for file in files:
             os.close(file)
         if is_alone:
@@ -141,6 +145,7 @@ def _scratch_file(folder: str) -> int:
 
 def _become_program(
     program: bytes,
+    code: bytes,
     namespace: dict[str, Any],
     case: dict[str, Any],
     files: list[int],
@@ -158,14 +163,31 @@ def _become_program(
         for number in (0, 1, 2):
             os.dup2(files[number], number)
         os.dup2(files[3], _RESULT, inheritable=False)
-        os.closerange(_RESULT + 1, 256)
         _limit(resource.RLIMIT_AS, settings["memory_mb"] * _MEGABYTE)
+        os.chdir(settings["scratch"])
+        loaded = _load(program, code, files[4])
+        os.closerange(_RESULT + 1, 256)
         _limit(resource.RLIMIT_FSIZE, settings["output_bytes"] + 1)
         _limit(resource.RLIMIT_NOFILE, settings["open_files"])
-        os.chdir(settings["scratch"])
-        os._exit(_run(program, namespace, case["function"]))
+        os._exit(_run(loaded, namespace, case["function"]))
     finally:
         os._exit(70)
+
+
+def _load(program: bytes, code: bytes, compiled: int) -> Any:
+    """The compiled program, or the error in it. The first child compiles it, and leaves the code for the next ones:
+    what they load can do no more than the program itself."""
+    try:
+        if code:
+            return marshal.loads(code)
+    except (EOFError, ValueError, TypeError):  # the first child was killed while it wrote
+        pass
+    try:
+        loaded = compile(program, "program.py", "exec", dont_inherit=True)
+        _write(compiled, marshal.dumps(loaded))
+    except BaseException as error:  # noqa: BLE001  the text may be anything
+        return error
+    return loaded
 
 
 def _limit(kind: int, most: int) -> None:
@@ -174,15 +196,17 @@ def _limit(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _run(program: bytes, namespace: dict[str, Any], function: str) -> int:
-    """The exit code of the program."""
+def _run(program: Any, namespace: dict[str, Any], function: str) -> int:
+    """Run a compiled program and return its exit code."""
     module = type(sys)("__main__")
     module.__dict__.update(namespace)
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     call = _prepare_call(function) if function else None
     try:
-        exec(compile(program, "program.py", "exec", dont_inherit=True), module.__dict__)
+        if isinstance(program, BaseException):
+            raise program
+        exec(program, module.__dict__)
         if call is not None:
             call(module.__dict__)
         _finish()
@@ -235,11 +259,11 @@ def _wait(child: int, until: float, ended: int, channel: int) -> int | None:
     """How the child ended; None if it did not in time. If the other side is gone, so is everything here."""
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    poll.register(channel, select.POLLIN)
+    poll.register(channel, 0)  # its end is told without asking; the next case may wait in it
     while (left := until - time.monotonic()) > 0:
         for file, _ in poll.poll(left * 1000 + 1):
             if file == channel:
-                os._exit(0)  # nothing is sent while a case runs: the channel was closed
+                os._exit(0)
             os.read(file, 4096)
         found, status = os.waitpid(child, os.WNOHANG)
         if found:

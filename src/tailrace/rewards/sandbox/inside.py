@@ -84,11 +84,15 @@ class Inside:
         except Lost as error:
             raise SandboxError(f"the sandbox did not take the program: {error}") from error
 
-    def ask(self, case: dict[str, object], body: bytes, *, limit_s: float, most_bytes: int) -> Claim:
-        """Have one case run; `Lost` if there is no answer within `limit_s`."""
-        self._until = time.monotonic() + limit_s
+    def send(self, case: dict[str, object], body: bytes) -> None:
+        """Hand a case over. One more than the one that runs may be handed over if its body is small."""
+        self._until = time.monotonic() + _START_LIMIT_S
         self._send(ascii(case).encode())
         self._send(body)
+
+    def receive(self, *, limit_s: float, most_bytes: int) -> Claim:
+        """The claim about the first case that has none yet; `Lost` if there is no answer within `limit_s`."""
+        self._until = time.monotonic() + limit_s
         head = self._receive(13)
         if len(head) != 13:
             raise Lost("it does not keep to the protocol")

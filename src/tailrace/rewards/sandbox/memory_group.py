@@ -27,7 +27,7 @@ class MemoryParent:
     def find(cls, proc: Path = Path("/proc/self")) -> Self | str:
         """Such a group, or the reason why there is none."""
         reasons = []
-        for version, folder in _own_groups(proc):
+        for version, folder in own_groups(proc):
             try:
                 found = cls(folder=folder, version=version)._upwards()
             except OSError as error:
@@ -61,15 +61,12 @@ class MemoryParent:
         if self.version == 1:
             self._try()
             return self
-        for folder in (self.folder, *self.folder.parents):
-            control = folder / "cgroup.subtree_control"
-            if not control.is_file():
-                return None
-            if "memory" in control.read_text().split():
-                found = type(self)(folder=folder, version=2)
-                found._try()
-                return found
-        return None
+        folder = nearest_that_hands_on(self.folder)
+        if folder is None:
+            return None
+        found = type(self)(folder=folder, version=2)
+        found._try()
+        return found
 
     def _try(self) -> None:
         self.make(f"{os.getpid()}-try", 1 << 30).remove()
@@ -102,7 +99,18 @@ class MemoryGroup:
         self.folder.rmdir()
 
 
-def _own_groups(proc: Path) -> list[tuple[int, Path]]:
+def nearest_that_hands_on(folder: Path) -> Path | None:
+    """The nearest group of version 2, this one or one above it, whose groups have the memory controller."""
+    for each in (folder, *folder.parents):
+        control = each / "cgroup.subtree_control"
+        if not control.is_file():
+            return None
+        if "memory" in control.read_text().split():
+            return each
+    return None
+
+
+def own_groups(proc: Path) -> list[tuple[int, Path]]:
     """Version and folder of the groups of this process that may count memory."""
     paths = {}
     for line in (proc / "cgroup").read_text().splitlines():

@@ -10,7 +10,6 @@ that breaks its sandbox gets `crashed` for that case; the next case has a fresh 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import socket
@@ -19,12 +18,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
 from tailrace.rewards.sandbox.bubblewrap import SCRATCH, find_bubblewrap, isolating_command
-from tailrace.rewards.sandbox.cases import Case, CaseResult, Limits, ProgramResult, SandboxError, StdinCase, Verdict
+from tailrace.rewards.sandbox.cases import (
+    CallCase,
+    Case,
+    CaseResult,
+    ProgramLimits,
+    ProgramResult,
+    SandboxError,
+    StdinCase,
+    Verdict,
+)
 from tailrace.rewards.sandbox.comparison import is_output_right, is_result_right
 from tailrace.rewards.sandbox.foresight import needed_modules, needed_names
 from tailrace.rewards.sandbox.harness import EXIT_MEMORY, EXIT_NOT_JSON
@@ -37,6 +46,8 @@ from tailrace.rewards.sandbox.syscall_filter import filter_bytes
 _LATE_S = 5.0
 """Seconds after a case's limit at which the whole sandbox is killed, because the harness should have answered."""
 _SIGKILL = 9
+_SMALL_BYTES = 32 << 10
+_FAR_FUTURE = 1e12
 
 
 class Mode(StrEnum):
@@ -48,7 +59,7 @@ class Sandbox:
     """Owns what one process needs to run programs, one after the other: a user id, and where memory is counted."""
 
     def __init__(
-        self, mode: Mode, limits: Limits, interpreter: Interpreter, slot: Slot | None, parent: MemoryParent | str
+        self, mode: Mode, limits: ProgramLimits, interpreter: Interpreter, slot: Slot | None, parent: MemoryParent | str
     ) -> None:
         self.mode, self.limits = mode, limits
         self._interpreter, self._slot, self._parent = interpreter, slot, parent
@@ -60,13 +71,13 @@ class Sandbox:
         cls,
         *,
         mode: Mode = Mode.STRONG,
-        limits: Limits | None = None,
+        limits: ProgramLimits | None = None,
         slot: int | None = None,
         interpreter: str | None = None,
     ) -> Self:
         """Raise ``SandboxError`` if programs cannot be run in this mode here. `slot`: take the user id with this
         number, as root; default: any that is free."""
-        found, limits = Interpreter.find(interpreter), limits or Limits()
+        found, limits = Interpreter.find(interpreter), limits or ProgramLimits()
         if mode is Mode.WEAK:
             return cls(mode, limits, found, None, "mode weak does not use one")
         find_bubblewrap()
@@ -99,19 +110,15 @@ class Sandbox:
         """Run a program against its cases, in order. `case_limits_s`: seconds for each case; `total_s`: for all of
         them together."""
         limits = [self.limits.case_s] * len(cases) if case_limits_s is None else list(case_limits_s)
-        assert len(limits) == len(cases)
-        until = math.inf if total_s is None else time.monotonic() + total_s
+        until = _FAR_FUTURE if total_s is None else time.monotonic() + total_s
+        asked = [_Asked.of(case, limit_s, until) for case, limit_s in zip(cases, limits, strict=True)]
         results: list[CaseResult] = []
-        while len(results) < len(cases):
+        while len(results) < len(asked):
             with self._started(program, cases) as (inside, group):
-                for case, own_limit_s in zip(cases[len(results) :], limits[len(results) :], strict=True):
-                    limit_s = min(own_limit_s, max(0.0, until - time.monotonic()))
-                    result, is_broken = self._run_case(inside, group, case, limit_s, tolerance)
+                for result in self._run_cases(inside, group, asked[len(results) :], tolerance):
                     results.append(result)
                     if stop_at_first_failure and result.verdict is not Verdict.PASSED:
                         return ProgramResult(cases=tuple(results), num_cases=len(cases))
-                    if is_broken:
-                        break
         return ProgramResult(cases=tuple(results), num_cases=len(cases))
 
     def try_out(self) -> None:
@@ -131,23 +138,26 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _run_case(
-        self, inside: Inside, group: MemoryGroup | None, case: Case, limit_s: float, tolerance: float
-    ) -> tuple[CaseResult, bool]:
-        """The result, and whether the sandbox cannot be used any more."""
-        if isinstance(case, StdinCase):
-            about, body = {"function": "", "limit_s": limit_s}, case.stdin.encode()
-        else:
-            about, body = {"function": case.function, "limit_s": limit_s}, json.dumps(case.arguments).encode()
-        most = self.limits.output_kb * 1024
-        try:
-            claim = inside.ask(about, body, limit_s=limit_s + _LATE_S, most_bytes=most)
-        except Lost as error:
-            ran_out = group is not None and group.has_killed()
-            verdict = Verdict.MEMORY if ran_out else Verdict.TIME if error.is_late else Verdict.CRASHED
-            return CaseResult(verdict=verdict, seconds=limit_s, detail=f"the sandbox was lost: {error}"), True
-        ran_out = claim.code == -_SIGKILL and group is not None and group.has_killed()
-        return judge(claim, case, ran_out=ran_out, tolerance=tolerance), False
+    def _run_cases(
+        self, inside: Inside, group: MemoryGroup | None, asked: Sequence[_Asked], tolerance: float
+    ) -> Iterator[CaseResult]:
+        """Results of the cases, up to the one that breaks the sandbox. While a case runs, the next one is handed over
+        already, so that it need not wait for this process."""
+        num_sent = 0
+        for number, current in enumerate(asked):
+            try:
+                while num_sent <= number or (num_sent == number + 1 < len(asked) and asked[num_sent].is_small):
+                    inside.send(asked[num_sent].about, asked[num_sent].body)
+                    num_sent += 1
+                claim = inside.receive(limit_s=current.limit_s + _LATE_S, most_bytes=self.limits.output_kb * 1024)
+            except Lost as error:
+                ran_out = group is not None and group.has_killed()
+                verdict = Verdict.MEMORY if ran_out else Verdict.TIME if error.is_late else Verdict.CRASHED
+                detail = f"the sandbox was lost: {error}"
+                yield CaseResult(verdict=verdict, seconds=current.limit_s, detail=detail)
+                return
+            ran_out = claim.code == -_SIGKILL and group is not None and group.has_killed()
+            yield judge(claim, current.case, ran_out=ran_out, tolerance=tolerance)
 
     @contextmanager
     def _started(self, program: str, cases: Sequence[Case]) -> Iterator[tuple[Inside, MemoryGroup | None]]:
@@ -171,25 +181,34 @@ class Sandbox:
 
     def _start(self, scratch: str) -> Inside:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as unless_started, theirs:
+            unless_started.callback(ours.close)
             if self.mode is Mode.WEAK:
                 command = self._interpreter.command(theirs.fileno(), self.mode)
-                return Inside(_popen(command, [theirs.fileno()], scratch), ours, None)
-            rules, told = _readable(filter_bytes(platform.machine())), os.pipe()
-            try:
-                command = isolating_command(
-                    find_bubblewrap(),
-                    self._interpreter,
-                    self.limits,
-                    uid=None if self._slot is None else self._slot.uid,
-                    channel=theirs.fileno(),
-                    rules=rules,
-                    told=told[1],
-                )
-                return Inside(_popen(command, [theirs.fileno(), rules, told[1]], "/"), ours, told[0])
-            finally:
-                os.close(rules)
-                os.close(told[1])
+                inside = Inside(_popen(command, [theirs.fileno()], scratch), ours, None)
+            else:
+                told, tell = os.pipe()
+                unless_started.callback(os.close, told)
+                inside = Inside(self._isolate(theirs.fileno(), tell), ours, told)
+            unless_started.pop_all()
+        return inside
+
+    def _isolate(self, channel: int, tell: int) -> subprocess.Popen[bytes]:
+        rules = _readable(filter_bytes(platform.machine()))
+        try:
+            command = isolating_command(
+                find_bubblewrap(),
+                self._interpreter,
+                self.limits,
+                uid=None if self._slot is None else self._slot.uid,
+                channel=channel,
+                rules=rules,
+                told=tell,
+            )
+            return _popen(command, [channel, rules, tell], "/")
+        finally:
+            os.close(rules)
+            os.close(tell)
 
     def _settings(self, program: str, cases: Sequence[Case], scratch: str) -> dict[str, object]:
         return {
@@ -214,6 +233,30 @@ class Sandbox:
         wrong = {name: about.get(name) for name, value in wanted.items() if about.get(name) != value}
         if wrong:
             raise SandboxError(f"bubblewrap does not isolate programs as it should: {wrong}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A case as the harness is told it."""
+
+    case: Case
+    limit_s: float
+    about: dict[str, object]
+    body: bytes
+
+    @classmethod
+    def of(cls, case: Case, limit_s: float, until: float) -> Self:
+        if isinstance(case, CallCase):
+            function, body = case.function, json.dumps(case.arguments)
+        else:
+            function, body = "", case.stdin
+        about: dict[str, object] = {"function": function, "limit_s": limit_s, "until": until}
+        return cls(case=case, limit_s=limit_s, about=about, body=body.encode("utf-8", "replace"))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it fits into the buffer of the channel, however large the answer before it is."""
+        return len(self.body) < _SMALL_BYTES
 
 
 def judge(claim: Claim, case: Case, *, ran_out: bool, tolerance: float) -> CaseResult:

@@ -24,8 +24,8 @@ _USUAL_FIRST = 2_000_000_000
 class Slot:
     """Owns a user id until it is closed."""
 
-    def __init__(self, uid: int, claim: socket.socket) -> None:
-        self.uid, self._claim = uid, claim
+    def __init__(self, number: int, uid: int, claim: socket.socket) -> None:
+        self.number, self.uid, self._claim = number, uid, claim
 
     @classmethod
     def take(cls, number: int | None = None) -> Self:
@@ -33,7 +33,8 @@ class Slot:
         first = first_uid(_uid_map())
         start = os.getpid() if number is None else number
         for offset in range(NUM_SLOTS if number is None else 1):
-            uid = first + (start + offset) % NUM_SLOTS
+            slot = (start + offset) % NUM_SLOTS
+            uid = first + slot
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 claim.bind(f"\0tailrace-sandbox-{uid}")
@@ -42,7 +43,7 @@ class Slot:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 continue
-            return cls(uid, claim)
+            return cls(slot, uid, claim)
         wanted = f"slot {number} is" if number is not None else f"all {NUM_SLOTS} slots are"
         raise SandboxError(f"{wanted} taken by other processes that run programs")
 

@@ -23,7 +23,7 @@ _TERMINAL_INPUT = (0x5412, 0x541C)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class CallNumbers:
     audit_id: int
     calls: Mapping[str, int]
     """Numbers of the system calls that the filter knows."""
@@ -57,7 +57,7 @@ _SHARED = {
 """Calls that are newer than the two architectures have the same number on both."""
 
 ARCHITECTURES = {
-    "aarch64": Architecture(
+    "aarch64": CallNumbers(
         audit_id=0xC00000B7,
         calls=_SHARED
         | {
@@ -74,7 +74,7 @@ ARCHITECTURES = {
             "migrate_pages": 238, "remap_file_pages": 234, "clone": 220, "socket": 198, "ioctl": 29,
         },
     ),
-    "x86_64": Architecture(
+    "x86_64": CallNumbers(
         audit_id=0xC000003E,
         has_second_convention=True,
         calls=_SHARED
@@ -104,7 +104,7 @@ def filter_bytes(machine: str) -> bytes:
     return b"".join(_instructions(ARCHITECTURES[machine]))
 
 
-def _instructions(architecture: Architecture) -> list[bytes]:
+def _instructions(architecture: CallNumbers) -> list[bytes]:
     calls, refuse = architecture.calls, _answer(_FAIL | errno.EPERM)
     program = [_load(_ARCHITECTURE_AT), _skip_if(_EQUAL, architecture.audit_id, 1), _answer(_KILL), _load(_NUMBER_AT)]
     if architecture.has_second_convention:
