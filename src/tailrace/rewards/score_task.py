@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
 
-from tailrace.config.settings import RewardSettings
 from tailrace.core.ids import TrajectoryId
 from tailrace.core.outcomes import Outcome
-from tailrace.rewards.sandbox.code_tests import code_tests_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +20,6 @@ class RewardUse:
     """Columns that every row it has to score holds."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of a built-in reward that has some."""
-
-    @classmethod
-    def of(cls, settings: RewardSettings, function: str, columns: tuple[str, ...], weight: float = 1.0) -> Self:
-        """A function with the options that the settings give it."""
-        options = code_tests_options(settings.code_tests, settings.timeout_s) if function == "code_tests" else {}
-        return cls(function=function, weight=weight, columns=columns, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

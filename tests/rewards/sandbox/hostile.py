@@ -305,6 +305,19 @@ _add(
     is_usual=True,
 )
 _add(
+    "interrupts_its_parent",
+    """
+    import os, time
+    for number in range(1, 65):
+        try: os.kill(os.getppid(), number)
+        except OSError: pass
+    time.sleep(30)
+    """,
+    verdicts=("time",),
+    is_bounded_alone=False,
+    is_usual=True,
+)
+_add(
     "stops_its_parent",
     "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(30)",
     verdicts=("time",),

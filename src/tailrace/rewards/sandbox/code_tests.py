@@ -7,6 +7,7 @@ columns `program_prefix` and `program_suffix` are put before and after what the 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +37,11 @@ def load_code_tests(
     )
     try:
         sandbox = Sandbox.open(mode=Mode(mode), limits=limits)
-        sandbox.try_out()
+        try:
+            sandbox.try_out()
+        except BaseException:
+            sandbox.close()
+            raise
     except SandboxError as error:
         raise ValueError(f"the reward 'code_tests' cannot run programs: {error}") from error
     if sandbox.note:
@@ -54,6 +59,7 @@ def load_code_tests(
         )
         return score_of(result, score)
 
+    weakref.finalize(code_tests, sandbox.close)
     return code_tests
 
 

@@ -102,6 +102,7 @@ def _hear_of_ends() -> int:
     os.set_blocking(tell, False)
     os.set_blocking(told, False)
     _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # process 1 gets from its programs what it has a handler for
     _signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     return told
 
@@ -157,6 +158,7 @@ def _become_program(
     try:
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         os.close(channel)
         os.close(ended)
         os.setpgid(0, 0)
