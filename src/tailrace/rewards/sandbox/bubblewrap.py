@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -34,6 +35,7 @@ def find_bubblewrap() -> str:
     return os.path.realpath(found)
 
 
+@functools.cache
 def find_setpriv() -> str:
     found = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if found is None:
@@ -56,7 +58,7 @@ def isolating_command(
     setpriv = None if uid is None else find_setpriv()
     inside = [*(["--unshare-user"] if uid is None else []), "--unshare-pid", "--as-pid-1", "--unshare-net"]
     inside += ["--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]
-    files = interpreter.mounts()
+    files = list(interpreter.mounts())
     if setpriv is not None:
         files += [*folders_above(setpriv), "--ro-bind", setpriv, setpriv]
     files += [*folders_above("/dev/null"), "--proc", "/proc"]

@@ -54,20 +54,24 @@ def serve(channel: int, is_strong: bool) -> None:
     program = _receive(channel)
     compiled = _scratch_file(settings["scratch"])
     compile("0", "program.py", "exec")  # the first call prepares a lot, which the children then share
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # collecting would write to all objects, and so copy them
     _send(channel, b"ready")
     code = b""
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(channel, 0)  # its end is told without asking; the next case may wait in it
     while True:
-        case, body = _literal(_receive(channel)), _receive(channel)
+        function, limit_s, until = _receive(channel).decode().split("\n")
+        body = _receive(channel)
         files = [_scratch_file(settings["scratch"]) for _ in range(4)]
         _write(files[0], body)
         os.lseek(files[0], 0, os.SEEK_SET)
         started = time.monotonic()
+        end = min(started + float(limit_s), float(until))
         child = os.fork()
         if child == 0:
-            _become_program(program, code, namespace, case, [*files, compiled], settings, channel, ended)
-        status = _wait(child, min(started + case["limit_s"], case["until"]), ended, channel)
+            _become_program(program, code, namespace, function, [*files, compiled], settings, channel, ended)
+        status = _wait(child, end, poll, channel)
         seconds = time.monotonic() - started
         is_cut = status is None
         status = _kill_rest(child, status, is_alone)
@@ -148,7 +152,7 @@ def _become_program(
     program: bytes,
     code: bytes,
     namespace: dict[str, Any],
-    case: dict[str, Any],
+    function: str,
     files: list[int],
     settings: dict[str, Any],
     channel: int,
@@ -171,7 +175,7 @@ def _become_program(
         os.closerange(_RESULT + 1, 256)
         _limit(resource.RLIMIT_FSIZE, settings["output_bytes"] + 1)
         _limit(resource.RLIMIT_NOFILE, settings["open_files"])
-        os._exit(_run(loaded, namespace, case["function"]))
+        os._exit(_run(loaded, namespace, function))
     finally:
         os._exit(70)
 
@@ -257,11 +261,9 @@ def _finish() -> None:
     sys.stdout.flush()
 
 
-def _wait(child: int, until: float, ended: int, channel: int) -> int | None:
+def _wait(child: int, until: float, poll: select.poll, channel: int) -> int | None:
     """How the child ended; None if it did not in time. If the other side is gone, so is everything here."""
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    poll.register(channel, 0)  # its end is told without asking; the next case may wait in it
+    # Sleep at once: while the child lives, every page that is written to here must be copied first.
     while (left := until - time.monotonic()) > 0:
         for file, _ in poll.poll(left * 1000 + 1):
             if file == channel:
@@ -304,10 +306,10 @@ def _report(channel: int, files: list[int], most: int, *, status: int, seconds: 
     size = os.fstat(files[1]).st_size
     flags = is_cut | (size > most) << 1
     code = os.waitstatus_to_exitcode(status)
-    _send(channel, code.to_bytes(4, "big", signed=True) + bytes([flags]) + int(seconds * 1e6).to_bytes(8, "big"))
-    _send(channel, _read(files[2], _TAIL_BYTES, from_end=True))
-    _send(channel, b"" if size > most else _read(files[1], most))
-    _send(channel, _read(files[3], most))
+    head = code.to_bytes(4, "big", signed=True) + bytes([flags]) + int(seconds * 1e6).to_bytes(8, "big")
+    output = b"" if size > most else _read(files[1], most)
+    # In one go: every part would wake the other side up.
+    _send(channel, head, _read(files[2], _TAIL_BYTES, from_end=True), output, _read(files[3], most))
 
 
 def _read(file: int, most: int, *, from_end: bool = False) -> bytes:
@@ -336,23 +338,27 @@ def _literal(data: bytes) -> Any:
     return eval(data, {"__builtins__": {}})
 
 
+_unread = bytearray()
+"""What has come through the channel and was not asked for yet."""
+
+
 def _receive(channel: int) -> bytes:
     return _receive_bytes(channel, int.from_bytes(_receive_bytes(channel, 4), "big"))
 
 
 def _receive_bytes(channel: int, count: int) -> bytes:
-    parts = []
-    while count:
-        part = os.read(channel, min(count, _MEGABYTE))
+    while len(_unread) < count:
+        part = os.read(channel, _MEGABYTE)
         if not part:
             os._exit(0)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        _unread.extend(part)
+    data = bytes(_unread[:count])
+    del _unread[:count]
+    return data
 
 
-def _send(channel: int, data: bytes) -> None:
-    _write(channel, len(data).to_bytes(4, "big") + data)
+def _send(channel: int, *frames: bytes) -> None:
+    _write(channel, b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
 
 
 def _write(file: int, data: bytes) -> None:

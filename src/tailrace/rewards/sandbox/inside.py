@@ -57,6 +57,9 @@ class Inside:
         self._process, self._channel, self._told = process, channel, told
         self._harness: int | None = None
         """The id of the harness, seen from outside."""
+        self._until = 0.0
+        """When to give up waiting for it."""
+        self._unread = bytearray()
 
     def begin(self, harness: bytes) -> dict[str, Any]:
         """Send the harness. Return what it says about itself."""
@@ -78,17 +81,15 @@ class Inside:
         """Tell the harness limits and program."""
         self._until = time.monotonic() + _START_LIMIT_S
         try:
-            self._send(ascii(settings).encode())
-            self._send(program)
+            self._send(ascii(settings).encode(), program)
             self._receive(16)
         except Lost as error:
             raise SandboxError(f"the sandbox did not take the program: {error}") from error
 
-    def send(self, case: dict[str, object], body: bytes) -> None:
+    def send(self, head: bytes, body: bytes) -> None:
         """Hand a case over. One more than the one that runs may be handed over if its body is small."""
         self._until = time.monotonic() + _START_LIMIT_S
-        self._send(ascii(case).encode())
-        self._send(body)
+        self._send(head, body)
 
     def receive(self, *, limit_s: float, most_bytes: int) -> Claim:
         """The claim about the first case that has none yet; `Lost` if there is no answer within `limit_s`."""
@@ -137,10 +138,10 @@ class Inside:
             self._process.kill()
         return parts.decode("utf-8", "replace").strip()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *frames: bytes) -> None:
         self._channel.settimeout(max(0.01, self._until - time.monotonic()))
         try:
-            self._channel.sendall(len(data).to_bytes(4, "big") + data)
+            self._channel.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
         except OSError as error:
             raise Lost(f"it does not listen ({error})", is_late=isinstance(error, TimeoutError)) from error
 
@@ -151,18 +152,18 @@ class Inside:
         return self._receive_bytes(count)
 
     def _receive_bytes(self, count: int) -> bytes:
-        parts = []
-        while count:
+        while len(self._unread) < count:
             self._channel.settimeout(max(0.01, self._until - time.monotonic()))
             try:
-                part = self._channel.recv(min(count, 1 << 20))
+                part = self._channel.recv(1 << 20)
             except OSError as error:
                 raise Lost(f"it does not answer ({error})", is_late=isinstance(error, TimeoutError)) from error
             if not part:
                 raise Lost("it has ended")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+            self._unread.extend(part)
+        data = bytes(self._unread[:count])
+        del self._unread[:count]
+        return data
 
 
 def _kill_session(leader: int) -> None:

@@ -5,6 +5,7 @@ By default it is the one that runs this process, without its packages: programs 
 
 from __future__ import annotations
 
+import functools
 import marshal
 import os
 import sys
@@ -58,6 +59,7 @@ class Interpreter:
             return b"m" + marshal.dumps(compile(text, "harness.py", "exec", dont_inherit=True))
         return b"t" + text
 
+    @functools.cache  # noqa: B019  there are few of them, and they stay
     def mounts(self) -> list[str]:
         """Arguments of bubblewrap that show these files, read-only, at their own places."""
         arguments: list[str] = []

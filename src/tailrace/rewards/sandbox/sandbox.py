@@ -147,7 +147,7 @@ class Sandbox:
         for number, current in enumerate(asked):
             try:
                 while num_sent <= number or (num_sent == number + 1 < len(asked) and asked[num_sent].is_small):
-                    inside.send(asked[num_sent].about, asked[num_sent].body)
+                    inside.send(asked[num_sent].head, asked[num_sent].body)
                     num_sent += 1
                 claim = inside.receive(limit_s=current.limit_s + _LATE_S, most_bytes=self.limits.output_kb * 1024)
             except Lost as error:
@@ -241,7 +241,8 @@ class _Asked:
 
     case: Case
     limit_s: float
-    about: dict[str, object]
+    head: bytes
+    """Function, limit, and when the time of all cases is over, in lines."""
     body: bytes
 
     @classmethod
@@ -250,8 +251,8 @@ class _Asked:
             function, body = case.function, json.dumps(case.arguments)
         else:
             function, body = "", case.stdin
-        about: dict[str, object] = {"function": function, "limit_s": limit_s, "until": until}
-        return cls(case=case, limit_s=limit_s, about=about, body=body.encode("utf-8", "replace"))
+        head = f"{function}\n{limit_s}\n{until}".encode()
+        return cls(case=case, limit_s=limit_s, head=head, body=body.encode("utf-8", "replace"))
 
     @property
     def is_small(self) -> bool:

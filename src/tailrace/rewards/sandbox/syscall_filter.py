@@ -8,6 +8,7 @@ Everything that is not named is allowed: the program has no rights besides this 
 from __future__ import annotations
 
 import errno
+import functools
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 
+@functools.cache
 def filter_bytes(machine: str) -> bytes:
     """The filter for this machine (`platform.machine()`); `ValueError` for one that is not known."""
     if machine not in ARCHITECTURES:
