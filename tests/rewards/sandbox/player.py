@@ -27,6 +27,7 @@ def play(job: dict[str, object], boxes: dict[str, Sandbox]) -> dict[str, object]
     result = boxes[key].run(
         str(job["program"]),
         [_case(case) for case in job["cases"]],
+        [job["limit_s"]] * len(job["cases"]),
         stop_at_first_failure=bool(job["stop"]),
     )
     return {

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from tailrace.rewards.sandbox.bubblewrap import INSTALL_LINE
 ROOT = Path(__file__).parents[3]
 HOST_FILE = ROOT / "README.md"
 USERS = ("root", "ordinary")
-SMALL = {"case_s": 1.0, "memory_mb": 128, "output_kb": 256, "tmp_mb": 8, "processes": 8}
+SMALL = {"memory_mb": 128, "output_kb": 256, "tmp_mb": 8, "processes": 8}
 _SETTINGS = ("kernel/core_pattern", "kernel/hostname", "kernel/randomize_va_space", "vm/overcommit_memory")
 needs_bubblewrap = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("bwrap") is None, reason=f"bubblewrap is missing: {INSTALL_LINE}"
@@ -31,7 +31,6 @@ needs_bubblewrap = pytest.mark.skipif(
 class Player:
     process: subprocess.Popen[str]
     mode: str = "strong"
-    limits: dict[str, object] = field(default_factory=lambda: dict(SMALL))
 
     @classmethod
     def start(cls, user: str, mode: str = "strong") -> Self:
@@ -53,8 +52,10 @@ class Player:
         )
         return cls(process, mode)
 
-    def play(self, program: str, cases: list[dict[str, object]], *, stop: bool = True) -> dict[str, Any]:
-        job = {"program": program, "cases": cases, "limits": self.limits, "mode": self.mode, "stop": stop}
+    def play(
+        self, program: str, cases: list[dict[str, object]], *, stop: bool = True, limit_s: float = 60.0
+    ) -> dict[str, Any]:
+        job = {"program": program, "cases": cases, "limits": SMALL, "mode": self.mode, "stop": stop, "limit_s": limit_s}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -64,7 +65,7 @@ class Player:
         return answer
 
     def attack(self, hostile: Hostile) -> dict[str, Any]:
-        return self.play(hostile.program, [self.case_of(hostile)])
+        return self.play(hostile.program, [self.case_of(hostile)], limit_s=hostile.limit_s)
 
     def case_of(self, hostile: Hostile) -> dict[str, object]:
         if hostile.function:
@@ -73,18 +74,15 @@ class Player:
 
     def honest(self) -> list[str]:
         """Verdicts of honest programs, which must be what they would be alone."""
-        limits, self.limits = self.limits, self.limits | {"case_s": 60.0}
         adds = {"stdin": "3 4\n", "stdout": "7\n"}
         calls = {"function": "double", "arguments": (21,), "value": 42}
-        verdicts = [
+        return [
             self.play("print(sum(map(int, input().split())))", [adds])["verdict"],
             self.play("class Solution:\n    def double(self, n: Optional[int]) -> int: return 2 * n", [calls])[
                 "verdict"
             ],
             self.play("print(8)", [adds])["verdict"],
         ]
-        self.limits = limits
-        return verdicts
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -50,7 +50,7 @@ def test_a_hostile_program_scores_nothing_and_leaves_nothing(player: Player, hos
 def test_honest_programs_keep_their_scores_beside_hostile_ones(player: Player) -> None:
     for name in ("kills_everybody", "fork_bomb", "memory_bomb"):
         player.attack(next(hostile for hostile in HOSTILE if hostile.name == name))
-        assert player.honest() == ["passed", "passed", "wrong"]
+    assert player.honest() == ["passed", "passed", "wrong"]
 
 
 def test_a_case_after_a_hostile_one_is_judged_by_itself(player: Player) -> None:
@@ -67,7 +67,7 @@ if input() == 'attack':
 print(os.listdir('/tmp'), sum(name.isdecimal() for name in os.listdir('/proc')))
 """
     cases: list[dict[str, object]] = [{"stdin": "attack\n", "stdout": ""}, {"stdin": "rest\n", "stdout": "[] 2\n"}]
-    assert player.play(program, cases, stop=False)["verdicts"] == ["time", "passed"]
+    assert player.play(program, cases, stop=False, limit_s=3.0)["verdicts"] == ["time", "passed"]
 
 
 def test_there_are_enough_of_them() -> None:
