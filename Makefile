@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -103,6 +103,9 @@ bench-cluster: $(STAMP)  ## many jobs on shared accelerators in virtual time, fi
 bench-own-runs: $(STAMP)  ## runs of our own in the simulated cluster, beside their wall time (RECORD=1: train them again, 4 minutes)
 	@$(BIN)/python benchmarks/own_runs.py $(if $(RECORD),--record) --json benchmarks/results/own_runs.json
 	@$(BIN)/python benchmarks/tables.py --write
+
+bench-sandbox: $(STAMP)  ## programs in the sandbox: cost of a case beside a bare interpreter, 20,000 cases leave nothing (about 3 minutes)
+	@$(BIN)/python benchmarks/sandbox_speed.py --json benchmarks/results/sandbox_speed.json
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json

@@ -147,7 +147,7 @@ def test_all_mistakes_are_named_at_once() -> None:
     ("arguments", "words"),
     [
         (["nowhere.toml"], "cannot read the recipe nowhere.toml: No such file or directory"),
-        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (long-tail, quickstart, "),
+        (["nowhere"], "no recipe 'nowhere': neither a file nor a built-in recipe (code-cpu, long-tail, "),
         (["quickstart", "--rollout.temprature", "1"], "did you mean --rollout.temperature?"),
         (["quickstart", "--temprature=1"], "did you mean --rollout.temperature?"),
         (["quickstart", "+rollout.top_p=1"], "unexpected argument '+rollout.top_p=1'; write --rollout.top_p 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from tailrace.commands.preflight.dry_run import dry_run, dry_run_on
 from tailrace.commands.preflight.planned import shape_of
 from tailrace.config.load import SettingsError, load, read_recipe
 from tailrace.config.presets import PRESETS, ROLLOUT_ONLY
+from tailrace.rewards.sandbox.bubblewrap import INSTALL_LINE
 from tailrace.sizing.card import parse_card
 from tailrace.sizing.fitting import RESERVE
 from tailrace.sizing.memory_plan import plan
@@ -53,6 +55,8 @@ PLANNED = [(plan, preset) for path in RECIPES for plan in plans(path) for preset
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if not is_for_gpu(path)], ids=lambda path: path.stem)
 def test_a_recipe_for_a_cpu_passes_a_dry_run(path: Path, tmp_path: Path) -> None:
+    if "code_tests" in path.read_text() and shutil.which("bwrap") is None:
+        pytest.skip(f"bubblewrap is missing: {INSTALL_LINE}")
     given = load(path.stem, {"output_dir": str(tmp_path / "run"), "model.device": "cpu"})
     lines: list[str] = []
     dry_run(given, lines.append)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
+from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.section import Common, Section, as_tuple
 
 RewardTiming = Literal["streamed", "barrier"]
@@ -31,9 +32,9 @@ class RewardSettings(Section):
     functions: Common[Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(as_tuple)]] = Field(
         default=None, min_length=1
     )
-    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `path/to/file.py:function` or
-    `package.module:function`, or tables with `function` and `weight`. The score is the weighted sum. Default: the
-    function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
+    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `code_tests`,
+    `path/to/file.py:function` or `package.module:function`, or tables with `function` and `weight`. The score is the
+    weighted sum. Default: the function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
     workers: Common[PositiveInt] = 1
     """Number of reward processes."""
     timeout_s: Common[PositiveFloat] = 10.0
@@ -44,3 +45,4 @@ class RewardSettings(Section):
     """What to do with a response whose reward failed: `zero` gives it score 0, `drop` removes it from its group."""
     timing: RewardTiming = "streamed"
     """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
+    code_tests: CodeTestsSettings = CodeTestsSettings()

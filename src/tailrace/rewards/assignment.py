@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tailrace.config.data_settings import DataSourceSettings
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.config.settings import EvalSetSettings, Settings
 from tailrace.data.prompts import Prompt, PromptSet
+from tailrace.rewards.sandbox.code_tests import code_tests_options
+from tailrace.rewards.sandbox.weak import what_weak_does_not_stop
 from tailrace.rewards.score_task import RewardUse
 from tailrace.rewards.scoring import labels
 from tailrace.rewards.verifiers import BUILT_IN
 
 DEFAULT_REWARD = "exact_match"
+CODE_TESTS = "code_tests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class RewardAssignment:
                 for name in plan.asked(prompt, prompts.name):
                     _narrow(columns, name, prompt)
         uses = tuple(
-            RewardUse(function=spec, weight=weights.get(spec, 1.0), columns=tuple(columns[spec]))
+            reward_use(settings.reward, spec, tuple(columns[spec]), weights.get(spec, 1.0))
             for spec in known
             if spec in columns
         )
@@ -69,7 +73,14 @@ class RewardAssignment:
     @property
     def note(self) -> str:
         shown = [use.function if use.weight == 1 else f"{use.weight:g} x {use.function}" for use in self.uses]
-        return f"rewards: {', '.join(shown)}"
+        is_weak = any(use.options.get("mode") == "weak" for use in self.uses)
+        return f"rewards: {', '.join(shown)}" + (f"; {what_weak_does_not_stop()}" if is_weak else "")
+
+
+def reward_use(settings: RewardSettings, function: str, columns: tuple[str, ...], weight: float = 1.0) -> RewardUse:
+    """A function with the options that the settings give it."""
+    options = code_tests_options(settings.code_tests, settings.timeout_s) if function == CODE_TESTS else {}
+    return RewardUse(function=function, weight=weight, columns=columns, options=options)
 
 
 def _narrow(columns: dict[str, dict[str, None]], spec: str, prompt: Prompt) -> None:

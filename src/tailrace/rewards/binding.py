@@ -24,7 +24,7 @@ import os
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
@@ -51,9 +51,10 @@ class RewardFunction:
     shape: Shape
 
     @classmethod
-    def load(cls, spec: str, columns: Collection[str]) -> Self:
-        """Find the function and check that rows with `columns` can fill its parameters."""
-        call = _find(spec)
+    def load(cls, spec: str, columns: Collection[str], options: Mapping[str, object] | None = None) -> Self:
+        """Find the function and check that rows with `columns` can fill its parameters. `options`: of a built-in
+        reward that has some."""
+        call = _find(spec, options or {})
         try:
             parameters = inspect.signature(call).parameters.values()
         except ValueError as error:
@@ -89,9 +90,9 @@ class RewardFunction:
         return self.call(*positional, **by_name)
 
 
-def _find(spec: str) -> Callable[..., object]:
+def _find(spec: str, options: Mapping[str, object]) -> Callable[..., object]:
     if spec in BUILT_IN:
-        return BUILT_IN[spec]()
+        return BUILT_IN[spec](**options)
     if spec.startswith(PICKLE_PREFIX):
         return _load_pickle(spec)
     place, _, name = spec.rpartition(":")

@@ -18,6 +18,8 @@ class RewardUse:
     weight: float = 1.0
     columns: tuple[str, ...] = ("prompt", "answer")
     """Columns that every row it has to score holds."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of a built-in reward that has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,8 @@ class Scorer:
     def load(cls, uses: Sequence[RewardUse]) -> Self:
         if not uses:
             raise ValueError("reward.functions is empty: name at least one function")
-        return cls([RewardFunction.load(use.function, use.columns) for use in uses], [use.weight for use in uses])
+        functions = [RewardFunction.load(use.function, use.columns, use.options) for use in uses]
+        return cls(functions, [use.weight for use in uses])
 
     def score(self, task: ScoreTask) -> ScoreResult:
         started = time.monotonic()

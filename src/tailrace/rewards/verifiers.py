@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
+from tailrace.rewards.sandbox.code_tests import load_code_tests
+
 ANSWER_MARK = "####"
 _ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)")
@@ -78,14 +80,15 @@ def load_reasoning_gym() -> Callable[..., object]:
     return reasoning_gym
 
 
-BUILT_IN: dict[str, Callable[[], Callable[..., object]]] = {
+BUILT_IN: dict[str, Callable[..., Callable[..., object]]] = {
     "exact_match": lambda: exact_match,
     "last_number": lambda: last_number,
     "math_verify": load_math_verify,
     "reasoning_gym": load_reasoning_gym,
+    "code_tests": load_code_tests,
 }
 """Each built-in reward by the name that settings use, with a function that loads it. Only a reward process loads it, so
-that nobody else imports the package it needs."""
+that nobody else imports the package it needs. Options of a reward are parameters of that function."""
 
 
 def _final_answer(text: str) -> str:

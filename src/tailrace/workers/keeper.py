@@ -8,6 +8,7 @@
 * The keeper ends last, and in the way in which the worker ended: with its exit code, or by its signal. A worker that
   does not end although it was killed is left behind after ``GIVE_UP_S``: the keeper says so through a pipe (*note*),
   which the worker does not have.
+* Memory cgroups that the worker has made for programs (``rewards/sandbox``) are removed.
 * When the keeper itself is killed, the kernel kills the worker. What the worker started is then left to itself.
 * Signals that ask a process to end do not end the keeper. A signal that was ignored when the keeper started is ignored
   in the worker too.
@@ -79,6 +80,7 @@ def main() -> None:
         os.read(ended, 4096)
         kept.reap()
     kept.end(ended)
+    _remove_groups(worker)
     end_like(kept.status, note)
 
 
@@ -140,6 +142,26 @@ def _kill_all(processes: list[int]) -> bool:
             os.kill(pid, signal.SIGKILL)
             num_killed += 1
     return num_killed > 0
+
+
+def _remove_groups(worker: int) -> None:
+    """Remove memory cgroups that the worker has made for programs and was killed before it could remove."""
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        paths = {line.rstrip("\n").split(":", 2)[2].strip("/") for line in file}
+    for path in paths:
+        for place in ("memory", "", "unified"):
+            folder = os.path.join("/sys/fs/cgroup", place, path)
+            # In version 2 they may be beside the own group, or higher up.
+            while folder != "/sys/fs":
+                _remove_empty(folder, f"tailrace-sandbox-{worker}-")
+                folder = os.path.dirname(folder.rstrip("/"))
+
+
+def _remove_empty(folder: str, prefix: str) -> None:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith(prefix):
+                os.rmdir(os.path.join(folder, name))
 
 
 def _hear_of_ends() -> int:

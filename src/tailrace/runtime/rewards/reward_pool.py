@@ -22,7 +22,7 @@ from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.detokenizer import Detokenizer
-from tailrace.rewards.assignment import DEFAULT_REWARD
+from tailrace.rewards.assignment import DEFAULT_REWARD, reward_use
 from tailrace.rewards.score_task import RewardUse, ScoreResult
 from tailrace.runtime.launchers.worker import Launcher
 from tailrace.runtime.rewards.reward_slot import LostProcess, RewardSlot
@@ -186,4 +186,4 @@ def _num_given(slot: RewardSlot) -> int:
 
 def _uses(settings: RewardSettings, columns: tuple[str, ...]) -> tuple[RewardUse, ...]:
     weights = {entry.function: entry.weight for entry in settings.functions or ()} or {DEFAULT_REWARD: 1.0}
-    return tuple(RewardUse(function=spec, weight=weight, columns=columns) for spec, weight in weights.items())
+    return tuple(reward_use(settings, spec, columns, weight) for spec, weight in weights.items())

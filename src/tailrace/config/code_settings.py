@@ -1,0 +1,34 @@
+"""Settings of the reward `code_tests`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tailrace.config.section import Common, Section
+
+
+class CodeTestsSettings(Section):
+    """The reward `code_tests`, which runs the program of a response against test cases."""
+
+    mode: Common[Literal["strong", "weak"]] = "strong"
+    """`strong`: programs are isolated by bubblewrap. `weak`: limits only; a program can read and change what this user
+    can."""
+    score: Common[Literal["all", "fraction"]] = "all"
+    """`all`: 1 if every case passed, else 0; the first case that fails ends the program. `fraction`: the fraction of
+    cases that passed."""
+    case_timeout_s: Common[PositiveFloat] = 6.0
+    """Seconds of wall time that one case may take."""
+    memory_mb: Common[int] = Field(default=1024, ge=32)
+    """Megabytes that a program may use."""
+    max_cases: Common[PositiveInt | None] = None
+    """Use at most this many cases of a problem, the first ones; null: all."""
+    float_tolerance: Common[NonNegativeFloat] = 0.0
+    """Numbers in an answer may differ from the expected ones by this much, relative or absolute."""
+    output_kb: PositiveInt = 4096
+    """Kilobytes that a program may write for one case."""
+    tmp_mb: PositiveInt = 64
+    """Megabytes of the `/tmp` of a program."""
+    processes: PositiveInt = 16
+    """Processes and threads that a program may have at once (mode strong)."""

@@ -1,0 +1,1 @@
+"""Runs the program of a response against test cases, in isolation."""

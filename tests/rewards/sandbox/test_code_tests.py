@@ -1,0 +1,96 @@
+"""The reward `code_tests`, through the scorer of a reward process: rows of every format, verdicts, options."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rewards.sandbox.players import needs_bubblewrap
+from rewards.sandbox.rows import CALL_ROWS, ROWS
+from tailrace.config.code_settings import CodeTestsSettings
+from tailrace.config.reward_settings import RewardSettings
+from tailrace.config.settings import Settings
+from tailrace.core.ids import GroupId, ResponseId
+from tailrace.core.outcomes import Outcome
+from tailrace.data.prompts import Prompt, PromptSet
+from tailrace.rewards.assignment import RewardAssignment, reward_use
+from tailrace.rewards.sandbox.code_tests import code_tests_options, load_code_tests
+from tailrace.rewards.score_task import ScoreResult, ScoreTask
+from tailrace.rewards.scoring import Scorer
+
+RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
+HALF = "```python\nprint(3)\n```"
+RIGHT_CALL = "```python\ndef add(a, b): return a + b\n```"
+
+
+def score(response: str, row: dict[str, object], **options: object) -> ScoreResult:
+    settings = RewardSettings(code_tests=CodeTestsSettings(**options), timeout_s=60.0)
+    use = reward_use(settings, "code_tests", tuple(row))
+    with Scorer.load([use]) as scorer:
+        return scorer.score(ScoreTask(response_id=ResponseId(GroupId("train", 0, 1), 0), row=row, response=response))
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_every_format_is_scored(name: str) -> None:
+    row = {"prompt": "Add two numbers.", **ROWS[name]}
+    assert score(RIGHT, row).score == 1.0
+    assert score(HALF, row).score == 0.0
+    assert score(HALF, row, score="fraction").score == 0.5
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", CALL_ROWS)
+def test_a_row_of_every_format_that_calls_a_function_is_scored(name: str) -> None:
+    row = {"prompt": "Add two numbers.", **CALL_ROWS[name]}
+    assert score(RIGHT_CALL, row).score == 1.0
+    assert score(RIGHT, row).score == 0.0
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("response", "verdict"),
+    [(RIGHT, "passed"), (HALF, "wrong"), ("while True: pass", "time"), ("raise ValueError", "crashed")],
+)
+def test_a_verdict_is_not_an_outcome(response: str, verdict: str) -> None:
+    result = score(response, ROWS["verl"], case_timeout_s=60.0 if verdict != "time" else 0.3)
+    assert result.outcome is Outcome.OK
+    assert {name for name, share in result.extras.items() if share} == {f"verdict/{verdict}"}
+
+
+@needs_bubblewrap
+def test_a_row_without_tests_is_an_error() -> None:
+    assert score(RIGHT, {"prompt": "x", "answer": "42"}).outcome is Outcome.ERROR
+
+
+@needs_bubblewrap
+def test_options_change_what_is_run() -> None:
+    assert score("print(3)", ROWS["verl"], max_cases=1).score == 1.0
+    assert score("print(3.0000001)", ROWS["own"], max_cases=1, float_tolerance=1e-3).score == 1.0
+    wrapped = {"tests": [{"input": "", "output": "7"}], "program_prefix": "print(", "program_suffix": ")"}
+    assert score("3 + 4", wrapped).score == 1.0
+
+
+def test_without_bubblewrap_the_reward_is_refused_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    if sys.platform == "linux":
+        with pytest.raises(ValueError, match="apt-get install bubblewrap"):
+            load_code_tests()
+
+
+def test_cases_together_end_before_the_reward_does() -> None:
+    options = code_tests_options(CodeTestsSettings(), 10.0)
+    assert options["total_s"] == 8.0
+    assert options["mode"] == "strong"
+    assert code_tests_options(CodeTestsSettings(), 1.0)["total_s"] == 0.8
+
+
+@pytest.mark.parametrize(("mode", "is_warned"), [("strong", False), ("weak", True)])
+def test_a_run_in_mode_weak_says_what_is_not_stopped(mode: str, is_warned: bool) -> None:
+    settings = Settings(reward=RewardSettings(functions=("code_tests",), code_tests=CodeTestsSettings(mode=mode)))
+    prompt = Prompt(index=0, row=ROWS["own"], text="", tokens=())
+    prompts = PromptSet(name="train", path="", prompts={0: prompt}, columns=(), num_rows=1, num_filtered=0)
+    assert ("It uses the network." in RewardAssignment.make(settings, [prompts]).note) is is_warned
