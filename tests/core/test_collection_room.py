@@ -307,9 +307,23 @@ def test_surplus_responses_that_no_worker_has_are_reported_in_their_order() -> N
     begin(rooms, number(1), "")
     members = [*rooms.responses.group(number(1)).members.values(), *rooms.responses.group(number(0)).members.values()]
     rooms.collection.surplus = {member.id: member for member in members}
-    rooms.collection.unreported = {number(8): GroupPhase.DROPPED, number(7): GroupPhase.FILTERED}
     [report] = abort_surplus(rooms, 0.0)
-    assert report == do.ReportDropped(
-        filtered=(number(7),), dropped=(number(8),), responses=tuple(sorted(member.id for member in members))
-    )
+    assert report == do.ReportDropped(responses=tuple(sorted(member.id for member in members)))
     assert list(abort_surplus(rooms, 0.0)) == [], "it is reported once"
+
+
+def test_filtered_and_dropped_groups_are_reported_in_their_order() -> None:
+    rooms = rooms_of(SYNC)
+    filtered, dropped = GroupPhase.FILTERED, GroupPhase.DROPPED
+    rooms.collection.unreported = {number(8): filtered, number(7): dropped, number(4): filtered, number(5): dropped}
+    [report] = abort_surplus(rooms, 0.0)
+    assert report == do.ReportDropped(filtered=(number(4), number(8)), dropped=(number(5), number(7)))
+
+
+def test_a_surplus_response_that_is_being_scored_is_named_by_its_abort_alone() -> None:
+    rooms = rooms_of(SYNC)
+    begin(rooms, number(0), "")
+    first, _ = rooms.responses.group(number(0)).members.values()
+    first.phase = ResponsePhase.SCORING
+    rooms.rewards.scoring, rooms.collection.surplus = {first.id: None}, {first.id: first}
+    assert list(abort_surplus(rooms, 0.0)) == [do.AbortScores(responses=(first.id,))]

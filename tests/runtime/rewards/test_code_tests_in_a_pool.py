@@ -77,7 +77,7 @@ def test_a_program_in_the_middle_of_its_case_leaves_nothing_when_its_process_is_
             endless = task(0, "import time\ntime.sleep(400)")
             pool.submit(endless)
             await until(programs_and_groups, True)
-            pool.abort([endless.response])
+            pool.abort([endless.response_id])
             pool.submit(task(1, "print(1)"))
             async with asyncio.timeout(120):
                 while len(results) < 2:

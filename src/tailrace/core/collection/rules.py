@@ -36,8 +36,6 @@ def abort_surplus(rooms: Rooms, now: float) -> Iterator[do.Command]:
     room = rooms.collection
     surplus, room.surplus = room.surplus, {}
     unreported, room.unreported = room.unreported, {}
-    if not surplus and not unreported:
-        return
     # No worker is busy with these responses, so no Abort or AbortScores will name them.
     idle = (ResponsePhase.PENDING, ResponsePhase.GENERATED)
     responses = tuple(sorted(each.id for each in surplus.values() if each.phase in idle))
