@@ -54,8 +54,8 @@ def _task(member: int, prompt: Prompt, response: str, plan: RewardAssignment) ->
         row=prompt.row,
         response=response,
         prompt_text=prompt.text,
-        prompt_ids=tuple(prompt.tokens.tolist()),
-        response_ids=tuple(range(len(response))),
+        prompt_tokens=tuple(prompt.tokens.tolist()),
+        response_tokens=tuple(range(len(response))),
         rewards=plan.asked(prompt),
         source=prompt.source,
     )

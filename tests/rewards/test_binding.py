@@ -161,6 +161,6 @@ def test_functions_of_installed_modules_and_built_in_ones_are_found() -> None:
 
 def test_a_function_of_tokens_alone_is_called_as_trl_calls_it(tmp_path: Path) -> None:
     function = load(tmp_path, "def f(completion_ids, **kwargs): return [-len(ids) for ids in completion_ids]")
-    assert function.shape.result(function(replace(task(), response_ids=(7, 8, 9)))) == -3
+    assert function.shape.result(function(replace(task(), response_tokens=(7, 8, 9)))) == -3
     plain = load(tmp_path, "def f(response, completion_ids): return -len(completion_ids)")
-    assert plain.shape.result(plain(replace(task(), response_ids=(7, 8, 9)))) == -3
+    assert plain.shape.result(plain(replace(task(), response_tokens=(7, 8, 9)))) == -3

@@ -138,6 +138,3 @@ class ClusterRules:
             min_gain=self.min_gain,
         )
         at_least(0, max_wait_s=self.max_wait_s, max_queue_s=self.max_queue_s)
-
-    def weight_of(self, tenant: TenantId) -> float:
-        return dict(self.tenants).get(tenant, 1.0)

@@ -54,8 +54,14 @@ def _settings_like(name: str) -> Sequence[str]:
     last = name.rsplit(".", 1)[-1]
     if last in by_key:  # the right key in the wrong section is the most common slip
         return by_key[last]
-    whole = _like(name, [*(leaf for leaf, _ in leaves(Settings)), *OTHER_NAMES]) if "." in name else []
-    found = whole or _like(last, [*by_key, *OTHER_NAMES])
+    section = name.rpartition(".")[0]
+    # The key alone is compared where the section is right: a section in common does not make two names alike.
+    inside = {
+        leaf.rpartition(".")[2]: leaf for leaf, _ in leaves(Settings) if section and leaf.startswith(f"{section}.")
+    }
+    if near := _like(last, inside):
+        return [inside[near[0]]]
+    found = _like(last, [*by_key, *OTHER_NAMES])
     return by_key.get(found[0], found) if found else []
 
 

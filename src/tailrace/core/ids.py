@@ -1,7 +1,7 @@
 """Ids of groups, responses, versions and instances. An id never depends on when or where something was dispatched.
 
     GroupId       one prompt of one source in one pass over it:  ``train:0:17``
-    ResponseId  one response of that group:                     ``train:0:17:3:0``
+    ResponseId    one response of that group:                    ``train:0:17:3:0``
 
 ``epoch`` counts passes over a source; for an evaluation set it is the version that is evaluated.
 ``attempt`` increases by 1 when a response is dropped and generated again from its prompt. The id keys all

@@ -5,7 +5,7 @@ L tokens, D hidden width.
 * What the network says about a sequence does not depend, bit for bit, on the other sequences of the pass: each is
   computed alone, without padding, and so in the same shapes whatever is beside it.
 * Each layer is needed once per pass, however many sequences there are. An offloaded layer is copied once.
-* Memory follows the longest sequence: of the others only the states between two layers exist.
+* Memory follows the longest sequence: for the others only the states between two layers are kept.
 
 Several short sequences in one matrix product would keep a GPU busier. But the kernel of a product is chosen by its
 size, so their bits would depend on one another.

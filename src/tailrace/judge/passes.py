@@ -1,6 +1,6 @@
 """Which of the sequences that wait are computed together: the oldest, and those behind it as far as they fit.
 
-In the order of arrival, so that none waits for ever.
+They are taken in the order of arrival, so that none waits for ever.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 MAX_TOKENS = 65_536
 """Most tokens of a pass with several sequences. Of each token the state between two layers is kept (7 kB in a 7B
-model), and with so many tokens a layer computes longer than its copy takes."""
+model), and with that many tokens a layer computes longer than its copy takes."""
 
 Fits = Callable[[int, int], bool]
 """Whether a pass fits the device, by the length of its longest sequence and the number of its tokens."""

@@ -2,7 +2,7 @@
 
 * While a layer computes, the next offloaded one is copied. Buffers are taken once and reused in place.
 * A pass gives the same bits with any number of resident layers: the same kernels read the same weights.
-* It works below the layers' own calls (hooks), so whoever calls the layers one after the other needs not know of it:
+* It works below the layers' own calls (hooks), so whoever calls the layers one after the other need not know about it:
   the model itself, or a pass that calls each layer for several sequences before it goes on to the next.
 * The weights are read, never changed: there is no gradient. The model's state can be read at any time.
 """

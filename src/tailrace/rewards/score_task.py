@@ -30,8 +30,8 @@ class ScoreTask:
     response: str
     prompt_text: str = ""
     """The prompt as the model saw it."""
-    prompt_ids: tuple[int, ...] = ()
-    response_ids: tuple[int, ...] = ()
+    prompt_tokens: tuple[int, ...] = ()
+    response_tokens: tuple[int, ...] = ()
     rewards: tuple[str, ...] = ()
     """The functions to score it with, as the pool knows them; none: all of them."""
     source: str = ""

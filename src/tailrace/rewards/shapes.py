@@ -70,7 +70,7 @@ class Plain:
         return list(dict.fromkeys([*self._GIVEN, *answers, *columns]))
 
     def values(self, task: ScoreTask) -> Values:
-        ids: Values = {"prompt_ids": list(task.prompt_ids), "completion_ids": list(task.response_ids)}
+        ids: Values = {"prompt_ids": list(task.prompt_tokens), "completion_ids": list(task.response_tokens)}
         return _answers(task) | self.rest(task) | ids | dict.fromkeys((*RESPONSE_NAMES, "completions"), task.response)
 
     def rest(self, task: ScoreTask) -> Values:
@@ -108,8 +108,8 @@ class Batched:
         given: Values = {
             "prompts": task.row.get("prompt"),
             "completions": completion,
-            "prompt_ids": list(task.prompt_ids),
-            "completion_ids": list(task.response_ids),
+            "prompt_ids": list(task.prompt_tokens),
+            "completion_ids": list(task.response_tokens),
         }
         lists: Values = {name: [value] for name, value in (_about(task) | columns | given).items()}
         return lists | {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
@@ -153,8 +153,8 @@ class SlimeSample:
             prompt=task.prompt_text or task.row.get("prompt"),
             response=task.response,
             label=task.row.get("answer"),
-            tokens=[*task.prompt_ids, *task.response_ids],
-            response_length=len(task.response_ids),
+            tokens=[*task.prompt_tokens, *task.response_tokens],
+            response_length=len(task.response_tokens),
             metadata=metadata if isinstance(metadata, Mapping) else _others(task),
             reward=None,
         )

@@ -161,7 +161,8 @@ class Trainer:
         return StepResult(version=self.version, metrics=totals.metrics() | applied | peak)
 
     def _add_up_gradients(self) -> None:
-        """If that was put off: ranks add up their gradients in a backward pass, so they make one of nothing."""
+        """Add up the gradients that ranks have held back. They do it in a backward pass: each runs one over an empty
+        micro-batch."""
         if not self._puts_off or self._last_sample is None:
             return
         self._ranks.put_off(False)

@@ -28,7 +28,7 @@ def progress_interval_s(num_live: int, *, shortest_s: float, num_instances: int)
 
 GATHER_S_PER_INSTANCE = 0.1 / 64
 LONGEST_GATHER_S = 0.1
-"""Short beside the seconds that a response takes where there are so many instances."""
+"""Short beside the seconds that a response takes where there are many instances."""
 
 
 def gather_s(num_instances: int) -> float:

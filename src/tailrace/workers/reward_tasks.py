@@ -62,8 +62,8 @@ class TokenTask:
             row=self.row,
             response=decode(tokens),
             prompt_text=self.prompt_text,
-            prompt_ids=self.prompt.read(),
-            response_ids=tokens,
+            prompt_tokens=self.prompt.read(),
+            response_tokens=tokens,
             rewards=self.rewards,
             source=self.source,
         )

@@ -92,7 +92,7 @@ def test_a_response_as_tokens_becomes_the_task_that_has_its_text(tmp_path: Path)
             store.append([segment(number, 0, 10, full=number == 2), segment(number, 10, 3, version=1)])
         for number in NUMBERS:
             expected = catalogue(store).task(response(number))
-            assert len(expected.response_ids) == 13
+            assert len(expected.response_tokens) == 13
             for task in (catalogue(store).sent_task, catalogue(store).stored_task):
                 assert pickle.loads(pickle.dumps(task(response(number)))).read(spelled) == expected
 

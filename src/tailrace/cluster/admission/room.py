@@ -36,9 +36,6 @@ class Admission:
     def has_devices(self, count: int) -> bool:
         return count <= self.free_rollout_devices
 
-    def claim_of(self, job: JobId) -> NodeGroupId | None:
-        return self.claims.get(job)
-
     def all_claims(self) -> list[tuple[JobId, NodeGroupId]]:
         """Every job with a claim, and its group, the oldest claim first."""
         return list(self.claims.items())

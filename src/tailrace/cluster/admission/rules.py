@@ -1,10 +1,10 @@
 """Which jobs get a place now: first those whose node group was lost, then queued ones in order (``order.py``).
 
 A job that finds no place becomes the *head* of all that train on groups of its size. It claims a group: the one that
-will be free for it first. Nobody joins that group while the claim lasts, unless it will have ended when the head
-starts, so the group becomes free at the latest when its present jobs have ended. The start that counts is the earliest
-that was ever forecast: otherwise jobs that are later than expected would let others in, again and again. Rollout
-devices that the head will need are kept for it in the same way.
+will be free for it first. While the claim lasts, only jobs that will have ended when the head starts may join that
+group, so it becomes free at the latest when its present jobs have ended. The start that counts is the earliest that was
+ever forecast: otherwise jobs that are later than expected would let others in, again and again. Rollout devices that
+the head will need are kept for it in the same way.
 
 Later jobs of the same size wait behind the head. With backfill they may start if they do not delay it.
 """

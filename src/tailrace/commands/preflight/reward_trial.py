@@ -92,8 +92,8 @@ def _task(number: int, use: RewardUse, sources: Sources) -> ScoreTask:
         row=prompt.row,
         response=sources.decode(tokens, skip_special_tokens=True),
         prompt_text=prompt.text,
-        prompt_ids=tuple(prompt.tokens.tolist()),
-        response_ids=tuple(tokens.tolist()),
+        prompt_tokens=tuple(prompt.tokens.tolist()),
+        response_tokens=tuple(tokens.tolist()),
         rewards=(use.function,),
         source=prompt.source,
     )

@@ -100,7 +100,7 @@ class Instance:
 
     def hear(self, *, now: float, has_progressed: bool) -> None:
         """Record a sign of life, and whether it got on with its work. What it says while it does something else, or is
-        being killed, does not put off the limit of that."""
+        being killed, does not extend that limit."""
         if self.phase is InstancePhase.READY and not self.is_being_killed:
             self.heard_at = now
             if has_progressed:

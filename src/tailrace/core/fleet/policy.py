@@ -34,7 +34,8 @@ class InstanceView:
     """How many of its responses are queued inside it because its KV cache or batch is full. 0 if no policy is
     planned."""
     kv_tokens: float = 0.0
-    """Tokens of KV cache that its running responses hold."""
+    """Tokens of KV cache that its running responses hold: their tokens, prompts included, times ``k5`` of the cost
+    model."""
     is_rested: bool = True
     """Whether its last migration is at least ``pause_s`` ago."""
 

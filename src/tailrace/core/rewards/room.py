@@ -44,9 +44,9 @@ class Rewards:
     def abort(self, responses: Iterable[Response]) -> Iterator[do.Command]:
         """Abort these rewards."""
         ids = tuple(response.id for response in responses)
-        for response in ids:
-            del self.scoring[response]
-            self.aborting[response] = None
+        for each in ids:
+            del self.scoring[each]
+            self.aborting[each] = None
         if ids:
             yield do.AbortScores(responses=ids)
 

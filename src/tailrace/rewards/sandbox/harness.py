@@ -8,7 +8,7 @@ an answer that it claims, and nothing else. When a case ends, all processes that
 emptied.
 
 It is sent through the socket and run by an interpreter that has nothing but the standard library. It imports little, so
-that a sandbox starts quickly. Frames are a length of four bytes and so many bytes.
+that a sandbox starts quickly. A frame is four bytes that say its length, and then its bytes.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Catalogue:
             row=prompt.row,
             response=self._decode(tokens, skip_special_tokens=True),
             prompt_text=prompt.text,
-            prompt_ids=tuple(prompt.tokens.tolist()),
-            response_ids=tuple(tokens.tolist()),
+            prompt_tokens=tuple(prompt.tokens.tolist()),
+            response_tokens=tuple(tokens.tolist()),
             rewards=self.rewards.asked(prompt),
             source=prompt.source,
         )

@@ -114,10 +114,6 @@ class ClusterResult:
             "figures": asdict(self.figures),
         }
 
-    def wait_ratios(self) -> list[float]:
-        """Return the wait ratios of all jobs that started, ascending: the points of their CDF."""
-        return sorted(job.wait_s / job.alone_s for job in self.jobs if job.started is not None)
-
 
 def simulate_cluster(
     scenario: ClusterScenario,
