@@ -20,6 +20,16 @@ class CodeTestsSettings(Section):
     cases that passed."""
     case_timeout_s: Common[PositiveFloat] = 6.0
     """Seconds of wall time that one case may take."""
+    timeouts: Common[Literal["fixed", "adaptive"]] = "fixed"
+    """`fixed`: every case has `case_timeout_s`. `adaptive`: once a response has passed all cases of a problem, a case
+    has `timeout_factor` times the longest time that such a response took for it."""
+    min_case_timeout_s: Common[PositiveFloat] = 2.0
+    """With adaptive timeouts, the shortest limit of a case."""
+    timeout_factor: Common[float] = Field(default=1.5, ge=1)
+    """With adaptive timeouts, how many times as long as the slowest correct response a case may take."""
+    timeout_probe_share: float = Field(default=0.02, ge=0, le=1)
+    """With adaptive timeouts, the share of responses that get `case_timeout_s`, so that slow and correct programs are
+    still seen."""
     memory_mb: Common[int] = Field(default=1024, ge=32)
     """Megabytes that a program may use."""
     max_cases: Common[PositiveInt | None] = None

@@ -59,6 +59,10 @@ ON_REQUEST = (
     "eval_interval",
     "eval",
     "reward.timeout_s",
+    "reward.code_tests.case_timeout_s",
+    "reward.code_tests.min_case_timeout_s",
+    "reward.code_tests.timeout_factor",
+    "reward.code_tests.timeout_probe_share",
 )
 """Settings that change the rest of the run and leave its past alone."""
 

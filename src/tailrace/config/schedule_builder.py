@@ -10,13 +10,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.config import presets
+from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.complaints import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import Coordination, EpochEnd, EvalSet, Limits, OnStuck, Placement, Schedule, VersionCap
+from tailrace.core.schedule import (
+    CaseTime,
+    Coordination,
+    EpochEnd,
+    EvalSet,
+    Limits,
+    OnStuck,
+    Placement,
+    Schedule,
+    VersionCap,
+)
 from tailrace.core.schedule.soundness import sound
 from tailrace.policies.strategies import policies_of
 
@@ -90,6 +101,7 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
         save_interval=None if settings.save_interval == "auto" else settings.save_interval,
         save_share=_SAVE_SHARE if settings.save_interval == "auto" else 0.0,
         is_reward_streamed=settings.reward.timing == "streamed",
+        case_time=_case_time(settings.reward.code_tests),
         drops_failed_rewards=settings.reward.on_failure == "drop",
         filters_equal_scores=settings.algorithm.dynamic_sampling,
         max_useless_groups=settings.algorithm.max_useless_groups,
@@ -104,6 +116,16 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             max_restarts=limits.max_restarts,
             stop_s=limits.stop_s,
         ),
+    )
+
+
+def _case_time(code: CodeTestsSettings) -> CaseTime:
+    return CaseTime(
+        strategy=code.timeouts,
+        most_s=code.case_timeout_s,
+        least_s=min(code.min_case_timeout_s, code.case_timeout_s),
+        factor=code.timeout_factor,
+        probe_share=code.timeout_probe_share,
     )
 
 

@@ -103,11 +103,22 @@ class PullWeights(Command):
     version: Version
 
 
+class CaseLimits(NamedTuple):
+    """Seconds that each test case of one response may run."""
+
+    others_s: float
+    """Of every case that is not named."""
+    cases: tuple[tuple[int, float], ...] = ()
+    """Pairs (case, seconds), by case."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Command):
     """Compute the rewards of these responses. Each ends in ``ResponsesScored``, whatever happens."""
 
     responses: tuple[ResponseId, ...]
+    limits: tuple[CaseLimits, ...] = ()
+    """How long the test cases of each response may run; empty: as long as the reward's own limit says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,12 @@ class Scored:
     """Further numbers the reward function returned."""
     detail: str = ""
     """What went wrong, if the reward failed."""
+    is_correct: bool = False
+    """Whether it passed every test case. False if its reward has none."""
+    slow_cases: tuple[tuple[int, float], ...] = ()
+    """Pairs (case, seconds) of a correct response, where the time can change a limit (`CaseTime.slow_s`)."""
+    cut_cases: tuple[tuple[int, float], ...] = ()
+    """Pairs (case, limit) in which it ran out of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

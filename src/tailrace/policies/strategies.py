@@ -12,6 +12,7 @@ from enum import Enum, unique
 from typing import Self
 
 from tailrace.core.fleet.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
+from tailrace.core.rewards.policy import TimeoutPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
@@ -20,10 +21,12 @@ from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
 from tailrace.policies.synchronization.as_published import AsPublished
 from tailrace.policies.synchronization.when_useful import WhenUseful
+from tailrace.policies.timeouts.adaptive import AdaptiveTimeouts
+from tailrace.policies.timeouts.fixed import FixedTimeouts
 
 
 class Strategy(Enum):
-    """Base of the three tables. The value of a member is its name in settings and journals."""
+    """Base of the tables. The value of a member is its name in settings and journals."""
 
     make: object
     """Builds the policy."""
@@ -73,8 +76,18 @@ class Migration(Strategy):
     THROUGHPUT = "throughput", Rebalance.of
 
 
+@unique
+class Timeouts(Strategy):
+    """How long the test cases of a program may run."""
+
+    make: Callable[[Schedule], TimeoutPolicy]
+
+    FIXED = "fixed", FixedTimeouts.of
+    ADAPTIVE = "adaptive", AdaptiveTimeouts.of
+
+
 KINDS: dict[str, type[Strategy]] = {"routing": Routing, "synchronization": Synchronization, "migration": Migration}
-"""The three kinds of strategies, by the name of the setting that chooses one."""
+"""The kinds of strategies that coordinate rollout, by the name of the setting that chooses one."""
 
 
 def policies_of(schedule: Schedule) -> Policies:
@@ -85,6 +98,7 @@ def policies_of(schedule: Schedule) -> Policies:
         routing=routing,
         synchronization=Synchronization.named(chosen.synchronization).make(schedule, routing),
         migration=Migration.named(chosen.migration).make(schedule),
+        timeouts=Timeouts.named(schedule.case_time.strategy).make(schedule),
     )
     for sentence in _unsound(schedule, policies):
         raise ValueError(sentence)

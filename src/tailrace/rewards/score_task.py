@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
+
+TIMES = "case_times"
+"""Key under which a built-in reward returns its `ProgramTimes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,20 @@ class ScoreTask:
     """The functions to score it with, as the pool knows them; none: all of them."""
     source: str = ""
     """The source of the prompt, where the training prompts come from several."""
+    case_limits: CaseLimits | None = None
+    """How long its test cases may run; None: as long as the reward's own limit says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTimes:
+    """What a reward with test cases tells about their times, beside the score."""
+
+    is_correct: bool
+    """Whether every case passed."""
+    slow: tuple[tuple[int, float], ...] = ()
+    """Pairs (case, seconds) that can change a limit; only if every case passed."""
+    cut: tuple[tuple[int, float], ...] = ()
+    """Pairs (case, limit) that ran out of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +66,6 @@ class ScoreResult:
     """Other numbers the functions returned, to be logged."""
     detail: str = ""
     """What went wrong, in a sentence; empty when nothing did."""
+    case_times: ProgramTimes | None = None
+    """How long test cases took, if its reward has some."""
     seconds: float

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.binding import RewardFunction
-from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
+from tailrace.rewards.score_task import TIMES, ProgramTimes, RewardUse, ScoreResult, ScoreTask
 from tailrace.rewards.shapes import NotApplicable
 
 _MAX_TRACEBACKS = 20
@@ -51,9 +51,11 @@ class Scorer:
         started = time.monotonic()
         outcome, total, detail, num_scores = Outcome.OK, 0.0, "", 0
         extras: dict[str, float] = {}
+        times: ProgramTimes | None = None
         for label, function in self._asked_for(task):
             try:
-                score, numbers = read_score(self._call(function, task))
+                returned = self._call(function, task)
+                score, numbers = read_score(returned)
             except NotApplicable:
                 continue
             except InvalidScore as error:
@@ -65,6 +67,7 @@ class Scorer:
                 outcome, detail = Outcome.ERROR, f"reward function {function.spec!r} raised {_describe(error)}"
                 break
             num_scores += 1
+            times = read_times(returned) or times
             total += self._weights[label] * score
             extras |= numbers if len(self._functions) == 1 else _labelled(label, score, numbers)
         if outcome is Outcome.OK and not num_scores:
@@ -78,6 +81,7 @@ class Scorer:
             extras=extras,
             detail=detail,
             seconds=time.monotonic() - started,
+            case_times=times if outcome is Outcome.OK else None,
         )
 
     def close(self) -> None:
@@ -122,6 +126,12 @@ def read_score(result: object) -> tuple[float, dict[str, float]]:
             continue  # text and lists beside the score are for the function's author, not for metrics
     extras.pop("score", None)
     return _number(result["score"]), extras
+
+
+def read_times(result: object) -> ProgramTimes | None:
+    """Return what a built-in reward tells about the times of its test cases; None if it tells nothing."""
+    found = result.get(TIMES) if isinstance(result, Mapping) else None
+    return found if isinstance(found, ProgramTimes) else None
 
 
 def _number(value: Any) -> float:

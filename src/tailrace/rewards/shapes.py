@@ -71,7 +71,9 @@ class Plain:
 
     def values(self, task: ScoreTask) -> Values:
         ids: Values = {"prompt_ids": list(task.prompt_tokens), "completion_ids": list(task.response_tokens)}
-        return _answers(task) | self.rest(task) | ids | dict.fromkeys((*RESPONSE_NAMES, "completions"), task.response)
+        limits: Values = {} if task.case_limits is None else {"case_limits": task.case_limits}
+        texts = dict.fromkeys((*RESPONSE_NAMES, "completions"), task.response)
+        return _answers(task) | self.rest(task) | ids | texts | limits
 
     def rest(self, task: ScoreTask) -> Values:
         return _about(task) | dict(task.row) | {"response": task.response}

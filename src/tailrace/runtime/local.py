@@ -299,8 +299,8 @@ class LocalRun:
                 self._rollouts.release(command)
             case do.PullWeights():
                 self._rollouts.pull(command)
-            case do.Score(responses=responses):
-                self._scoring.score(responses)
+            case do.Score(responses=responses, limits=limits):
+                self._scoring.score(responses, limits)
             case do.AbortScores(responses=responses):
                 self._scoring.abort(responses)
             case do.Accumulate() | do.FinishStep() | do.PublishWeights():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import ResponseId
 from tailrace.data.detokenizer import Decode
 from tailrace.rewards.score_task import ScoreTask
@@ -53,6 +54,7 @@ class TokenTask:
     response: SentTokens | StoredTokens
     rewards: tuple[str, ...]
     source: str
+    case_limits: CaseLimits | None = None
 
     def read(self, decode: Decode) -> ScoreTask:
         """The task with its text; `OSError` or `DamagedStore` if the response cannot be read."""
@@ -66,6 +68,7 @@ class TokenTask:
             response_tokens=tokens,
             rewards=self.rewards,
             source=self.source,
+            case_limits=self.case_limits,
         )
 
 

@@ -11,12 +11,14 @@ from rewards.sandbox.rows import CALL_ROWS, ROWS
 from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.reward_settings import RewardSettings
 from tailrace.config.settings import Settings
+from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.rewards.assignment import RewardAssignment, reward_use
-from tailrace.rewards.sandbox.code_tests import code_tests_options, load_code_tests
-from tailrace.rewards.score_task import ScoreResult, ScoreTask
+from tailrace.rewards.sandbox.cases import CaseResult, ProgramResult, Verdict
+from tailrace.rewards.sandbox.code_tests import code_tests_options, load_code_tests, seconds_of, times_of
+from tailrace.rewards.score_task import ProgramTimes, ScoreResult, ScoreTask
 from tailrace.rewards.scoring import Scorer
 
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -24,11 +26,14 @@ HALF = "```python\nprint(3)\n```"
 RIGHT_CALL = "```python\ndef add(a, b): return a + b\n```"
 
 
-def score(response: str, row: dict[str, object], **options: object) -> ScoreResult:
+def score(
+    response: str, row: dict[str, object], case_limits: CaseLimits | None = None, **options: object
+) -> ScoreResult:
     settings = RewardSettings(code_tests=CodeTestsSettings(**options), timeout_s=60.0)
     use = reward_use(settings, "code_tests", tuple(row))
+    name = ResponseId(GroupId("train", 0, 1), 0)
     with Scorer.load([use]) as scorer:
-        return scorer.score(ScoreTask(response_id=ResponseId(GroupId("train", 0, 1), 0), row=row, response=response))
+        return scorer.score(ScoreTask(response_id=name, row=row, response=response, case_limits=case_limits))
 
 
 @needs_bubblewrap
@@ -46,6 +51,40 @@ def test_a_row_of_every_format_that_calls_a_function_is_scored(name: str) -> Non
     row = {"prompt": "Add two numbers.", **CALL_ROWS[name]}
     assert score(RIGHT_CALL, row).score == 1.0
     assert score(RIGHT, row).score == 0.0
+
+
+THREE = {"tests": [{"input": f"{number}\n", "output": f"{number}\n"} for number in range(3)]}
+SLOW_IN_THE_SECOND = "import time\nn = input()\ntime.sleep(1.0 if n == '1' else 0.0)\nprint(n)"
+
+
+@needs_bubblewrap
+def test_a_correct_program_tells_its_slow_cases_where_limits_are_adaptive() -> None:
+    # Other cases may be slow too on a busy machine, but this one is slow on any.
+    found = score(SLOW_IN_THE_SECOND, THREE, timeouts="adaptive", min_case_timeout_s=0.9, timeout_factor=1.0)
+    assert found.case_times is not None
+    assert found.case_times.is_correct
+    assert dict(found.case_times.slow)[1] >= 1.0
+    assert found.case_times.cut == ()
+    fixed = score(SLOW_IN_THE_SECOND, THREE)
+    assert fixed.case_times == ProgramTimes(is_correct=True)
+
+
+@needs_bubblewrap
+def test_the_limits_of_a_task_hold_and_the_case_that_was_cut_is_told() -> None:
+    limits = CaseLimits(60.0, ((1, 0.4),))
+    found = score(SLOW_IN_THE_SECOND, THREE, limits, timeouts="adaptive", case_timeout_s=60.0)
+    assert (found.outcome, found.score) == (Outcome.OK, 0.0)
+    assert found.case_times == ProgramTimes(is_correct=False, cut=((1, 0.4),))
+
+
+def test_each_case_has_the_limit_that_names_it_or_that_of_the_others() -> None:
+    assert seconds_of(CaseLimits(2.0, ((1, 6.0), (7, 9.0))), 3) == [2.0, 6.0, 2.0]
+
+
+def test_a_case_that_was_cut_because_the_time_of_all_cases_was_over_says_nothing() -> None:
+    ended = ProgramResult(cases=(CaseResult(verdict=Verdict.TIME, seconds=1.2),), num_cases=3)
+    assert times_of(ended, [6.0, 6.0, 6.0], 1.0) == ProgramTimes(is_correct=False)
+    assert times_of(ended, [1.2, 6.0, 6.0], 1.0) == ProgramTimes(is_correct=False, cut=((0, 1.2),))
 
 
 @needs_bubblewrap

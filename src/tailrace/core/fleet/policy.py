@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from tailrace.core.costs import CostModel
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
+from tailrace.core.rewards.policy import TimeoutPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +207,12 @@ class MigrationPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """The three policies of a run."""
+    """The policies of a run."""
 
     routing: RoutingPolicy
     synchronization: SynchronizationPolicy
     migration: MigrationPolicy
+    timeouts: TimeoutPolicy
 
     @property
     def plans(self) -> bool:

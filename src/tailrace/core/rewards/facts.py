@@ -7,6 +7,7 @@ from tailrace.core.collection.facts import close_group
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.responses.response import Response, ResponsePhase
+from tailrace.core.rewards.case_times import CaseTimes, problem_of
 from tailrace.core.rooms import Rooms
 
 
@@ -38,6 +39,8 @@ def _settle(rooms: Rooms, response: Response, scored: ev.Scored, now: float) -> 
     response.outcome = scored.outcome
     response.score = 0.0 if has_failed else scored.score
     _count(rooms, scored, has_failed=has_failed, is_training=group.is_training)
+    if group.is_training and not has_failed and rooms.policies.timeouts.learns:
+        _learn_times(rooms, scored)
     is_dropped = has_failed and group.is_training and schedule.drops_failed_rewards
     response.move(ResponsePhase.DROPPED if is_dropped else ResponsePhase.SCORED, now=now)
     was_open = group.phase is GroupPhase.OPEN
@@ -47,6 +50,14 @@ def _settle(rooms: Rooms, response: Response, scored: ev.Scored, now: float) -> 
             close_group(rooms, group, now)
         else:
             rooms.evaluation.group_completed(group.id)
+
+
+def _learn_times(rooms: Rooms, scored: ev.Scored) -> None:
+    times, problem = rooms.rewards.case_times, problem_of(scored.response.group)
+    if scored.is_correct:
+        times.setdefault(problem, CaseTimes()).learn(scored.slow_cases)
+    if problem in times:
+        times[problem].note_try(scored.cut_cases, rooms.schedule.case_time)
 
 
 def _count(rooms: Rooms, scored: ev.Scored, *, has_failed: bool, is_training: bool) -> None:

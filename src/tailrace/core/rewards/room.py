@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tailrace.core import commands as do
 from tailrace.core.ids import ResponseId
 from tailrace.core.responses.response import Response
+from tailrace.core.rewards.case_times import CaseTimes
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits, Schedule
 
@@ -30,6 +31,8 @@ class Rewards:
     num_failed_in_a_row: int = 0
     """Failed rewards of training responses since the last successful one."""
     last_failure: str = ""
+    case_times: dict[str, CaseTimes] = field(default_factory=dict)
+    """Problems that were solved, and how long their test cases took."""
 
     # Notices
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tailrace.core import commands as do
+from tailrace.core.ids import ResponseId
 from tailrace.core.responses.response import ResponsePhase
+from tailrace.core.rewards.case_times import problem_of
 from tailrace.core.rooms import Rooms
 
 
@@ -27,7 +29,20 @@ def score(rooms: Rooms, now: float) -> Iterator[do.Command]:
         responses.response(response).move(ResponsePhase.SCORING, now=now)
         del rewards.generated[response]
         rewards.scoring[response] = None
-    yield do.Score(responses=tuple(due))
+    yield do.Score(responses=tuple(due), limits=_limits(rooms, due))
+
+
+def _limits(rooms: Rooms, due: Sequence[ResponseId]) -> tuple[do.CaseLimits, ...]:
+    """An evaluation has the longest limits: its scores must not depend on what training has seen."""
+    timeouts, rewards, rules = rooms.policies.timeouts, rooms.rewards, rooms.schedule.case_time
+    if not timeouts.learns:
+        return ()
+    return tuple(
+        timeouts.limits(response, rewards.case_times.get(problem_of(response.group)), rules)
+        if rooms.responses.is_training(response)
+        else do.CaseLimits(rules.most_s)
+        for response in due
+    )
 
 
 def _is_generating(rooms: Rooms) -> bool:

@@ -1,11 +1,13 @@
 """The schedule: the settings of a run that the core reads."""
 
+from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.schedule import EDITION, EvalSet, Limits, Schedule
 
 __all__ = [
     "EDITION",
+    "CaseTime",
     "Coordination",
     "EpochEnd",
     "EvalSet",

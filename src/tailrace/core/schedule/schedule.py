@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tailrace.core.ledger.admission import NO_BOUND_BEFORE, AdmissionRule, LedgerRules
+from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 
@@ -143,6 +144,8 @@ class Schedule:
     """True: request the score of a response as soon as it ends. False: wait until no training response is running."""
     drops_failed_rewards: bool = False
     """True: a response whose reward failed is removed from its group. False: it gets the score 0."""
+    case_time: CaseTime = CaseTime()
+    """How long test cases of programs may run."""
     filters_equal_scores: bool = False
     """Dynamic sampling: replace a training group whose scores are all equal, because its advantages would be 0."""
     max_useless_groups: int = 1000
@@ -179,6 +182,7 @@ class Schedule:
             eval_interval=other.eval_interval,
             save_interval=other.save_interval,
             save_share=other.save_share,
+            case_time=replace(other.case_time, strategy=self.case_time.strategy),
             limits=other.limits,
         )
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tailrace.core import events as ev
-from tailrace.rewards.score_task import ScoreResult
+from tailrace.rewards.score_task import ProgramTimes, ScoreResult
 
 _MAX_DELAY_S = 0.01
 
@@ -45,6 +45,7 @@ class ScoreBatcher:
 
 
 def _scored(result: ScoreResult) -> ev.Scored:
+    times = result.case_times or ProgramTimes(is_correct=False)
     return ev.Scored(
         response=result.response_id,
         outcome=result.outcome,
@@ -52,4 +53,7 @@ def _scored(result: ScoreResult) -> ev.Scored:
         seconds=round(result.seconds, 6),
         extras=tuple(result.extras.items()),
         detail=result.detail,
+        is_correct=times.is_correct,
+        slow_cases=times.slow,
+        cut_cases=times.cut,
     )

@@ -7,8 +7,10 @@ aborted at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
+from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreResult
@@ -36,10 +38,11 @@ class Scoring:
         self._orders: dict[ResponseId, object] = {}
         """The newest order for each of them: an older one for the same response was aborted."""
 
-    def score(self, responses: Sequence[ResponseId]) -> None:
+    def score(self, responses: Sequence[ResponseId], limits: Sequence[CaseLimits] = ()) -> None:
+        """``limits``: of the test cases of each response; empty: the reward's own."""
         self._scores.expect(len(responses))
         for start in range(0, len(responses), _AT_ONCE):
-            self._prepare(responses[start : start + _AT_ONCE])
+            self._prepare(responses[start : start + _AT_ONCE], limits[start : start + _AT_ONCE])
 
     def abort(self, responses: Iterable[ResponseId]) -> None:
         given = []
@@ -50,7 +53,7 @@ class Scoring:
                 self._scores.add(ScoreResult(response_id=response, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
         self._pool.abort(given)
 
-    def _prepare(self, responses: Sequence[ResponseId]) -> None:
+    def _prepare(self, responses: Sequence[ResponseId], limits: Sequence[CaseLimits]) -> None:
         orders = {response: object() for response in responses}
         self._orders |= orders
 
@@ -60,4 +63,10 @@ class Scoring:
                     del self._orders[task.response_id]
                     self._pool.submit(task)
 
-        self._work.do(lambda: [self._task(response) for response in responses], then=submit)
+        def make() -> list[RewardTask]:
+            tasks = [self._task(response) for response in responses]
+            if not limits:
+                return tasks
+            return [replace(task, case_limits=limit) for task, limit in zip(tasks, limits, strict=True)]
+
+        self._work.do(make, then=submit)
