@@ -109,7 +109,7 @@ def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="not UTF-8 text"):
         load(str(tmp_path / "data.jsonl"))
-    with pytest.raises(ValueError, match="there are arith-heldout, arith-train"):
+    with pytest.raises(ValueError, match="there are arith-code, arith-heldout, arith-train"):
         load("builtin:nothing")
 
 

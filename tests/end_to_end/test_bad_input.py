@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
     "unknown built-in recipe": (
         flags("quickstrat"),
         "no recipe 'quickstrat': neither a file nor a built-in recipe"
-        " (long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo,"
+        " (code-cpu, long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo,"
         " qwen-64gpu, qwen-8gpu, qwen-gpu, smollm2-cpu-smoke, smollm2-gpu)",
     ),
     "malformed TOML": (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,8 +20,8 @@ from rewards.sandbox.hostile import LISTENER, VARIABLE, Hostile
 from tailrace.rewards.sandbox.bubblewrap import INSTALL_LINE
 
 ROOT = Path(__file__).parents[3]
-HOST_FILE = ROOT / "README.md"
 USERS = ("root", "ordinary")
+HOST_FILE = "of-the-host.txt"
 SMALL = {"memory_mb": 128, "output_kb": 256, "tmp_mb": 8, "processes": 8}
 _SETTINGS = ("kernel/core_pattern", "kernel/hostname", "kernel/randomize_va_space", "vm/overcommit_memory")
 needs_bubblewrap = pytest.mark.skipif(
@@ -42,9 +44,10 @@ class Player:
             uid = str(200_000 + os.getpid() % 100_000)
             become = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--no-new-privs"]
             command = [*become, interpreter_for_all()]
-        environment = {"PYTHONPATH": str(ROOT / "src"), VARIABLE: "of the host", "PATH": os.environ["PATH"]}
+        sources = open_sources()
+        environment = {"PYTHONPATH": str(sources), VARIABLE: "of the host", "PATH": os.environ["PATH"]}
         process = subprocess.Popen(
-            [*command, "-B", str(Path(__file__).with_name("player.py")), LISTENER],
+            [*command, "-B", str(sources / "player.py"), LISTENER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,7 +73,7 @@ class Player:
     def case_of(self, hostile: Hostile) -> dict[str, object]:
         if hostile.function:
             return {"function": hostile.function, "arguments": (), "value": hostile.expected}
-        return {"stdin": f"{HOST_FILE}\n{self.process.pid}\n", "stdout": hostile.expected}
+        return {"stdin": f"{open_sources() / HOST_FILE}\n{self.process.pid}\n", "stdout": hostile.expected}
 
     def honest(self) -> list[str]:
         """Verdicts of honest programs, which must be what they would be alone."""
@@ -93,12 +96,25 @@ class Player:
 
 
 @functools.cache
+def open_sources() -> Path:
+    """A copy of what a player needs, and a file of the host, that every user can read: the checkout may be closed."""
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-sources-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(ROOT / "src" / "tailrace", folder / "tailrace", ignore=shutil.ignore_patterns("assets", "*.pyc"))
+    shutil.copy(Path(__file__).with_name("player.py"), folder)
+    (folder / HOST_FILE).write_text("of the host")
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+@functools.cache
 def interpreter_for_all() -> str:
     """An interpreter that every user can run, new enough for the package."""
     for name in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         path = Path(os.path.realpath(name))
         is_open = path.is_file() and all(folder.stat().st_mode & 0o001 for folder in path.parents)
-        if is_open and all(folder.stat().st_mode & 0o001 for folder in ROOT.parents):
+        if is_open and all(folder.stat().st_mode & 0o001 for folder in open_sources().parents):
             told = subprocess.run([path, "-c", "import sys; print(sys.version_info >= (3, 11))"], capture_output=True)
             if told.stdout.strip() == b"True":
                 return str(path)
