@@ -58,7 +58,12 @@ def _browse(page: Path, profile: Path, is_dark: bool, seconds: int) -> tuple[str
 
 @pytest.mark.parametrize(
     ("world", "num_charts", "is_dark"),
-    [(finished, 6, False), (finished, 6, True), (crashed, 6, False), (long_run, 5, True)],
+    [
+        (finished, 6, False),
+        (finished, 6, True),
+        (crashed, 6, False),
+        pytest.param(long_run, 5, True, marks=pytest.mark.long),
+    ],
     ids=["finished-light", "finished-dark", "crashed-light", "500-steps-dark"],
 )
 def test_every_chart_is_drawn_without_a_complaint(

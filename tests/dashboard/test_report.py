@@ -122,6 +122,7 @@ def test_the_page_says_what_the_stop_note_says(tmp_path: Path) -> None:
     assert "then it stopped: No space left on device (journal.jsonl)." in page_of(run).words
 
 
+@pytest.mark.long
 def test_five_hundred_steps_stay_small(tmp_path: Path) -> None:
     schedule = Schedule(train_source="train", batch_size=1, group_size=2, max_steps=500)
     world = World(schedule, random.Random(2))

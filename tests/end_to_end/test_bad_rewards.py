@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 FUNCTION = f"[{Path(__file__).with_name('bad_rewards.py')}:score]"
 
 
-@pytest.mark.parametrize(("on_failure", "num_groups"), [("zero", 16), pytest.param("drop", 12, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("on_failure", "num_groups"), [("zero", 16), ("drop", 12)])
 def test_the_run_goes_on_and_counts_every_kind_of_failure(tmp_path: Path, on_failure: str, num_groups: int) -> None:
     # Five of sixteen prompts have a bad reward: one step of twelve other groups has met them all.
     rows = [{"prompt": f"{n}+{n // 5}=", "answer": str(n if n < 5 else 10 * n + 5)} for n in range(16)]

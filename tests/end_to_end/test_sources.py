@@ -106,15 +106,6 @@ def test_every_reward_in_every_signature_scored_what_it_was_asked_to(nine: Run) 
     assert {"reward/accuracy_reward/score/mean", "reward/verl_score/num_seen/mean"} <= set(row)
 
 
-def test_sources_in_other_words_are_explained_and_have_numbers_of_their_own(whole: Run) -> None:
-    assert "hint: beta is algorithm.kl_loss_coef here" in whole.warned
-    assert "sums: prompt from 'prompt', answer from 'reward_model.ground_truth' (verl format)" in whole.said
-    assert "short: prompt from 'input', answer from 'output'" in whole.said
-    rows = [row for row in launch.untimed_metrics(whole.output) if "reward/mean" in row]
-    assert len(rows) == 4
-    assert all({"reward/source/sums/mean", "reward/source/short/mean"} <= set(row) for row in rows)
-
-
 def test_a_setting_given_under_two_names_is_refused(tmp_path: Path) -> None:
     result = launch.train(tmp_path / "run", **{"num-rollout": 2})
     assert result.returncode == 2

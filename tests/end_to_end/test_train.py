@@ -64,6 +64,7 @@ def test_the_checkpoint_loads_with_transformers(whole: Run) -> None:
     assert model.generate(**tokens, max_new_tokens=3).shape[1] > tokens["input_ids"].shape[1]
 
 
+@pytest.mark.long
 def test_a_run_that_was_disturbed_ends_like_one_that_was_not(whole: Run, disturbed: Disturbed) -> None:
     output = disturbed.run.output
     assert launch.final_weights(output) == launch.final_weights(whole.output)
@@ -85,6 +86,7 @@ def test_a_run_killed_as_it_starts_and_around_its_last_checkpoint_still_writes_i
     assert launch.untimed_metrics(output) == launch.untimed_metrics(whole.output)
 
 
+@pytest.mark.long
 def test_a_run_ends_with_a_report_unless_told_otherwise(whole: Run, disturbed: Disturbed) -> None:
     assert f"report:     {whole.output / 'report.html'}" in whole.said
     assert (whole.output / "report.html").exists()
@@ -92,14 +94,17 @@ def test_a_run_ends_with_a_report_unless_told_otherwise(whole: Run, disturbed: D
     assert not (disturbed.run.output / "report.html").exists()
 
 
+@pytest.mark.long
 def test_no_worker_outlives_a_killed_controller(disturbed: Disturbed) -> None:
     assert disturbed.outliving == []
 
 
+@pytest.mark.long
 def test_a_stopped_run_ends_in_good_order(disturbed: Disturbed) -> None:
     assert (disturbed.stop_code, disturbed.stop_reason) == (1, "it was asked to stop")
 
 
+@pytest.mark.long
 def test_journals_replay_to_identical_commands(whole: Run, disturbed: Disturbed) -> None:
     for output in (whole.output, disturbed.run.output):
         entries = [entry for _, entry in read(output / "journal.jsonl")]
@@ -132,3 +137,12 @@ def test_a_finished_run_shows_its_result_and_other_settings_are_refused(whole: R
     other = launch.train(whole.output, **whole.given, seed=7)
     assert other.returncode == 2
     assert "holds a run with other settings (seed)" in other.stderr
+
+
+def test_sources_in_other_words_are_explained_and_have_numbers_of_their_own(whole: Run) -> None:
+    assert "hint: beta is algorithm.kl_loss_coef here" in whole.warned
+    assert "sums: prompt from 'prompt', answer from 'reward_model.ground_truth' (verl format)" in whole.said
+    assert "short: prompt from 'input', answer from 'output'" in whole.said
+    rows = [row for row in launch.untimed_metrics(whole.output) if "reward/mean" in row]
+    assert len(rows) == 4
+    assert all({"reward/source/sums/mean", "reward/source/short/mean"} <= set(row) for row in rows)

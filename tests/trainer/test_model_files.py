@@ -107,6 +107,7 @@ print(between - before, own_mib() - between)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.long
 def test_an_opened_model_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     save_random_model(tmp_path / "warm", small_llama())
     save_random_model(tmp_path / "large", small_llama(vocab_size=65536, hidden_size=256))

@@ -23,6 +23,7 @@ def kind(request: pytest.FixtureRequest) -> SlotKind:
     return make_kind(request.param)
 
 
+@pytest.mark.long
 def test_real_processes_that_push_pull_and_are_killed_never_see_a_torn_version(tmp_path: Path) -> None:
     """A short slice of `make bench-weights`."""
     out = tmp_path / "weights.json"
