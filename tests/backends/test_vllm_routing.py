@@ -208,7 +208,7 @@ def test_a_run_says_how_well_the_routers_of_vllm_and_the_trainer_agree(asked: di
     for row in compared:
         print({name: value for name, value in row.items() if name.startswith("mismatch/")})
         assert row["actor/grad_norm"] > 0
-        # For a resumed response the trainer replays the experts that its first tokens had under older weights, while vLLM
+        # For a resumed response the trainer replays the experts that its first tokens had under older weights, but vLLM
         # read those tokens again with the new ones. How many such tokens a batch has depends on the pace of the run.
         is_whole = row is rows[0] or asked["schedule__preset"] == "sync"
         assert row["mismatch/router_agreement"] > (0.99 if is_whole else 0.9)
