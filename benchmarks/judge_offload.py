@@ -1,7 +1,7 @@
 """A judge whose layers come from host memory: memory, seconds per pass, and whether scores keep their bits.
 
     python benchmarks/judge_offload.py --json benchmarks/results/judge_offload_h200.json
-    python benchmarks/judge_offload.py --device cpu --tiny --json /tmp/judge_offload.json
+    python benchmarks/judge_offload.py --device cpu --tiny
 
 Models have the shapes of Qwen2.5-1.5B and Qwen2.5-7B and random weights, on a GPU in bfloat16. A pass scores one
 sequence of the given length by the log-probs of two answer words behind its last token; ``16 x 1024`` is a pass over

@@ -1,34 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedModel
 
+from judge.judge_models import KINDS, random_model, reward_model
 from offload.late_copies import LateCopies
 from tailrace.offload.layer_offload import LayerOffload, decoder_layers, offload_layers
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None,
-}  # fmt: skip
-KINDS = {
-    "llama": (LlamaForCausalLM, LlamaConfig),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
-    "reward": (LlamaForSequenceClassification, LlamaConfig),
-}
 TOKENS = torch.arange(40).view(2, 20) % 64
 
 
@@ -37,10 +17,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def model_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
-    model, config = KINDS[kind]
-    torch.manual_seed(3)
-    return model(config(**SIZES | {"initializer_range": 0.3} | changes)).to(dtype).eval()
+def model_of(kind: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return reward_model().to(dtype) if kind == "reward" else random_model(kind, dtype)
 
 
 @torch.no_grad()
@@ -50,7 +28,7 @@ def states(model: PreTrainedModel) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "reward"])
 def test_a_pass_gives_the_same_bits_with_any_number_of_resident_layers(kind: str, dtype: torch.dtype) -> None:
     expected = states(model_of(kind, dtype))
     for num_resident in range(7):

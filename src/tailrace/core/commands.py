@@ -107,7 +107,7 @@ class CaseLimits(NamedTuple):
     """Seconds that each test case of one response may run."""
 
     others_s: float
-    """Of every case that is not named."""
+    """The limit of every case that ``cases`` does not name."""
     cases: tuple[tuple[int, float], ...] = ()
     """Pairs (case, seconds), by case."""
 

@@ -18,13 +18,13 @@ from tailrace.core.schedule.case_time import CaseTime
 
 @dataclass(slots=True, kw_only=True)
 class CaseTimes:
-    """Of one problem that was solved: some response passed all of its cases."""
+    """Times of one problem that was solved: some response passed all of its cases."""
 
     anchors: dict[int, float] = field(default_factory=dict)
     """Most seconds of a fully correct response, by case; only of cases where that can change a limit."""
     lifted: dict[int, float] = field(default_factory=dict)
-    """Seconds at which most responses were cut, by case: their limit is then computed as if a correct one took so
-    long."""
+    """Seconds at which most responses were cut, by case. The limit is then computed as if a correct response had taken
+    them."""
     cuts: dict[int, int] = field(default_factory=dict)
     """Responses that were cut in a case since it was last lifted."""
     num_tried: int = 0
