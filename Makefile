@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox bench-reward bench-journal ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -87,7 +87,7 @@ bench-staleflow: $(STAMP)  ## staleflow at three bounds beside sync: accuracy, v
 bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
 
-bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 10 minutes on 16 cores, more than an hour on two)
+bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 15 minutes on 16 cores, two hours on two)
 	@$(BIN)/python benchmarks/simulate_all.py --jobs $(or $(JOBS),$(shell nproc))
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses
@@ -106,6 +106,12 @@ bench-own-runs: $(STAMP)  ## runs of our own in the simulated cluster, beside th
 
 bench-sandbox: $(STAMP)  ## programs in the sandbox: cost of a case beside a bare interpreter, 20,000 cases leave nothing (about 3 minutes)
 	@$(BIN)/python benchmarks/sandbox_speed.py --json benchmarks/results/sandbox_speed.json
+
+bench-reward: $(STAMP)  ## rollout plus exposed rewards with fixed and adaptive time limits, five seeds (about 15 minutes on two cores)
+	@$(BIN)/python benchmarks/reward_limits.py --json benchmarks/results/reward_limits.json
+
+bench-journal: $(STAMP)  ## journal bytes per step that adaptive limits add (about a minute)
+	@$(BIN)/python benchmarks/journal_bytes.py --json benchmarks/results/journal_bytes.json
 
 bench-weights: $(STAMP)  ## pushes and pulls of a million parameters by processes that are killed (about 4 minutes)
 	@$(BIN)/python benchmarks/weights.py --json benchmarks/results/weights.json

@@ -29,8 +29,9 @@ from trl_systems import run_trl
 HERE = Path(__file__).resolve().parent
 WARM_UP = 2
 PARTS = (
-    "timing_s/gen", "timing_s/reward", "timing_s/update_actor", "timing_s/update_weights", "response_length/mean",
-    "response_length/max", "perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "mismatch/logprob_abs_diff",
+    "timing_s/gen", "timing_s/reward_exposed", "timing_s/update_actor", "timing_s/update_weights",
+    "response_length/mean", "response_length/max", "perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb",
+    "mismatch/logprob_abs_diff",
 )  # fmt: skip
 ENDINGS = (
     "", " Explain why.", " Give two examples.", " Answer in one sentence.", " Think step by step.",

@@ -2,7 +2,8 @@
 
     python benchmarks/simulate_all.py --jobs 16
 
-About 10 minutes on 16 cores with five seeds. `--tiny --out DIR` shows that everything runs and leaves the kept results
+About 15 minutes on 16 cores with five seeds. `--only-rewards` makes one of them and leaves the others as they are.
+`--tiny --out DIR` shows that everything runs and leaves the kept results
 alone.
 """
 
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--full-size", action="store_true", help="StaleFlow's setting at the paper's size too, one seed"
     )
+    parser.add_argument("--only-rewards", action="store_true", help="only the reward row of RollPacker in parts")
     options = parser.parse_args()
     is_kept = options.out.resolve() == HERE / "results"
     if options.tiny and is_kept:
@@ -35,13 +37,18 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     common = ["--jobs", str(options.jobs)]
     seeds = ["--seeds", str(options.seeds)]
-    if options.tiny:
+    rewards = ["simulated_rewards.py", *common, *seeds, "--json", "simulated_rewards.json"]
+    if options.only_rewards:
+        calls = [[rewards[0], *["--tiny"] * options.tiny, *rewards[1:]]]
+    elif options.tiny:
         calls = [
             ["simulated.py", *common, *seeds, "--tiny", "--no-grid", "--json", "simulated.json"],
             ["simulated_staleflow.py", *common, *seeds, "--tiny", "--scale", "1", "--json", "simulated_staleflow.json"],
+            [rewards[0], "--tiny", *rewards[1:]],
         ]
     else:
         calls = [
+            rewards,
             ["simulated.py", *common, *seeds, "--json", "simulated.json"],
             ["simulated_staleflow.py", *common, *seeds, "--sweeps", "--json", "simulated_staleflow.json"],
             ["simulated_staleflow.py", *common, *GRID, "--json", "simulated_staleflow_grid.json"],

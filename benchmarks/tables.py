@@ -37,6 +37,35 @@ def papers(result: Result) -> list[str]:
     return table(["", "paper", "simulated", "difference"], rows)
 
 
+def rewards(result: Result) -> list[str]:
+    """The rows that all sizes have: one column for each size."""
+    made = result["rows"]["rows"]
+    sizes = list(dict.fromkeys(r["size"] for r in made))
+    names = list(dict.fromkeys(r["name"] for r in made))
+    by = {(r["name"], r["size"]): [shown_paper(r), shown_range(r["simulated"])] for r in made}
+    rows = [[name, *(cell for size in sizes for cell in by.get((name, size), ["", ""]))] for name in names]
+    return table(["", *(cell for size in sizes for cell in (f"{size}: paper", "simulated"))], rows)
+
+
+def reward_steps(result: Result) -> list[str]:
+    rows = [
+        [r["size"], f"`{r['schedule']}`", *(f"{r[name]['mean']:.0f}" for name in ("step_s", "rollout_s", "training_s"))]
+        for r in result["rows"]["seconds_of_a_step"]
+    ]
+    return table(["", "schedule", "seconds of a step", "generating", "training"], rows)
+
+
+def rewards_changed(result: Result) -> list[str]:
+    if "changed" not in result:
+        return ["(not in this result)"]
+    plain = {(r["name"], r["size"]): shown_range(r["simulated"]) for r in result["rows"]["rows"]}
+    rows = [
+        [r["name"], r["size"], r["change"], plain[r["name"], r["size"]], shown_range(r["simulated"])]
+        for r in (*result["changed"]["rows"], *result["afterwards"]["rows"])
+    ]
+    return table(["row", "", "what is changed", "before", "after"], rows)
+
+
 def variations(result: Result) -> list[str]:
     low, high = result["settings"]["paper"]
     rows = [[row["name"], shown_range(row["gain"])] for row in result["rows"]]
@@ -239,6 +268,9 @@ def own_runs_shared(result: Result) -> list[str]:
 
 TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "papers": ("simulated.json", papers),
+    "rewards": ("simulated_rewards.json", rewards),
+    "rewards steps": ("simulated_rewards.json", reward_steps),
+    "rewards changed": ("simulated_rewards.json", rewards_changed),
     "april variations": ("april_variations.json", variations),
     "grid": ("simulated.json", grid),
     "orderings": ("simulated.json", orderings),

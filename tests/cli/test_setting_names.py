@@ -28,6 +28,13 @@ def test_a_setting_goes_by_its_own_name_with_either_dash(capsys: pytest.CaptureF
     assert settings["data"]["max_prompt_length"] == 99
 
 
+def test_a_name_means_the_setting_of_the_outer_section(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = dry_run(capsys, "--timeout_s", "33", "--workers", "2", "--placement", "shared")
+    assert (settings["reward"]["timeout_s"], settings["reward"]["workers"]) == (33.0, 2)
+    assert settings["reward"]["judge"]["timeout_s"] == 120.0
+    assert settings["schedule"]["placement"] == "shared"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

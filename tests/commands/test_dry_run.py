@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from judge.openai_server import openai_server
 from tailrace.cli.main import main
 from tailrace.commands.preflight.dry_run import dry_run
 from tailrace.commands.preflight.prompt_view import prompt_lines
@@ -23,6 +24,8 @@ from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 from tailrace.observe.journal.journal_file import JournalFile
 from tailrace.runtime.record.run_directory import RunDirectory
+from tailrace.sizing.offload_profile_file import Measured, write_profile
+from tailrace.sizing.resident_layers import LengthPoint, OffloadProfile
 
 REWARDS = """
 import json, time
@@ -129,6 +132,91 @@ def test_functions_of_sources_and_evaluation_sets_are_tried_too(place: Path) -> 
     heldout = {"name": "heldout", "path": "builtin:arith-heldout", "max_prompts": 2, "reward": "rewards.py:good"}
     text = said(settings(eval=[heldout], eval_interval=2))
     assert "reward rewards.py:good: loaded; a made-up response to a prompt of 'heldout' scores 0.25" in text
+
+
+JUDGE: dict[str, Any] = {
+    "reward__functions": ["exact_match", "judge"],
+    "reward__judge__model": "tiny-arith",
+    "reward__judge__prompt": "{prompt}{response}=",
+    "reward__judge__chat": False,
+    "reward__judge__answers": {"1": 1.0, "2": 0.0},
+}
+
+
+def test_a_judge_is_checked_without_its_weights(place: Path) -> None:
+    text = said(settings(**JUDGE))
+    assert "judge: tiny-arith, with answer words '1' = 1, '2' = 0" in text
+    assert "reward judge: its files, tokenizer, template and answer words fit; the text about a made-up" in text
+    assert "tokens; the weights were not loaded" in text
+    assert "reward exact_match: loaded; " in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"reward__judge__model": "no/such"}, "reward.judge.model: model 'no/such' is neither built in"),
+        ({"reward__judge__answers": {"12": 1.0, "2": 0.0}}, "the answer word '12' must be one token"),
+        ({"reward__judge__chat": True}, "no chat template"),
+        ({"reward__judge__prompt": "{response}{note}"}, "{note}, which is no column of every prompt"),
+        ({"reward__judge__profile": "nowhere.json"}, "reward.judge.profile: nowhere.json cannot be read"),
+    ],
+)
+def test_a_judge_that_cannot_work_refuses(changes: dict[str, Any], words: str, place: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        said(settings(**JUDGE | changes))
+    assert words in str(refusal.value)
+
+
+def test_a_server_is_asked_about_one_response(place: Path) -> None:
+    with openai_server() as server:
+        given = {"reward__judge__model": "a-judge", "reward__judge__url": server.url}
+        text = said(settings(reward__functions=["judge"], **given))
+        assert "reward judge: loaded; a made-up response to a prompt of 'train' scores 0.75 (" in text
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("DENIED {response}", "answered with status 401"),
+        ("EMPTY {response}", "it has no log-probs"),
+        ("SILENT {response}", "no reply from"),
+    ],
+)
+def test_a_server_that_cannot_be_used_refuses(prompt: str, words: str, place: Path) -> None:
+    given = {"reward__judge__model": "a-judge", "reward__judge__prompt": prompt, "reward__judge__timeout_s": 2}
+    lines: list[str] = []
+    with openai_server() as server, pytest.raises(SettingsError, match=r"^reward judge: the server ") as refusal:
+        dry_run(settings(reward__functions=["judge"], reward__judge__url=server.url, **given), lines.append)
+    assert words in str(refusal.value)
+    assert not any("reward judge: loaded" in line or "without --dry-run" in line for line in lines)
+
+
+def test_a_server_whose_judge_says_something_else_is_no_reason_to_refuse(place: Path) -> None:
+    given = {"reward__judge__model": "a-judge", "reward__judge__prompt": "VAGUE {response}"}
+    with openai_server() as server:
+        text = said(settings(reward__functions=["judge"], reward__judge__url=server.url, **given))
+    assert "note: a made-up response has no score: no answer word ('Yes', 'No') is among" in text
+
+
+def test_a_judge_that_nothing_asks_for_is_told(place: Path) -> None:
+    text = said(settings(reward__judge__model="tiny-arith"))
+    assert "note: reward.judge is given, but no prompt asks for the reward 'judge' (reward.functions)" in text
+
+
+def test_a_profile_of_another_model_refuses(place: Path) -> None:
+    profile = OffloadProfile(
+        num_layers=7,
+        layer_bytes=1,
+        outside_bytes=1,
+        held_bytes=1,
+        copy_s=1.0,
+        points=(LengthPoint(length=1, working_bytes=1, layer_s=1.0),),
+    )
+    measured = Measured(model=JUDGE["reward__judge__model"], dtype="float32", device="cpu")
+    write_profile(place / "profile.json", profile, measured)
+    with pytest.raises(SettingsError, match="is of a model with 7 layers, and the judge has 3"):
+        said(settings(**JUDGE, reward__judge__profile="profile.json"))
 
 
 # The prompt

@@ -12,6 +12,10 @@ from tailrace.config.settings import Settings
 
 OTHER: dict[str, Any] = {
     "model.device": "cuda:1",
+    "reward.judge.placement": "own",
+    "reward.judge.deterministic": True,
+    "reward.judge.profile": "judge.json",
+    "reward.judge.api_key_variable": "KEY",
     "trainer.optimizer_device": "cpu",
     "trainer.reduce_gradients": "last",
     "trainer.gradient_checkpointing": True,
@@ -22,8 +26,9 @@ OTHER: dict[str, Any] = {
 
 
 def with_setting(name: str, value: object) -> Settings:
-    section, _, key = name.partition(".")
-    return Settings.model_validate({section: {key: value}})
+    for key in reversed(name.split(".")):
+        value = {key: value}
+    return Settings.model_validate(value)
 
 
 def schedule_of(settings: Settings) -> object:

@@ -84,7 +84,7 @@ def test_every_setting_says_what_it_means() -> None:
         ({"trainer": {"betas": [2, 3]}}, "trainer.betas.0: input should be less than 1, got 2"),
         ({"zzz": 1}, "unknown setting zzz; see `tailrace train --help-all` for all settings"),
         ({"trainer": {"temperature": 1}}, "unknown setting trainer.temperature; did you mean rollout.temperature?"),
-        ({"model": {"threads": 1}}, "did you mean rollout.threads or trainer.threads?"),
+        ({"model": {"threads": 1}}, "did you mean rollout.threads or reward.judge.threads or trainer.threads?"),
         ({"num_generatons": 4}, "did you mean num_generations? it is rollout.n_samples_per_prompt here"),
         ({"ray": {"local_cpus": 4}}, "unknown setting ray.local_cpus; it is gone: a Ray that the run starts has"),
         (

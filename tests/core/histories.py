@@ -26,6 +26,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId
 from tailrace.core.ledger.admission import AdmissionRule
+from tailrace.core.outcomes import Part
 from tailrace.core.schedule import (
     Coordination,
     EpochEnd,
@@ -279,6 +280,7 @@ def _draw(rng: random.Random) -> dict[str, object]:
         "drops_failed_rewards": rng.random() < 0.2,
         "filters_equal_scores": rng.random() < 0.3,
         "coordination": Coordination(**_mix(rng, UNPLANNED)),
+        "score_parts": rng.choice([(Part.FUNCTION,)] * 3 + [(Part.TESTS,), tuple(Part)]),
     }
 
 

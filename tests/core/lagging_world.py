@@ -37,7 +37,7 @@ LIMITS = Limits(
 """Hundreds of events long: what is not held up is heard of in time."""
 NAMES = {
     "trainer": ("optimizer step", "publishing", "checkpoint", "start of the trainer", "the trainer to take step"),
-    "rewards": ("reward of",),
+    "rewards": ("reward of", "test results of", "score by the judge of"),
     "prompts": ("prompts of",),
 }
 """How the waits for each are called."""
@@ -86,7 +86,7 @@ class LaggingWorld(World):
         """Those that were held up, as far as the core may have noticed."""
 
     def advance(self) -> None:
-        self.now += self.rng.random() * self.pace_s
+        self.now += self.rng.random() * self.pace_s / len(self.schedule.score_parts)
         while self.faults and len(self.entries) >= self.faults[0].at:
             self.strike(self.faults.pop(0))
         heard = [sender for sender, news in self.mail.items() if news and self.held_until.get(sender, 0.0) <= self.now]

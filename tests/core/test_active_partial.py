@@ -220,7 +220,7 @@ class HungWorld(World):
 
     def answer(self, command: do.Command) -> None:
         super().answer(command)
-        self.rewards = {t: None for t in self.rewards if t.group.source != "train" or t.group.prompt != 0}
+        self.rewards = {key: None for key in self.rewards if key[1].group[::2] != ("train", 0)}
 
 
 @held_to(60)

@@ -17,10 +17,10 @@ from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import replay_all
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.rewards import facts
 from tailrace.core.rewards.case_times import CaseTimes, problem_of
-from tailrace.core.rewards.rules import score
+from tailrace.core.rewards.rules import limit_cases, score
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import CaseTime, Schedule
 from tailrace.policies.strategies import policies_of
@@ -30,7 +30,7 @@ RULES = CaseTime(strategy="adaptive", most_s=30.0, least_s=2.0, factor=1.5, prob
 
 
 def rooms_that_score(number: GroupId = TRAIN, **changes: float) -> Rooms:
-    rooms = rooms_with_finished(number, case_time=replace(RULES, **changes))
+    rooms = rooms_with_finished(number, case_time=replace(RULES, **changes), score_parts=(Part.TESTS,))
     rooms.rewards.generated.clear()
     return rooms
 
@@ -45,13 +45,14 @@ def limits(rooms: Rooms, *members: int, number: GroupId = TRAIN) -> list[do.Case
 
 def tell(rooms: Rooms, member: int, outcome: Outcome = Outcome.OK, **times: object) -> None:
     scored = ev.Scored(response=ResponseId(TRAIN, member), outcome=outcome, score=0.0, seconds=0.1, **times)
-    facts.responses_scored(rooms, ev.ResponsesScored(scores=(scored,)), 1.0)
+    facts.responses_scored(rooms, ev.ResponsesScored(scores=(scored,), part=Part.TESTS), 1.0)
 
 
 def test_fixed_timeouts_are_not_sent_because_the_reward_knows_them() -> None:
-    rooms = rooms_with_finished()
+    rooms = rooms_with_finished(score_parts=(Part.TESTS,))
     [command] = score(rooms, 0.0)
-    assert command == do.Score(responses=tuple(ResponseId(TRAIN, member) for member in range(SIZE)))
+    asked = tuple(ResponseId(TRAIN, member) for member in range(SIZE))
+    assert command == do.Score(responses=asked, part=Part.TESTS)
     tell(rooms, 0, is_correct=True, slow_cases=((0, 9.0),))
     assert rooms.rewards.case_times == {}
 
@@ -100,6 +101,21 @@ def test_an_evaluation_has_the_longest_limit_whatever_training_has_seen() -> Non
     assert limits(rooms, 0, number=HELDOUT) == [do.CaseLimits(30.0)]
 
 
+def test_an_evaluation_teaches_nothing() -> None:
+    rooms = rooms_that_score(HELDOUT)
+    limits(rooms, 0, number=HELDOUT)
+    scored = ev.Scored(
+        response=ResponseId(HELDOUT, 0),
+        outcome=Outcome.OK,
+        score=1.0,
+        seconds=9.0,
+        is_correct=True,
+        slow_cases=((0, 9.0),),
+    )
+    facts.responses_scored(rooms, ev.ResponsesScored(scores=(scored,), part=Part.TESTS), 1.0)
+    assert rooms.rewards.case_times == {}
+
+
 def test_where_most_responses_are_cut_the_limit_is_raised_step_by_step() -> None:
     rooms = rooms_that_score(lift_after=4, lift_share=0.5)
     limits(rooms, *range(20))
@@ -112,6 +128,38 @@ def test_where_most_responses_are_cut_the_limit_is_raised_step_by_step() -> None
     assert limits(rooms, 21) == [do.CaseLimits(2.0, ((1, 9.0),))], "the count begins again"
     tell(rooms, 7, is_correct=False, cut_cases=((1, 9.0),))
     assert limits(rooms, 22) == [do.CaseLimits(2.0, ((1, 13.5),))]
+
+
+def relimited(rooms: Rooms) -> list[do.Command]:
+    return [command for command in limit_cases(rooms, 1.0) if command is not None]
+
+
+def test_responses_that_wait_get_the_limits_that_are_learned_meanwhile() -> None:
+    """In the first pass over the data all responses to a problem are requested before one of them has solved it."""
+    rooms = rooms_that_score()
+    limits(rooms, 0, 1, 2)
+    assert relimited(rooms) == []
+    tell(rooms, 0, is_correct=True, slow_cases=((1, 4.0),))
+    waiting = (ResponseId(TRAIN, 1), ResponseId(TRAIN, 2))
+    assert relimited(rooms) == [do.LimitCases(responses=waiting, limits=do.CaseLimits(2.0, ((1, 6.0),)))]
+    assert relimited(rooms) == [], "once"
+    tell(rooms, 1, is_correct=True, slow_cases=((1, 3.0),))
+    assert relimited(rooms) == [], "no limit has changed"
+
+
+def test_limits_of_probes_evaluations_and_other_problems_stay() -> None:
+    other = GroupId("train", 0, 1)
+    for share, number in ((1.0, TRAIN), (0.0, HELDOUT)):
+        rooms = rooms_that_score(number, probe_share=share)
+        limits(rooms, 0, 1, number=number)
+        rooms.rewards.case_times[problem_of(number)] = CaseTimes(anchors={1: 4.0})
+        rooms.rewards.relimited[number] = None
+        assert relimited(rooms) == []
+    rooms = rooms_that_score()
+    limits(rooms, 0)
+    rooms.rewards.case_times[problem_of(other)] = CaseTimes(anchors={1: 4.0})
+    rooms.rewards.relimited[other] = None
+    assert relimited(rooms) == []
 
 
 def test_probes_get_the_longest_limit_and_follow_from_the_id_alone() -> None:
@@ -129,6 +177,15 @@ def test_probes_get_the_longest_limit_and_follow_from_the_id_alone() -> None:
         assert len(found) / len(ids) == pytest.approx(share, rel=0.2)
         assert len({each.group.prompt for each in found}) > 100, "no problem is left out for long"
         assert len({each.member for each in found}) == 8
+
+
+def test_only_scores_by_test_cases_count_as_tries() -> None:
+    rooms = rooms_with_finished(case_time=RULES, score_parts=(Part.FUNCTION, Part.TESTS))
+    list(score(rooms, 0.0))
+    for part in (Part.FUNCTION, Part.TESTS):
+        scored = ev.Scored(response=ResponseId(TRAIN, 0), outcome=Outcome.OK, score=1.0, seconds=1.0, is_correct=True)
+        facts.responses_scored(rooms, ev.ResponsesScored(scores=(scored,), part=part), 1.0)
+    assert rooms.rewards.case_times[problem_of(TRAIN)].num_tried == 1
 
 
 SECONDS = st.floats(0.0, 50.0)
@@ -182,8 +239,10 @@ class Programs(World):
 def _limits_of(response: ResponseId, entries: Iterable[tuple[do.Command, ...]]) -> dict[int, float]:
     for commands in entries:
         for command in commands:
-            if isinstance(command, do.Score) and response in command.responses:
-                found = command.limits[command.responses.index(response)]
+            if isinstance(command, do.Score | do.LimitCases) and command.limits and response in command.responses:
+                every = command.limits
+                is_one = isinstance(command, do.LimitCases)
+                found = every if is_one else every[command.responses.index(response)]
                 return {case: dict(found.cases).get(case, found.others_s) for case in range(3)}
     raise AssertionError(f"{response} was never to be scored")
 
@@ -196,6 +255,7 @@ def test_a_run_that_crashes_keeps_what_it_has_learned_and_can_be_replayed(seed: 
         group_size=3,
         max_steps=8,
         epoch_size=7,
+        score_parts=(Part.TESTS,),
         case_time=replace(RULES, least_s=0.5),
     )
     world = Programs(schedule, random.Random(seed), trouble=0.02)

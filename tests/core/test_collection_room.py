@@ -19,9 +19,11 @@ from tailrace.core.collection.rules import abort_surplus, collect
 from tailrace.core.ids import GroupId, Version
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.ledger.ledger import Ledger
+from tailrace.core.outcomes import Part
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.response import ResponsePhase
+from tailrace.core.rewards.room import Requested
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EpochEnd, Leftovers, Limits, Schedule
 from tailrace.policies.strategies import policies_of
@@ -325,5 +327,6 @@ def test_a_surplus_response_that_is_being_scored_is_named_by_its_abort_alone() -
     begin(rooms, number(0), "")
     first, _ = rooms.responses.group(number(0)).members.values()
     first.phase = ResponsePhase.SCORING
-    rooms.rewards.scoring, rooms.collection.surplus = {first.id: None}, {first.id: first}
+    rooms.rewards.requested[Part.FUNCTION] = Requested(scoring={first.id: None})
+    rooms.collection.surplus = {first.id: first}
     assert list(abort_surplus(rooms, 0.0)) == [do.AbortScores(responses=(first.id,))]

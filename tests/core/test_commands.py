@@ -11,7 +11,8 @@ from core.world import World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
+from tailrace.core.rewards.room import Requested
 from tailrace.core.schedule import EvalSet, Leftovers, Placement, Schedule
 
 HELDOUT = {"eval_sets": (EvalSet(name="heldout", num_prompts=3, group_size=2),), "eval_interval": 1}
@@ -85,7 +86,8 @@ def test_a_trainer_is_asked_only_for_what_follows_the_version_it_holds() -> None
 
 def test_news_of_a_reward_that_was_called_off_is_the_last_of_it() -> None:
     world = started(batch_size=1, launch_responses=4)
-    aborted = world.coordinator.rooms.rewards.aborting
+    requested = world.coordinator.rooms.rewards.requested.setdefault(Part.FUNCTION, Requested())
+    aborted = requested.aborting
     until(world, lambda: bool(aborted))
     scores = [ev.Scored(response=r, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for r in aborted]
     world.tell(ev.ResponsesScored(scores=tuple(scores)))

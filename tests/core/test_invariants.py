@@ -16,6 +16,7 @@ from tailrace.core.errors import CoreError
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.pool import Pool
+from tailrace.core.outcomes import Part
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.response import Finish, Response, ResponsePhase
@@ -238,11 +239,15 @@ CHANGES: dict[str, Change] = {
     "more wait than are counted": lambda s: s.responses.pending.update({next(iter(s.responses.pending)): 9}),
     "one that waits is not counted": lambda s: s.responses.pending.popitem(),
     "a running response is called generated": lambda s: s.rewards.generated.update({first_running(s).id: None}),
-    "a scored response is awaited": lambda s: s.rewards.scoring.update({members(s, ResponsePhase.SCORED)[0].id: None}),
+    "a scored response is awaited": lambda s: s.rewards.requested[Part.FUNCTION].scoring.update(
+        {members(s, ResponsePhase.SCORED)[0].id: None}
+    ),
     "a running response is forgotten": lambda s: busy(s)[0].running.popitem(),
     "a response runs elsewhere": other_instance,
     "a live response is given up": lambda s: busy(s)[0].aborting.update({first_running(s).id: None}),
-    "a live reward is aborted": lambda s: s.rewards.aborting.update({first_running(s).id: None}),
+    "a live reward is aborted": lambda s: s.rewards.requested[Part.FUNCTION].aborting.update(
+        {first_running(s).id: None}
+    ),
     "surplus was not let go": lambda s: s.collection.surplus.update({first_running(s).id: first_running(s)}),
     "a filtered group was not reported": lambda s: s.collection.unreported.update({STRANGER: GroupPhase.FILTERED}),
     # training groups

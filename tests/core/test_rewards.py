@@ -7,7 +7,7 @@ import pytest
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.response import Finish, ResponsePhase
@@ -101,10 +101,10 @@ def test_a_score_that_is_not_awaited_is_refused_and_the_others_of_its_event_are_
     answer(rooms, range(2, 3), outcome=Outcome.OK, now=1.0)
     answer(rooms, range(2, 4), outcome=Outcome.OK, now=2.0)
     assert (rooms.run.num_refused, rooms.run.last_refusal) == (1, "a score of train:0:0:2:0, which is not awaited")
-    assert len(rooms.rewards.scoring) == SIZE - 2
-    assert rooms.rewards.heard_at == 2.0
+    assert len(rooms.rewards.requested[Part.FUNCTION].scoring) == SIZE - 2
+    assert rooms.rewards.requested[Part.FUNCTION].heard_at == 2.0
     answer(rooms, range(2, 3), outcome=Outcome.OK, now=3.0)
-    assert rooms.rewards.heard_at == 2.0, "a refused report puts no limit off"
+    assert rooms.rewards.requested[Part.FUNCTION].heard_at == 2.0, "a refused report puts no limit off"
 
 
 def test_the_answer_to_an_aborted_reward_scores_nothing() -> None:
@@ -113,7 +113,7 @@ def test_the_answer_to_an_aborted_reward_scores_nothing() -> None:
     first = rooms.responses.response(ResponseId(TRAIN, 0))
     assert list(rooms.rewards.abort([first])) == [do.AbortScores(responses=(first.id,))]
     answer(rooms, range(1), outcome=Outcome.ABORTED)
-    assert not rooms.rewards.aborting
+    assert not rooms.rewards.requested[Part.FUNCTION].aborting
     assert rooms.run.num_refused == rooms.rewards.num_failed_in_a_row == 0
     assert first.outcome is None
     assert list(rooms.rewards.abort([])) == []
@@ -124,7 +124,7 @@ def test_a_run_that_is_stopping_neither_requests_nor_takes_scores() -> None:
     list(score(rooms, 0.0))
     rooms.run.stop = RequestedStop(reason="enough", since=1.0)
     answer(rooms, range(1), outcome=Outcome.OK)
-    assert len(rooms.rewards.scoring) == SIZE
+    assert len(rooms.rewards.requested[Part.FUNCTION].scoring) == SIZE
     facts.run_resumed(rooms, ev.RunResumed(limits=rooms.run.limits, checkpoint=None), 2.0)
     assert list(score(rooms, 2.0)) == []
     rooms.run.stop = None
@@ -141,8 +141,7 @@ def test_a_resumed_run_counts_failed_rewards_anew_and_awaits_no_aborted_ones() -
     assert failure(rooms) is not None
     facts.run_resumed(rooms, ev.RunResumed(limits=rooms.run.limits, checkpoint=None), 2.0)
     assert rooms.rewards.num_failed_in_a_row == 0
-    assert not rooms.rewards.aborting
-    assert not rooms.rewards.scoring
+    assert not rooms.rewards.requested
     assert len(rooms.rewards.generated) == SIZE - MIN_FAILURES - 1
 
 

@@ -10,7 +10,9 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
+from tailrace.core.outcomes import Part
 from tailrace.core.requests import OpenRequest
+from tailrace.core.rewards.room import Requested
 from tailrace.core.rooms import Rooms
 from tailrace.core.run import facts
 from tailrace.core.run.room import RequestedStop, Run
@@ -44,8 +46,8 @@ def test_a_run_that_waits_for_nothing_ends_with_a_request_to_report_it() -> None
 def test_the_timer_is_set_for_the_first_wait_that_ends() -> None:
     rooms = rooms_of(limits=replace(LIMITS, prompts_s=20.0))
     rooms.collection.requested = OpenRequest(since=4.0, version=Version(0))
-    rooms.rewards.scoring = {ResponseId(GroupId("train", 0, 0), 0): None}
-    rooms.rewards.heard_at = 3.0
+    scoring = {ResponseId(GroupId("train", 0, 0), 0): None}
+    rooms.rewards.requested[Part.FUNCTION] = Requested(scoring=scoring, heard_at=3.0)
     assert list(watch(rooms, 5.0)) == [do.SetTimer(at=24.0)]
     assert list(watch(rooms, 6.0)) == [], "it is set"
     assert list(watch(rooms, 24.0)) == []

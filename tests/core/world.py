@@ -19,7 +19,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import CostModel
 from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.rules import RULES, Rule
 from tailrace.core.schedule import Schedule
@@ -67,8 +67,8 @@ class World:
         """Of the step that the trainer is at."""
         self.verdict: do.FinishRun | None = None
         self.timer: float | None = None
-        self.rewards: dict[ResponseId, None] = {}
-        """Rewards that are being computed."""
+        self.rewards: dict[tuple[Part, ResponseId], None] = {}
+        """Parts of scores that are being computed."""
         self.saved: list[Version] = []
         """Checkpoints that are on disk."""
         self.to_redo: int = 0
@@ -82,7 +82,8 @@ class World:
 
     def advance(self) -> None:
         """One random thing happens."""
-        self.now += self.rng.random() * self.pace_s
+        # A score in several parts is as many events: they come faster, so that no answer is late because of them.
+        self.now += self.rng.random() * self.pace_s / len(self.schedule.score_parts)
         if self.rng.random() < self.trouble:
             self.make_trouble()
         elif self.is_busy:
@@ -131,7 +132,7 @@ class World:
                     self.verdict = command
                 case do.SetTimer(at=at):
                     self.timer = at
-                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped():
+                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped() | do.LimitCases():
                     pass
                 case _:
                     if isinstance(command, do.StartTrainer):
@@ -174,8 +175,8 @@ class World:
                 lengths = {r: self.running[instance].pop(r, 0) for r in responses}
                 aborted = tuple(ev.Aborted(response=r, length=length) for r, length in lengths.items())
                 self.say(instance, ev.ResponsesAborted(instance=instance, aborted=aborted))
-            case do.AbortScores(responses=responses):
-                self.abort(responses)
+            case do.AbortScores(responses=responses, part=part):
+                self.abort(responses, part)
             case do.ReleaseMemory(instance=instance):
                 assert not self.running[instance], "release with live requests"
                 self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
@@ -183,8 +184,8 @@ class World:
                 assert not self.running[instance], "pull with live requests"
                 self.versions[instance] = max(version, self.published)
                 self.say(instance, ev.WeightsPulled(instance=instance, version=self.versions[instance], seconds=0.1))
-            case do.Score(responses=responses):
-                self.rewards.update(dict.fromkeys(responses))
+            case do.Score(responses=responses, part=part):
+                self.rewards.update({(part, response): None for response in responses})
             case do.StartTrainer():
                 self.reach()
             case do.KillTrainer(reason=reason):
@@ -242,23 +243,28 @@ class World:
 
     def score(self, response: ResponseId) -> ev.Scored:
         outcome = Outcome.TIMEOUT if self.rng.random() < self.trouble else Outcome.OK
+        if len(self.schedule.score_parts) > 1 and self.rng.random() < 0.2:
+            outcome = Outcome.ABSTAINED
         score = float(self.rng.random() < 0.5) if self.schedule.filters_equal_scores else self.rng.random()
         return ev.Scored(response=response, outcome=outcome, score=score, seconds=0.01)
 
     def reward(self) -> None:
-        done = self.rng.sample(list(self.rewards), self.rng.randint(1, min(3, len(self.rewards))))
+        parts = list({part: None for part, _ in self.rewards})
+        part = parts[0] if len(parts) == 1 else self.rng.choice(parts)
+        asked = [response for other, response in self.rewards if other is part]
+        done = self.rng.sample(asked, self.rng.randint(1, min(3, len(asked))))
         for response in done:
-            del self.rewards[response]
-        self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(r) for r in done)))
+            del self.rewards[part, response]
+        self.say("rewards", ev.ResponsesScored(scores=tuple(self.score(r) for r in done), part=part))
 
-    def abort(self, responses: tuple[ResponseId, ...]) -> None:
+    def abort(self, responses: tuple[ResponseId, ...], part: Part) -> None:
         """Those that are scored already are not heard of again."""
-        left = [r for r in responses if r in self.rewards]
+        left = [r for r in responses if (part, r) in self.rewards]
         for response in left:
-            del self.rewards[response]
+            del self.rewards[part, response]
         if left:
             scores = (ev.Scored(response=r, outcome=Outcome.ABORTED, score=0.0, seconds=0.0) for r in left)
-            self.say("rewards", ev.ResponsesScored(scores=tuple(scores)))
+            self.say("rewards", ev.ResponsesScored(scores=tuple(scores), part=part))
 
     def report(self, instance: InstanceId, stopping: tuple[ResponseId, ...] = ()) -> None:
         running = self.running[instance]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.world import World
+from dashboard.reward_runs import three_parts
 from dashboard.test_report import Page, crashed, finished
 from observe.runs import write_journal
 from tailrace.core.journal import Entry
@@ -59,12 +60,13 @@ def _browse(page: Path, profile: Path, is_dark: bool, seconds: int) -> tuple[str
 @pytest.mark.parametrize(
     ("world", "num_charts", "is_dark"),
     [
-        (finished, 6, False),
-        (finished, 6, True),
-        (crashed, 6, False),
-        pytest.param(long_run, 5, True, marks=pytest.mark.long),
+        (finished, 7, False),
+        (finished, 7, True),
+        (crashed, 7, False),
+        (three_parts, 8, True),
+        pytest.param(long_run, 6, True, marks=pytest.mark.long),
     ],
-    ids=["finished-light", "finished-dark", "crashed-light", "500-steps-dark"],
+    ids=["finished-light", "finished-dark", "crashed-light", "three-parts-dark", "500-steps-dark"],
 )
 def test_every_chart_is_drawn_without_a_complaint(
     tmp_path: Path, world: object, num_charts: int, is_dark: bool

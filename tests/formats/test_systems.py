@@ -73,7 +73,7 @@ def test_a_function_that_does_not_apply_leaves_the_score_to_the_others(tmp_path:
 
     alone = check({"data": {"train": str(path)}, "reward": {"functions": functions[:1]}})
     (nothing,) = scores(alone, prompts, [(0, "so")], tmp_path / "logs")
-    assert (nothing.outcome, nothing.detail) == (Outcome.INVALID, "no reward function applies to this response")
+    assert (nothing.outcome, nothing.detail) == (Outcome.ABSTAINED, "no reward function applies to this response")
 
 
 def test_a_named_column_wins_over_detection(tmp_path: Path) -> None:

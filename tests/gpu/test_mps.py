@@ -22,11 +22,12 @@ from end_to_end.test_lost_instances import entries_of, worker
 from end_to_end.test_lost_trainer import step_in_progress
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.observe.prompts.conservation import conservation
 from tailrace.runtime.gpus.mps import CONTROL
 from tailrace.runtime.gpus.mps_daemon import PIPES, MpsDaemon, MpsFailed, ask
 
-MPS = "rollout and training share the GPU with MPS"
+MPS = "share the GPU with MPS"
 GIVEN: dict[str, Any] = {
     "schedule__mps": "auto",
     "model__device": "cuda",
@@ -155,6 +156,37 @@ def test_a_run_goes_on_when_rollout_and_then_training_is_killed_at_work(tmp_path
         assert not found["trained_twice"]
         losses = {kind.__name__: num(run.entries(), kind) for kind in (ev.InstanceLost, ev.TrainerLost)}
         print(f"{losses}; the server failed {run.said.count('the MPS server has failed')} times")
+
+
+JUDGE: dict[str, Any] = {
+    "reward__functions": '["exact_match", {"function": "judge", "weight": 0.5}]',
+    "reward__judge__model": "tiny-arith",
+    "reward__judge__prompt": '"{prompt}{response}+0="',
+    "reward__judge__chat": False,
+    "reward__judge__answers": '{"1": 1.0, "2": 0.0}',
+}
+
+
+def num_judged(entries: list[Entry]) -> int:
+    """Reports of scores by the judge."""
+    return sum(isinstance(e.event, ev.ResponsesScored) and e.event.part is Part.JUDGE for e in entries)
+
+
+def test_a_run_goes_on_when_its_judge_is_killed_at_work_and_when_rollout_takes_the_judge_along(tmp_path: Path) -> None:
+    with started(tmp_path, **JUDGE, schedule__max_steps=120) as run:
+        for name in ("judge-0", "rollout-0"):
+            reached, judged = version(run.entries()), num_judged(run.entries())
+            run.wait_until(lambda entries, judged=judged: num_judged(entries) > judged and is_generating(entries))
+            run.worker(name).kill()
+            run.wait_until(lambda entries, reached=reached: version(entries) >= reached + 4)
+        assert run.process.wait(timeout=250) == 0, run.said
+        assert MPS in run.said
+        assert "judge-0 is lost: " in run.said
+        assert conservation(run.entries())["adds_up"]
+        scored = [e.event for e in run.entries() if isinstance(e.event, ev.ResponsesScored)]
+        outcomes = {each.outcome for event in scored if event.part is Part.JUDGE for each in event.scores}
+        assert outcomes <= {Outcome.OK, Outcome.ABORTED}
+        print(f"the server failed {run.said.count('the MPS server has failed')} times")
 
 
 def test_an_interrupted_run_ends_its_daemon(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, Granite
 from judge.judge_models import SIZES, random_model, random_tokens, reward_model
 from tailrace.judge import readings, token_tiles
 from tailrace.judge.model import JudgeModel, load_judge_model
+from tailrace.judge.passes import packs
 from tailrace.judge.questions import Question
+from tailrace.sizing.resident_layers import longest_pack
 
 CPU = torch.device("cpu")
 LENGTHS = (7, 1, 30, 12, 30)
@@ -170,3 +172,33 @@ def test_bytes_outside_the_layers_are_those_of_embeddings_heads_and_the_last_nor
     assert isinstance(untied, Qwen2ForCausalLM)
     assert JudgeModel(untied, CPU).outside_bytes == 4 * (2 * 64 * 32 + 32)
     assert JudgeModel(random_model("qwen2", tie_word_embeddings=True), CPU).outside_bytes == 4 * (64 * 32 + 32)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_sequences_side_by_side_get_the_answers_that_each_has_alone(kind: str) -> None:
+    """The kernel for them exists on GPUs only. Here attention takes one after the other, and all else is the same."""
+    model = JudgeModel(random_model(kind), CPU, num_resident=2)
+    expected_answers = model.logprobs(questions())
+    model.decoder.is_packed = True
+    found = model.logprobs(questions())
+    for one, other in zip(found, expected_answers, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    for number in (6, 0):
+        model.offload.keep(number)
+        for one, other in zip(model.logprobs(questions()), found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_device_without_a_kernel_for_packs_computes_each_sequence_alone() -> None:
+    assert not JudgeModel(random_model(), CPU, is_packed=True).decoder.is_packed
+
+
+def test_packs_are_neighbours_that_fit_together() -> None:
+    lengths = [5000, 3000, 192, 1, 9000, 100, 8092]
+    assert packs(lengths, is_packed=True) == [range(3), range(3, 4), range(4, 5), range(5, 7)]
+    assert packs(lengths, is_packed=False) == [range(number, number + 1) for number in range(7)]
+    assert packs([], is_packed=True) == []
+    assert longest_pack(9000, 25385, is_packed=True) == 9000
+    assert longest_pack(100, 25385, is_packed=True) == 8192
+    assert longest_pack(100, 300, is_packed=True) == 300
+    assert longest_pack(100, 25385, is_packed=False) == 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.schedule import Schedule
 from tailrace.observe.account import Account
 from tailrace.observe.costs.prediction import Prediction
@@ -36,6 +37,9 @@ class Told:
     ended: list[int] = field(default_factory=list)
     """Lengths of responses that ended by themselves."""
     scores: dict[ResponseId, float] = field(default_factory=dict)
+    num_parts: int = 1
+    """Parts that a score has."""
+    parts: dict[ResponseId, dict[Part, ev.Scored]] = field(default_factory=dict)
     num_failed: int = 0
     """Rewards that failed; those that were called off did not."""
     steps: list[do.Accumulate] = field(default_factory=list)
@@ -50,6 +54,19 @@ class Told:
     _start: int = 0
     """Number of the last start of the trainer."""
 
+    def _hear_part(self, scored: ev.Scored, part: Part) -> None:
+        """The score is the sum of its parts, unless one failed or none applies."""
+        parts = self.parts.setdefault(scored.response, {})
+        parts[part] = scored
+        if len(parts) < self.num_parts:
+            return
+        outcomes = [parts[each].outcome for each in Part if each in parts]
+        bad = [each for each in outcomes if each not in (Outcome.OK, Outcome.ABSTAINED)]
+        has_failed = bool(bad) or Outcome.OK not in outcomes
+        self.num_failed += has_failed and bad[:1] != [Outcome.ABORTED]
+        good = [each.score for each in parts.values() if each.outcome is Outcome.OK]
+        self.scores[scored.response] = 0.0 if has_failed else sum(good)
+
     def feed(self, entry: Entry) -> None:
         match entry.event:
             case ev.RolloutReported(progressed=progressed, finished=finished):
@@ -57,9 +74,9 @@ class Told:
                 self.ended += [end.length for end in finished]
             case ev.ResponsesAborted(aborted=aborted):
                 self.lengths |= {p.response: max(p.length, self.lengths.get(p.response, 0)) for p in aborted}
-            case ev.ResponsesScored(scores=scores):
-                self.scores |= {s.response: s.score if s.outcome is Outcome.OK else 0.0 for s in scores}
-                self.num_failed += sum(s.outcome not in (Outcome.OK, Outcome.ABORTED) for s in scores)
+            case ev.ResponsesScored(scores=scores) as event:
+                for scored in scores:
+                    self._hear_part(scored, event.part)
             case ev.StepTrained(incarnation=start) if self._asked is not None and start in (None, self._start):
                 # Any other is refused: it is repeated, or comes from a trainer that was replaced.
                 self.steps.append(self._asked)
@@ -80,11 +97,124 @@ class Told:
                 self.left_out[-1] += (*command.filtered, *command.dropped)
 
 
+@dataclass(slots=True, kw_only=True)
+class ToldOfParts:
+    """Seconds in which training waited for parts of scores, and what came back of each, in one step."""
+
+    exposed: Counter[Part | None] = field(default_factory=Counter)
+    """Seconds by part in which nothing else went on; None: of any part."""
+    hidden: Counter[Part | None] = field(default_factory=Counter)
+    run: Counter[Part] = field(default_factory=Counter)
+    failed: Counter[Part] = field(default_factory=Counter)
+    cut: int = 0
+    limits: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartOracle:
+    """Counts from the messages alone, by sets of what is outstanding."""
+
+    source: str
+    steps: list[ToldOfParts] = field(default_factory=list)
+    current: ToldOfParts = field(default_factory=ToldOfParts)
+    awaited: set[tuple[Part, ResponseId]] = field(default_factory=set)
+    running: dict[ResponseId, int] = field(default_factory=dict)
+    trainer: set[str] = field(default_factory=set)
+    """What the trainer was asked to do."""
+    starts: dict[int | str, int] = field(default_factory=dict)
+    submitted: bool = False
+    stopping: bool = False
+    now: float = 0.0
+
+    def feed(self, entry: Entry) -> None:
+        if not isinstance(entry.event, ev.RunResumed):
+            self._elapse(entry.now - self.now)
+        self.now = entry.now
+        sender = "trainer" if isinstance(entry.event, ev.TrainerEvent) else getattr(entry.event, "instance", None)
+        start = getattr(entry.event, "incarnation", None)
+        if start is None or sender is None or self.starts.get(sender, 0) == start:
+            self._event(entry.event)
+        for command in entry.commands:
+            self._command(command)
+
+    def _elapse(self, seconds: float) -> None:
+        sources = {response.group.source for response in self.running}
+        if sources and self.source not in sources:
+            return
+        parts: set[Part | None] = {part for part, response in self.awaited if response.group.source == self.source}
+        counter = self.current.hidden if sources or self.trainer else self.current.exposed
+        for part in parts | {None} if parts else ():
+            counter[part] += seconds  # type: ignore[assignment]
+
+    def _event(self, event: ev.Event) -> None:
+        match event:
+            case ev.RunResumed():
+                self.awaited, self.running, self.stopping = set(), {}, False
+                self.trainer -= {"train", "save"}
+            case ev.StopRequested(saves=True):
+                self.stopping = True
+            case (
+                ev.RolloutReported(instance=instance, finished=ended)
+                | ev.ResponsesAborted(instance=instance, aborted=ended)
+            ):
+                for end in ended:
+                    if self.running.get(end.response) == instance:
+                        del self.running[end.response]
+            case ev.InstanceLost(instance=instance) | ev.InstanceStopped(instance=instance):
+                self.running = {r: i for r, i in self.running.items() if i != instance}
+            case ev.InstanceStarted() if not self.submitted:
+                self.current.exposed, self.current.hidden = Counter(), Counter()
+            case ev.ResponsesScored(scores=scores, part=part) if not self.stopping:
+                for scored in scores:
+                    if (part, scored.response) in self.awaited:
+                        self.awaited.remove((part, scored.response))
+                        self._scored(part, scored)
+            case ev.StepTrained() if "train" in self.trainer:
+                self.trainer.remove("train")
+                self.steps.append(self.current)
+                self.current, self.submitted = ToldOfParts(), False
+            case ev.CheckpointSaved() | ev.CheckpointFailed() | ev.CheckpointSkipped():
+                self.trainer.discard("save")
+            case ev.TrainerReached(version=version) if version == len(self.steps):
+                self.trainer.discard("start")
+            case ev.TrainerLost() | ev.TrainingFailed():
+                self.trainer -= {"train", "save"}
+
+    def _scored(self, part: Part, scored: ev.Scored) -> None:
+        if scored.response.group.source == self.source:
+            self.current.run[part] += scored.seconds  # type: ignore[assignment]
+            self.current.failed[part] += scored.outcome not in (Outcome.OK, Outcome.ABSTAINED, Outcome.ABORTED)
+            self.current.cut += len(scored.cut_cases) * (part is Part.TESTS)
+
+    def _command(self, command: do.Command) -> None:
+        match command:
+            case do.Submit(instance=instance, dispatches=dispatches):
+                self.running |= {dispatch.response: instance for dispatch in dispatches}
+                self.submitted = True
+            case do.Score(responses=responses, part=part, limits=limits):
+                self.awaited |= {(part, response) for response in responses}
+                asked = [limit for r, limit in zip(responses, limits, strict=False) if r.group.source == self.source]
+                self.current.limits += [max([others, *(s for _, s in cases)]) for others, cases in asked]
+            case do.LimitCases(responses=responses, limits=limits):
+                mine = [response for response in responses if response.group.source == self.source]
+                self.current.limits += [max([limits.others_s, *(s for _, s in limits.cases)])] * len(mine)
+            case do.Accumulate():
+                self.trainer.add("train")
+            case do.SaveCheckpoint():
+                self.trainer.add("save")
+            case do.StartTrainer(incarnation=number):
+                self.trainer.add("start")
+                self.starts["trainer"] = number
+            case do.StartInstance(instance=instance, incarnation=number):
+                self.starts[instance] = number
+
+
 class Observers:
     """As they are made for a run."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.told = Told()
+        self.told = Told(num_parts=len(schedule.score_parts))
+        self.parts = PartOracle(source=schedule.train_source)
         self.account, self.costs, self.tally = Account(), ScheduleAccount(), RolloutTally()
         self.prediction = Prediction(costs=NOTHING_KNOWN, prompt_length=3, max_running=4)
         self.observations = Observations(prompt_length=3, max_running=4)
@@ -101,7 +231,7 @@ class Observers:
         self.live.close()
 
     def _feed(self, entry: Entry) -> None:
-        for fold in (self.told, self.account, self.costs, self.prediction, self.observations, self.tally):
+        for fold in (self.told, self.parts, self.account, self.costs, self.prediction, self.observations, self.tally):
             fold.feed(entry)
         for display in (self.plain, self.live, self.rollout):
             display.entry(entry)

@@ -25,6 +25,9 @@ from core.histories import (
     tail_batching,
 )
 from observe.observers import Observers
+from tailrace.core.ids import ResponseId
+from tailrace.core.outcomes import Part
+from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import EvalSet, Schedule
 from tailrace.observe.prompts import fairness
 from tailrace.observe.prompts.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, OFFERED, TRAINED
@@ -78,6 +81,7 @@ def check(found: History) -> None:
     observers = Observers(found.schedule)
     observers.follow(found.world.entries)
     check_rows(observers)
+    check_parts(observers)
     check_tokens(found, observers)
     check_prompts(found, observers)
     check_instances(found, observers)
@@ -98,12 +102,32 @@ def check_rows(observers: Observers) -> None:
         assert row["groups/num_dropped"] == len(left_out)
         assert row["perf/tokens_total"] == total
         assert 0 <= row["perf/eval_tokens"] <= total
-        assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in ("gen", "reward"))
+        within = ("gen", "reward_exposed", "reward_hidden")
+        assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in within)
         if not left_out:
             assert row["reward/mean"] == pytest.approx(fmean(step.scores))
             lengths = [told.lengths[response] for response in step.responses]
             assert row["response_length/mean"] == pytest.approx(fmean(lengths))
     assert [sum(step.trained) for step in observers.account.fates.lengths] == told.trained
+
+
+def check_parts(observers: Observers) -> None:
+    """Each part of the scores of a step was awaited for as long as the messages say, and nothing of it is missing."""
+    rows = observers.account.steps
+    assert len(rows) == len(observers.parts.steps)
+    for row, told in zip(rows, observers.parts.steps, strict=True):
+        assert row["timing_s/reward_exposed"] == pytest.approx(told.exposed[None])
+        assert row["timing_s/reward_hidden"] == pytest.approx(told.hidden[None])
+        for part in Part:
+            name = f"scoring/{part.value}"
+            if f"{name}/load" in row:
+                assert row[f"{name}/exposed_s"] == pytest.approx(told.exposed[part])
+                assert row[f"{name}/hidden_s"] == pytest.approx(told.hidden[part])
+                assert row[f"{name}/run_s"] == pytest.approx(told.run[part])
+                assert row[f"{name}/num_failed"] == told.failed[part]
+            else:
+                assert not told.run[part] + told.exposed[part] + told.hidden[part]
+        assert row.get("scoring/tests/num_cut_cases", 0) == told.cut
 
 
 def check_tokens(found: History, observers: Observers) -> None:
@@ -142,6 +166,12 @@ def check_prompts(found: History, observers: Observers) -> None:
     assert counts["queued"] - len(found.world.coordinator.rooms.collection.held) == totals[DEFERRED].num_groups
 
 
+def requested_responses(rooms: Rooms) -> set[ResponseId]:
+    """Responses of whose scores some part is outstanding."""
+    requested = rooms.rewards.requested.values()
+    return {response for each in requested for response in (*each.scoring, *each.aborting)}
+
+
 def check_instances(found: History, observers: Observers) -> None:
     """The shared fold says the same as the core about which responses an instance holds, and what else is outstanding.
 
@@ -151,7 +181,7 @@ def check_instances(found: History, observers: Observers) -> None:
     for number, instance in rooms.fleet.instances.items():
         told = {*run.instance(number).running}
         assert {*instance.running} <= told <= {*instance.running, *instance.aborting}
-    assert {*run.state.scoring} == {*rooms.rewards.scoring, *rooms.rewards.aborting}
+    assert {*run.state.scoring} == requested_responses(rooms)
     asked = [Work.TRAIN] * (rooms.training.step is not None) + [Work.SAVE] * (rooms.training.saving is not None)
     assert sorted(order.work.value for order in run.state.orders) == sorted(work.value for work in asked)
     for other in (observers.resumed._run, observers.live._run, observers.costs._run):
@@ -183,4 +213,5 @@ def check_memory(found: History, observers: Observers) -> None:
     assert in_progress <= {r for r in in_progress if r.group in rooms.responses.groups}
     assert {r for r in run.state.responses if r not in in_progress} <= spoken_of
     assert {r for r in members if rooms.responses.groups[r.group].members[r].length} <= in_progress
-    assert set(observers.observations._ordered) <= {*rooms.rewards.scoring, *rooms.rewards.aborting}
+    ordered = {response for seen in observers.observations.rewards.values() for response in seen.ordered}
+    assert ordered <= requested_responses(rooms)

@@ -83,7 +83,7 @@ def step_row(entries: list[Entry]) -> Row:
         ("timing_s/eval", 3.0),
         ("timing_s/step", 4.0),
         ("timing_s/gen", 2.0),
-        ("timing_s/reward", 0.0),
+        ("timing_s/reward_exposed", 0.0),
         ("timing_s/since_start", 8.0),
         ("perf/tokens_per_s", 10 / 4.0),
         ("perf/eval_tokens", 40),
@@ -102,7 +102,7 @@ def test_seconds_and_tokens_of_an_evaluation_that_outlasts_the_rollout_are_its_o
         ("timing_s/eval", 3.0),
         ("timing_s/step", 5.0),
         ("timing_s/gen", 3.0),
-        ("timing_s/reward", 0.5),
+        ("timing_s/reward_exposed", 0.5),
         ("perf/tokens_per_s", 10 / 5.0),
         ("perf/eval_tokens", 40),
         # Of two instances: both work for 2 s, one for 1 s.

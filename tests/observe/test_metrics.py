@@ -79,7 +79,7 @@ def one_step() -> tuple[Metrics, Row]:
         ("actor/lr", 0.1),
         ("timing_s/step", 4.0),
         ("timing_s/gen", 2.0),
-        ("timing_s/reward", 0.5),
+        ("timing_s/reward_exposed", 0.5),
         ("timing_s/update_actor", 1.5),
         ("perf/tokens_per_s", 25.0),
         ("idle/rollout_ratio", 0.5),
@@ -119,7 +119,7 @@ def test_a_step_waits_for_rewards_only_while_they_are_missing() -> None:
     metrics.feed(entry(3.5, ev.ResponsesScored(scores=scores)))
     metrics.feed(entry(9.0, ev.TrainerReached(version=Version(0)), steps[0]))
     rows = metrics.feed(entry(10.0, trained[0], steps[1])) + metrics.feed(entry(11.0, trained[1]))
-    assert [row["timing_s/reward"] for row in rows] == [0.5, 0.0]
+    assert [row["timing_s/reward_exposed"] for row in rows] == [0.5, 0.0]
 
 
 def test_only_tokens_make_a_response_stale() -> None:

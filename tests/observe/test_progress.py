@@ -34,6 +34,12 @@ def test_a_step_line_names_the_evaluation_before_it_and_the_time_left_counts_it(
     assert "2.00 s (gen 1.50, train 0.40)  eval 1.00 s  ETA 2:39" in line
 
 
+def test_a_step_line_names_the_wait_for_rewards_where_it_is_worth_a_word() -> None:
+    long, short = (Progress(max_steps=60).line(ROW | {"timing_s/reward_exposed": seconds}) for seconds in (0.3, 0.1))
+    assert "(gen 1.50, rewards 0.30, train 0.40)" in long
+    assert "(gen 1.50, train 0.40)" in short
+
+
 def test_the_first_step_holds_the_start_and_does_not_count_once_there_is_another() -> None:
     progress, rows = (
         Progress(max_steps=10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import EvalSet, Limits, Schedule
 from tailrace.observe.time_use.timeline import Lane, Span, Timeline
@@ -87,6 +88,26 @@ def test_a_step_by_hand() -> None:
         Span(kind="saving", start=9.0, end=10.0),
         Span(kind="publishing", start=10.0, end=12.0),
     )
+
+
+def test_each_part_of_the_scores_has_a_lane() -> None:
+    parts = (Part.TESTS, Part.JUDGE)
+    asked = [do.Score(responses=(FAST,), part=part) for part in parts]
+    score = ev.Scored(response=FAST, outcome=Outcome.OK, score=1.0, seconds=0.1)
+    first, second, _, *_ = one_step()
+    started = entry(0.0, ev.RunStarted(schedule=replace(SCHEDULE, score_parts=parts)), *first.commands)
+    found = lanes(
+        [
+            started,
+            second,
+            report(3.0, FAST, *asked),
+            entry(4.0, ev.ResponsesScored(scores=(score,), part=Part.JUDGE)),
+            entry(6.0, ev.ResponsesScored(scores=(score,), part=Part.TESTS)),
+        ]
+    )
+    assert list(found) == ["instance 0", "test cases", "judge", "trainer"]
+    assert found["test cases"].spans == (Span(kind="scoring", start=3.0, end=6.0),)
+    assert found["judge"].spans == (Span(kind="scoring", start=3.0, end=4.0),)
 
 
 @pytest.mark.parametrize(("name", "idle_s"), [("instance 0", 6.0), ("rewards", 11.0), ("trainer", 8.0)])

@@ -22,7 +22,10 @@ def score(directory: Path, *bodies: str) -> ScoreResult:
         lines += [f"async def f{number}(response):" if "await" in body else f"def f{number}(response):", f"    {body}"]
     file = directory / "functions.py"
     file.write_text("\n".join(lines))
-    with Scorer.load([RewardUse(function=f"{file}:f{number}") for number in range(len(bodies))]) as scorer:
+    numbers = range(len(bodies))
+    names = [f"f{number}" if len(bodies) > 1 else "" for number in numbers]
+    uses = [RewardUse(function=f"{file}:f{number}", label=names[number]) for number in numbers]
+    with Scorer.load(uses) as scorer:
         return scorer.score(TASK)
 
 
@@ -77,7 +80,10 @@ def test_anything_else_is_invalid(returned: object) -> None:
 def test_scores_are_weighted_and_their_own_numbers_are_not(tmp_path: Path) -> None:
     file = tmp_path / "functions.py"
     file.write_text("def good(): return 0.5\ndef long(): return 2\n")
-    uses = [RewardUse(function=f"{file}:good"), RewardUse(function=f"{file}:long", weight=-0.1)]
+    uses = [
+        RewardUse(function=f"{file}:good", label="good"),
+        RewardUse(function=f"{file}:long", label="long", weight=-0.1),
+    ]
     with Scorer.load(uses) as scorer:
         result = scorer.score(TASK)
     assert result.score == pytest.approx(0.3)
@@ -87,12 +93,29 @@ def test_scores_are_weighted_and_their_own_numbers_are_not(tmp_path: Path) -> No
 def test_only_the_functions_that_a_response_asks_for_are_called(tmp_path: Path) -> None:
     file = tmp_path / "functions.py"
     file.write_text("def good(): return 0.5\ndef never(): raise OSError\n")
-    with Scorer.load([RewardUse(function=f"{file}:{name}") for name in ("good", "never")]) as scorer:
+    with Scorer.load([RewardUse(function=f"{file}:{name}", label=name) for name in ("good", "never")]) as scorer:
         for name in ("good", f"{file}:good"):
             result = scorer.score(replace(TASK, rewards=(name,), source="sums"))
             assert (result.outcome, result.score) == (Outcome.OK, 0.5)
             assert result.extras == {"good/score": 0.5, "source/sums": 0.5}
         assert scorer.score(TASK).outcome is Outcome.ERROR
+
+
+def test_each_function_begins_with_its_own_limit(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text("def quick(): return 1\ndef slow(): return 2\n")
+    uses = [RewardUse(function=f"{file}:quick", timeout_s=2.0), RewardUse(function=f"{file}:slow", timeout_s=30.0)]
+    limits: list[float] = []
+    with Scorer.load(uses) as scorer:
+        assert scorer.score(TASK, on_call=limits.append).score == 3.0
+    assert limits == [2.0, 30.0]
+
+
+def test_a_part_of_which_no_function_applies_abstains(tmp_path: Path) -> None:
+    file = tmp_path / "functions.py"
+    file.write_text("def batched(prompts, completions): return [None]\n")
+    with Scorer.load([RewardUse(function=f"{file}:batched")]) as scorer:
+        assert scorer.score(TASK).outcome is Outcome.ABSTAINED
 
 
 def test_no_function_at_all_is_refused() -> None:

@@ -45,14 +45,19 @@ def test_every_scenario_file_is_sound_and_names_its_sources(path: Path) -> None:
     assert all(section.source for section in sections)
 
 
-def test_entries_of_one_paper_share_their_assumptions() -> None:
+@pytest.mark.parametrize("family", ["rollpacker_[1-9]*", "rollpacker_rewards_*"])
+def test_entries_of_one_paper_share_their_assumptions(family: str) -> None:
     def shared(path: Path) -> tuple[object, ...]:
         s = load_scenario(path)
-        kinds = tuple(s.reward.kinds)
+        kinds = (s.reward.kinds, s.reward.num_workers, s.reward.code_tests)
+        judge = s.reward.judge and s.reward.judge.model_dump(exclude={"devices", "workers", "kv_tokens"})
         lengths = (s.lengths.kind, s.lengths.median, s.lengths.between, s.lengths.within)
-        return s.engine.k4, s.engine.prompt_length, s.trainer.fixed_s, s.trainer.publish_s, kinds, lengths
+        engine = s.engine.k4, s.engine.prompt_length, s.trainer.fixed_s, s.trainer.publish_s
+        return *engine, kinds, judge and tuple(judge.items()), lengths
 
-    assert len({shared(path) for path in FILES if path.stem.startswith("rollpacker")}) == 1
+    entries = [path for path in FILES if path.match(f"{family}.toml")]
+    assert len(entries) >= 3
+    assert len({shared(path) for path in entries}) == 1
 
 
 def test_a_scenario_takes_the_distributions_of_the_grid() -> None:

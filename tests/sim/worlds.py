@@ -10,7 +10,7 @@ from typing import Any
 from tailrace.core import commands as do
 from tailrace.core.events import Event
 from tailrace.core.ids import GroupId, InstanceId, ResponseId
-from tailrace.core.schedule import Placement, Schedule
+from tailrace.core.schedule import CaseTime, Placement, Schedule
 from tailrace.sim.driver import Agenda
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.faults import Fault
@@ -23,6 +23,7 @@ from tailrace.sim.world import World, WorldCosts
 
 ONE_SECOND_STEPS = EngineCosts(k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0, kv_capacity=10_000)
 STEADY = TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0, checkpoint_s=1.0)
+FIXED = CaseTime()
 I0 = InstanceId(0)
 
 
@@ -49,25 +50,29 @@ class Stage:
         budget: int = 100,
         rewards: RewardKind | None = None,
         workers: int = 2,
+        costs: RewardCosts | None = None,
         placement: Placement = Placement.DISAGGREGATED,
         faults: Iterable[Fault] = (),
         trainer: TrainerCosts = STEADY,
+        case_time: CaseTime = FIXED,
         **times: float,
     ) -> None:
         self.agenda = Agenda()
         self.heard: list[tuple[float, Event]] = []
-        schedule = Schedule(train_source="train", batch_size=1, group_size=1, max_steps=1, placement=placement)
-        costs = WorldCosts(
+        schedule = Schedule(
+            train_source="train", batch_size=1, group_size=1, max_steps=1, placement=placement, case_time=case_time
+        )
+        world_costs = WorldCosts(
             engine=ONE_SECOND_STEPS,
             instance=InstanceTimes(**times),
             trainer=trainer,
-            reward=RewardCosts(seed=0, num_workers=workers, kinds=(rewards or RewardKind(),)),
+            reward=costs or RewardCosts(seed=0, num_workers=workers, kinds=(rewards or RewardKind(),)),
             num_prompts=5,
             prompt_length=10,
             max_response_length=budget,
         )
         chosen = FixedLengths(lengths or (5,))
-        self.world = World(schedule, costs, chosen, self.agenda, live=set, faults=faults)
+        self.world = World(schedule, world_costs, chosen, self.agenda, live=set, faults=faults)
 
     def do(self, *commands: do.Command) -> Stage:
         for command in commands:
@@ -124,3 +129,23 @@ def small_scenario(**changes: Any) -> Scenario:
         else:
             data[section] = value
     return check(data, Path("small.toml"))
+
+
+def parted_scenario(**changes: Any) -> Scenario:
+    """A small scenario whose prompts are scored by functions, test cases and judges; ``changes`` are
+    ``tests__key=value``, ``judge__key=value`` or as in ``small_scenario``."""
+    tests: dict[str, Any] = {
+        "source": "a test", "workers": 40, "case_timeout_s": 30.0, "num_cases": 4, "median_s": 0.5, "between": 0.7,
+        "across": 0.3, "within": 0.15, "endless_share": 0.2,
+    }  # fmt: skip
+    judge: dict[str, Any] = {"source": "a test", "workers": 2, "devices": 1, "pass_s": 0.2, "token_s": 1e-3}
+    reward = {"source": "a test", "num_workers": 3, "kinds": [{"median_s": 0.1}], "code_tests": tests, "judge": judge}
+    rest = {}
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        own = {"tests": tests, "judge": judge, "reward": reward}.get(section)
+        if own is None or not key:
+            rest[name] = value
+        else:
+            own[key] = value
+    return small_scenario(reward=reward, **rest)

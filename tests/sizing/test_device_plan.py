@@ -14,7 +14,15 @@ from tailrace.config.model_settings import ModelSettings
 from tailrace.config.settings import Settings
 from tailrace.runtime.gpus.found_devices import seen_by_worker, visible_devices
 from tailrace.sizing.channel_choice import chosen_channel, refused_channel
-from tailrace.sizing.device_plan import DeviceDemand, DevicePlan, TooFewDevices, demand_of, device_env, plan_devices
+from tailrace.sizing.device_plan import (
+    DeviceDemand,
+    DevicePlan,
+    TooFewDevices,
+    demand_of,
+    device_env,
+    plan_devices,
+    refused_on_ray,
+)
 
 DEMANDS = st.builds(
     DeviceDemand,
@@ -22,6 +30,8 @@ DEMANDS = st.builds(
     devices_per_instance=st.integers(0, 4),
     num_ranks=st.integers(0, 9),
     is_apart=st.booleans(),
+    num_judges=st.integers(0, 3),
+    has_judges_apart=st.booleans(),
 )
 
 
@@ -48,6 +58,14 @@ def test_every_worker_gets_its_devices_or_the_machine_is_refused(demand: DeviceD
     for own in plan.rollout:
         assert len(set(own)) == len(own), "an instance has a device twice"
     assert set(plan.devices) <= set(machine(count))
+    assert [len(own) for own in plan.judges] == [1] * demand.num_judges
+    judges = list(chain(*plan.judges))
+    if demand.has_judges_apart:
+        assert len(set(judges)) == len(judges), "two judges are on one device"
+        assert not plan.judged, "a judge's own device is used by others"
+    elif demand.devices_per_instance:
+        firsts = [own[0] for own in plan.rollout]
+        assert judges == [firsts[number % len(firsts)] for number in range(demand.num_judges)]
 
 
 @given(demand=DEMANDS, count=st.integers(1, 50))
@@ -59,16 +77,17 @@ def test_no_device_is_given_twice_where_there_are_enough_and_none_is_left_idle_f
     plan = plan_devices(demand, machine(count))
     users = Counter(chain(*plan.rollout))
     size, wanted = demand.devices_per_instance, demand.num_rollout_devices
+    count -= demand.num_own_judges
     if demand.is_apart:
         assert not plan.shared
         assert set(users.values()) <= {1}
-        assert len(plan.devices) == demand.least
+        assert len(plan.policy_devices) == demand.num_ranks + wanted
     elif size:
         places = min(demand.num_instances, count // size)
         assert len(users) == places * size, "a device that an instance could have had is idle"
         assert max(users.values()) - min(users.values()) <= 1, "instances are not dealt out evenly"
         assert len(plan.shared) == min(demand.num_ranks, len(users))
-        assert len(plan.devices) == max(demand.num_ranks, min(wanted, places * size))
+        assert len(plan.policy_devices) == max(demand.num_ranks, min(wanted, places * size))
 
 
 @given(demand=DEMANDS)
@@ -77,6 +96,7 @@ def test_without_gpus_the_plan_is_trivial(demand: DeviceDemand) -> None:
     assert (plan.devices, plan.shared) == ((), ())
     assert len(plan.rollout) == demand.num_instances
     assert len(plan.training) == demand.num_ranks
+    assert plan.judges == ((),) * demand.num_judges
     assert device_env(plan.of_instance(0)) == {}
 
 
@@ -164,6 +184,94 @@ def test_devices_that_the_user_lets_us_see_are_used_and_no_others(
 def test_a_worker_that_sees_one_device_uses_it_under_the_number_0() -> None:
     assert seen_by_worker(ModelSettings(device="cuda:3")).device == "cuda"
     assert [seen_by_worker(ModelSettings(device=name)).device for name in ("auto", "cpu")] == ["auto", "cpu"]
+
+
+def test_a_judge_computes_on_the_first_device_of_an_instance() -> None:
+    given_ = {"rollout": {"num_instances": 2, "tensor_parallel_size": 2}, "trainer": {"num_ranks": 4}}
+    reward = {"functions": ["judge"], "judge": {"model": "somewhere/judge", "workers": 3}}
+    for placement, expected in (("shared", ("0", "2", "0")), ("disaggregated", ("4", "6", "4"))):
+        demand = demand_of(asked(schedule={"placement": placement}, reward=reward, **given_), trains=True)
+        plan = plan_devices(demand, machine(8))
+        assert tuple(plan.of_judge(number)[0] for number in range(3)) == expected
+        assert plan.judged == expected[:2]
+    assert plan.line() == (
+        "devices: training on GPUs 0 to 3; rollout-0 on GPUs 4, 5; rollout-1 on GPUs 6, 7; 3 judges on GPUs 4, 6"
+    )
+    saved = asked(rollout={"from_run": "there"}, reward=reward, trainer={"num_ranks": 2})
+    assert plan_devices(demand_of(saved, trains=True), machine(2)).judges == (("0",), ("1",), ("0",))
+    assert plan_devices(demand_of(saved, trains=False), machine(2)).judges == (("0",),) * 3
+
+
+def test_a_judge_may_have_a_device_that_nobody_else_uses() -> None:
+    own = {"functions": ["judge"], "judge": {"model": "somewhere/judge", "placement": "own"}}
+    given_ = {"reward": own, "rollout": {"num_instances": 3}}
+    demand = demand_of(asked(**given_), trains=True)
+    plan = plan_devices(demand, machine(4))
+    assert plan.line() == (
+        "devices: training on GPU 0; rollout-0 on GPU 0; rollout-1 on GPU 1; rollout-2 on GPU 2; judge on GPU 3"
+    )
+    assert (plan.judged, plan.policy_devices) == ((), ("0", "1", "2"))
+    assert plan_devices(demand, machine(8)).judges == (("3",),), "the first device that is free"
+    assert plan_devices(demand, machine(2)).judges == (("1",),), "instances move together"
+    assert demand.sentence() == (
+        "1 training ranks and 3 rollout instances with 1 each, on the same devices; 1 judge, on a device of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_", "count", "sentence"),
+    [
+        (
+            {},
+            1,
+            "trainer.num_ranks is 1, which needs as many GPUs, and 2 for judges (reward.judge.workers,"
+            " reward.judge.placement 'own'), 3 together, and there is 1",
+        ),
+        (
+            {"rollout": {"tensor_parallel_size": 4}},
+            5,
+            "rollout.tensor_parallel_size is 4, which needs as many GPUs, and 2 for judges (reward.judge.workers,"
+            " reward.judge.placement 'own'), 6 together, and there are 5",
+        ),
+        (
+            {"schedule": {"placement": "disaggregated"}},
+            3,
+            "schedule.placement 'disaggregated' needs 4 GPUs, 1 for training (trainer.num_ranks) and 1 instances x 1"
+            " for rollout (rollout.num_instances, rollout.tensor_parallel_size), 2 for judges (reward.judge.workers,"
+            " reward.judge.placement 'own'), and there are 3",
+        ),
+    ],
+)
+def test_too_few_devices_for_judges_of_their_own_are_refused_with_numbers(
+    given_: dict[str, Any], count: int, sentence: str
+) -> None:
+    reward = {"functions": ["judge"], "judge": {"model": "somewhere/judge", "placement": "own", "workers": 2}}
+    demand = demand_of(asked(reward=reward, **given_), trains=True)
+    with pytest.raises(TooFewDevices) as refused:
+        plan_devices(demand, machine(count))
+    assert str(refused.value) == sentence
+    assert len(plan_devices(demand, machine(demand.least)).judges) == 2
+
+
+def test_ray_refuses_a_judge_beside_an_instance_of_several_devices() -> None:
+    given_ = {"rollout": {"tensor_parallel_size": 2}, "schedule": {"placement": "disaggregated"}}
+    found = []
+    for placement in ("shared", "own"):
+        reward = {"functions": ["judge"], "judge": {"model": "somewhere/judge", "placement": placement}}
+        demand = demand_of(asked(reward=reward, **given_), trains=True)
+        found.append(refused_on_ray(demand, plan_devices(demand, machine(4))))
+    assert found == [
+        "on Ray, rollout.tensor_parallel_size 2 needs GPUs that no judge uses: set reward.judge.placement to 'own'",
+        None,
+    ]
+
+
+def test_weights_stay_on_the_device_beside_a_judge_on_another_one() -> None:
+    reward = {"functions": ["judge"], "judge": {"model": "somewhere/judge", "placement": "own"}}
+    given_ = asked(reward=reward, trainer={"weight_channel": "cuda-ipc"})
+    plan = plan_devices(demand_of(given_, trains=True), machine(2))
+    assert refused_channel(given_, plan) is None
+    assert chosen_channel(asked(reward=reward), plan).name == "auto"
 
 
 def planned(num_ranks: int, num_devices: int, *, is_apart: bool = False, num_instances: int = 1) -> DevicePlan:

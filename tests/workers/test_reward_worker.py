@@ -110,7 +110,7 @@ def test_the_time_limit_starts_after_the_text_is_made(tmp_path: Path) -> None:
     assert isinstance(unreadable, ResponseUnreadable)
     assert unreadable.response_id == response(1)
     assert "payload-000001.bin" in unreadable.reason
-    assert started == ScoreStarted(response_id=response(2))
+    assert started == ScoreStarted(response_id=response(2), limit_s=10.0)
     assert isinstance(result, ScoreResult)
 
 

@@ -1,5 +1,8 @@
 """Measure an engine and fit its cost model: `tailrace profile RECIPE_OR_MODEL [--json FILE] [--section.key value ...]`.
 
+With `--judge` it measures the judge instead: memory and seconds of its passes, by length. `reward.judge.profile` reads
+the file that `--json` writes then.
+
 Exit status: 0 measured, 2 it could not start, or the engine has room for too few load points.
 """
 
@@ -27,10 +30,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_arguments(parser, or_else="; or a model: a directory, a Hugging Face id, tiny-arith")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="visits to each load point (default: 7)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there as well")
+    parser.add_argument(
+        "--judge",
+        action="store_true",
+        help="measure the judge: reward.judge.model of the recipe, or the model given; --json writes the file that"
+        " reward.judge.profile reads",
+    )
+    parser.add_argument(
+        "--lengths", metavar="N,N,...", help="with --judge: tokens of its texts (default: 1024,4096,16384,32768)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    return recipe.begin(options, lambda: _load(options), lambda settings: _profile(settings, options))
+    measure = _profile_judge if options.judge else _profile
+    return recipe.begin(options, lambda: _load(options), lambda settings: measure(settings, options))
 
 
 def _load(options: argparse.Namespace) -> Settings:
@@ -38,12 +51,25 @@ def _load(options: argparse.Namespace) -> Settings:
         raise SettingsError(f"--repeats must be at least 1, got {options.repeats}")
     if options.json is not None and not options.json.parent.is_dir():
         raise SettingsError(f"--json: there is no folder {options.json.parent}")
+    _lengths(options)
     given = recipe.overrides(options)
     if not _is_model(options.recipe):
         return load(options.recipe, given)
-    if "model.path" in given:
-        raise SettingsError(f"{options.recipe} and --model.path both name a model; give one of them")
-    return load(None, given | {"model.path": json.dumps(options.recipe)})
+    name = "reward.judge.model" if options.judge else "model.path"
+    if name in given:
+        raise SettingsError(f"{options.recipe} and --{name} both name a model; give one of them")
+    return load(None, given | {name: json.dumps(options.recipe)})
+
+
+def _lengths(options: argparse.Namespace) -> list[int] | None:
+    if options.lengths is None:
+        return None
+    if not options.judge:
+        raise SettingsError("--lengths goes with --judge")
+    parts = [part.strip() for part in options.lengths.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise SettingsError(f"--lengths must be numbers above 0 with commas between them, got {options.lengths!r}")
+    return sorted({int(part) for part in parts})
 
 
 def _is_model(name: str) -> bool:
@@ -61,6 +87,20 @@ def _profile(settings: Settings, options: argparse.Namespace) -> int:
     if options.json is not None:
         try:
             options.json.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        except OSError as error:
+            raise SettingsError(f"the result cannot be written: {error}") from None
+    return 0
+
+
+def _profile_judge(settings: Settings, options: argparse.Namespace) -> int:
+    from tailrace.commands.judge_profile import profile_judge
+    from tailrace.sizing.offload_profile_file import write_profile
+
+    found = profile_judge(settings, lengths=_lengths(options))
+    print("\n".join(found.lines()))
+    if options.json is not None:
+        try:
+            write_profile(options.json, found.profile, found.measured)
         except OSError as error:
             raise SettingsError(f"the result cannot be written: {error}") from None
     return 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from tailrace.config.section import Common, Section
+from tailrace.config.section import Common, Seconds, Section
 
 
 class CodeTestsSettings(Section):
@@ -18,18 +18,23 @@ class CodeTestsSettings(Section):
     score: Common[Literal["all", "fraction"]] = "all"
     """`all`: 1 if every case passed, else 0; the first case that fails ends the program. `fraction`: the fraction of
     cases that passed."""
-    case_timeout_s: Common[PositiveFloat] = 6.0
+    case_timeout_s: Common[Seconds] = 6.0
     """Seconds of wall time that one case may take."""
     timeouts: Common[Literal["fixed", "adaptive"]] = "fixed"
     """`fixed`: every case has `case_timeout_s`. `adaptive`: once a response has passed all cases of a problem, a case
     has `timeout_factor` times the longest time that such a response took for it."""
-    min_case_timeout_s: Common[PositiveFloat] = 2.0
+    min_case_timeout_s: Common[Seconds] = 2.0
     """With adaptive timeouts, the shortest limit of a case."""
     timeout_factor: Common[float] = Field(default=1.5, ge=1)
     """With adaptive timeouts, how many times as long as the slowest correct response a case may take."""
     timeout_probe_share: float = Field(default=0.02, ge=0, le=1)
     """With adaptive timeouts, the share of responses that get `case_timeout_s`, so that slow and correct programs are
     still seen."""
+    timeout_s: Common[Seconds] = 120.0
+    """Most seconds that all cases of a response may take together. A response has the sum of the limits of its cases,
+    or this if it is less."""
+    workers: Common[PositiveInt | None] = None
+    """Programs that run at the same time. Default: `reward.workers`."""
     memory_mb: Common[int] = Field(default=1024, ge=32)
     """Megabytes that a program may use."""
     max_cases: Common[PositiveInt | None] = None

@@ -30,6 +30,16 @@ HOW_COMPUTED = (
     "rollout.tensor_parallel_size",
     "rollout.threads",
     "reward.workers",
+    "reward.judge.workers",
+    "reward.judge.placement",
+    "reward.judge.memory_gb",
+    "reward.judge.profile",
+    "reward.judge.max_pass_tokens",
+    "reward.judge.deterministic",
+    "reward.judge.max_requests",
+    "reward.judge.threads",
+    "reward.judge.api_key_variable",
+    "reward.code_tests.workers",
     "trainer.num_ranks",
     "trainer.num_replicas",
     "trainer.tensor_parallel_size",
@@ -59,8 +69,11 @@ ON_REQUEST = (
     "eval_interval",
     "eval",
     "reward.timeout_s",
+    "reward.judge.timeout_s",
+    "reward.judge.url",
     "reward.code_tests.case_timeout_s",
     "reward.code_tests.min_case_timeout_s",
+    "reward.code_tests.timeout_s",
     "reward.code_tests.timeout_factor",
     "reward.code_tests.timeout_probe_share",
 )
@@ -175,5 +188,9 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _bare(functions: Any) -> list[Any]:
-    """Return reward functions without the mark of their code in the names of files that Python wrote."""
-    return [entry | {"function": _FUNCTION_FILE.sub(r"\1", entry["function"])} for entry in functions or ()]
+    """Return reward functions without their time limits, and without the mark of their code in the names of files that
+    Python wrote."""
+    return [
+        entry | {"function": _FUNCTION_FILE.sub(r"\1", entry["function"]), "timeout_s": None}
+        for entry in functions or ()
+    ]

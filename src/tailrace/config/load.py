@@ -101,4 +101,9 @@ def _value(name: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise SettingsError(f"cannot read the value of --{name}: {text!r}") from None
+        advice = (
+            '; for a table, write JSON, for example {"Yes": 1, "No": 0}; a text that begins with a brace needs quotes'
+            if text.startswith("{")
+            else ""
+        )
+        raise SettingsError(f"cannot read the value of --{name}: {text!r}{advice}") from None

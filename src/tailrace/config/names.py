@@ -1,7 +1,12 @@
-"""Short names of settings: ``learning_rate`` means ``trainer.learning_rate`` where only one section has it."""
+"""Short names of settings: ``learning_rate`` means ``trainer.learning_rate`` where only one section has it.
+
+Sections inside sections do not count where an outer one has the name: ``timeout_s`` means ``reward.timeout_s``, and not
+``reward.judge.timeout_s``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from tailrace.config.complaints import SettingsError
@@ -13,10 +18,15 @@ def full_name(name: str) -> str:
     """The dotted name; a name that is already full, a section or unknown is returned as it is."""
     if "." in name or name in Settings.model_fields:
         return name
-    found = owners().get(name, ())
+    found = _outermost(owners().get(name, ()))
     if len(found) > 1:
         raise SettingsError(f"{name} is ambiguous: write one of {', '.join(found)}")
     return found[0] if found else name
+
+
+def _outermost(names: Sequence[str]) -> list[str]:
+    least = min((name.count(".") for name in names), default=0)
+    return [name for name in names if name.count(".") == least]
 
 
 def short_names() -> list[str]:

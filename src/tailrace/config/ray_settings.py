@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tailrace.config.section import Common, Section
 
-WorkerKind = Literal["rollout", "training", "reward"]
+WorkerKind = Literal["rollout", "training", "reward", "tests", "judge"]
 
 
 class RayResources(Section):
@@ -17,8 +17,8 @@ class RayResources(Section):
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each worker of this kind."""
     gpus: NonNegativeFloat | None = None
-    """GPUs that Ray reserves for each worker of this kind. Default: for rollout and training by the device plan (see
-    `schedule.placement`) if the cluster has GPUs, else 0."""
+    """GPUs that Ray reserves for each worker of this kind. Default: for rollout, training and judge by the device plan
+    (see `schedule.placement` and `reward.judge.placement`) if the cluster has GPUs, else 0."""
     custom: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Other resources that Ray reserves for each worker of this kind, by the names of `ray start --resources`. So
     workers can be kept on nodes that have them."""
@@ -33,6 +33,8 @@ class RaySettings(Section):
     rollout: RayResources = RayResources()
     training: RayResources = RayResources()
     reward: RayResources = RayResources(cpus=0.5)
+    tests: RayResources = RayResources()
+    judge: RayResources = RayResources()
     one_node: Common[tuple[WorkerKind, ...]] = ("training",)
     """Kinds of workers that must all run on one node. Ray reserves their CPUs and GPUs together."""
 
@@ -44,4 +46,10 @@ class RaySettings(Section):
     @property
     def resources(self) -> dict[str, RayResources]:
         """What each kind of worker needs."""
-        return {"rollout": self.rollout, "training": self.training, "reward": self.reward}
+        return {
+            "rollout": self.rollout,
+            "training": self.training,
+            "reward": self.reward,
+            "tests": self.tests,
+            "judge": self.judge,
+        }

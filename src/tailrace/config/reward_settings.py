@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from tailrace.config.code_settings import CodeTestsSettings
-from tailrace.config.section import Common, Section, as_tuple
+from tailrace.config.judge_settings import JudgeSettings
+from tailrace.config.section import Common, Seconds, Section, as_tuple
 
 RewardTiming = Literal["streamed", "barrier"]
 
@@ -19,6 +20,8 @@ class RewardFunctionSettings(Section):
     """Name of the function, as in `reward.functions`."""
     weight: Common[float] = 1.0
     """Factor that multiplies this function's score."""
+    timeout_s: Common[Seconds | None] = None
+    """Seconds that this function may take for one response. Default: `reward.timeout_s`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -32,13 +35,15 @@ class RewardSettings(Section):
     functions: Common[Annotated[tuple[RewardFunctionSettings, ...] | None, BeforeValidator(as_tuple)]] = Field(
         default=None, min_length=1
     )
-    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `code_tests`,
-    `path/to/file.py:function` or `package.module:function`, or tables with `function` and `weight`. The score is the
-    weighted sum. Default: the function that belongs to the prompts (`reasoning-gym`), else `exact_match`."""
+    """Reward functions: `exact_match`, `last_number`, `math_verify`, `reasoning_gym`, `code_tests`, `judge`,
+    `path/to/file.py:function` or `package.module:function`, or tables with `function`, `weight` and `timeout_s`. The
+    score is the weighted sum. Default: the function that belongs to the prompts (`reasoning-gym`), else
+    `exact_match`."""
     workers: Common[PositiveInt] = 1
-    """Number of reward processes."""
-    timeout_s: Common[PositiveFloat] = 10.0
-    """Seconds that scoring one response may take. After that the process is killed, and the outcome is `timeout`."""
+    """Number of processes that call reward functions. `code_tests` and `judge` have workers of their own."""
+    timeout_s: Common[Seconds] = 10.0
+    """Seconds that one reward function may take for one response. After that its process is killed, and the outcome is
+    `timeout`."""
     memory_mb: PositiveInt | None = 2048
     """Megabytes that a reward process may use in addition to what its functions used when loaded; null: no limit."""
     on_failure: Common[Literal["zero", "drop"]] = "zero"
@@ -46,3 +51,4 @@ class RewardSettings(Section):
     timing: RewardTiming = "streamed"
     """When to score: `streamed`, each response as soon as it ends; `barrier`, after all responses of the step ended."""
     code_tests: CodeTestsSettings = CodeTestsSettings()
+    judge: JudgeSettings = JudgeSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tailrace.config.judge_rules import judge_rules
 from tailrace.config.objection import Objection
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rollout_settings import CostSettings
@@ -164,4 +165,5 @@ _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _halves,
     _weights,
     _ray,
+    judge_rules,
 )

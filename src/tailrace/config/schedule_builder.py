@@ -13,10 +13,12 @@ from tailrace.config import presets
 from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.complaints import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.reward_settings import RewardSettings
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.costs import CostModel
+from tailrace.core.outcomes import Part
 from tailrace.core.schedule import (
     CaseTime,
     Coordination,
@@ -37,11 +39,18 @@ _REWARD_GRACE_S = 120.0
 """Extra seconds for a reward, because its process may have to be restarted first."""
 
 
-def schedule(settings: Settings, num_prompts: Mapping[str, int], *, prompt_length: int) -> Schedule:
+def schedule(
+    settings: Settings,
+    num_prompts: Mapping[str, int],
+    *,
+    prompt_length: int,
+    score_parts: tuple[Part, ...] = (Part.FUNCTION,),
+) -> Schedule:
     """Build a schedule. ``num_prompts``: usable prompts of each source; ``prompt_length``: tokens of a typical one."""
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
-        plain = replace(make(settings, num_prompts), coordination=_coordination(settings, prompt_length))
+        coordination = _coordination(settings, prompt_length)
+        plain = replace(make(settings, num_prompts), coordination=coordination, score_parts=score_parts)
         return apply_preset(plain, settings.schedule)
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
@@ -109,7 +118,9 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             start_s=limits.start_s,
             progress_s=limits.progress_s,
             stall_s=limits.stall_s,
-            reward_s=settings.reward.timeout_s + _REWARD_GRACE_S,
+            reward_s=_function_limit_s(settings.reward) + _REWARD_GRACE_S,
+            tests_s=settings.reward.code_tests.timeout_s + _REWARD_GRACE_S,
+            judge_s=settings.reward.judge.timeout_s + limits.start_s + _REWARD_GRACE_S,
             train_s=limits.train_s,
             weights_s=limits.weights_s,
             checkpoint_s=limits.checkpoint_s,
@@ -117,6 +128,12 @@ def _training(settings: Settings, num_prompts: Mapping[str, int]) -> Schedule:
             stop_s=limits.stop_s,
         ),
     )
+
+
+def _function_limit_s(reward: RewardSettings) -> float:
+    """Most seconds that the reward functions may take for one response."""
+    given = reward.functions or (None,)
+    return sum((function and function.timeout_s) or reward.timeout_s for function in given)
 
 
 def _case_time(code: CodeTestsSettings) -> CaseTime:

@@ -45,8 +45,9 @@ class ScheduleSettings(ScheduleOverrides):
     rollout frees its memory while training runs. `disaggregated`: different ones, `trainer.num_ranks` for training and
     `rollout.num_instances * rollout.tensor_parallel_size` for rollout."""
     mps: Literal["auto", "never"] = "auto"
-    """`auto`: if rollout and training share a GPU (`shared`), the run starts NVIDIA's Multi-Process Service for its
-    workers where it is installed, so that their kernels run at the same time. `never`: it starts none."""
+    """`auto`: if rollout and training (`shared`) or a judge and rollout compute on one GPU at the same time, the run
+    starts NVIDIA's Multi-Process Service for these workers where it is installed, so that their kernels run at the same
+    time. `never`: it starts none."""
     epoch_end: Literal["carry", "flush"] = "carry"
     """Deferred prompts at the end of an epoch. `carry`: train them in the next epoch. `flush`: train them in a last,
     smaller batch, so that each epoch trains every prompt exactly once."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Value = TypeVar("Value")
 
 COMMON = "common"
 Common = Annotated[Value, COMMON]
 """``--help`` shows a setting of type ``Common[...]``. Any other setting is shown by ``--help-all`` only."""
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+"""A time limit. Without a bound, a wait for it would never end, or the system would refuse the number."""
 
 
 def as_tuple(value: Any) -> Any:

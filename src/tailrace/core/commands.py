@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
+from tailrace.core.outcomes import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +115,30 @@ class CaseLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Command):
-    """Compute the rewards of these responses. Each ends in ``ResponsesScored``, whatever happens."""
+    """Compute one part of the scores of these responses. Each ends in ``ResponsesScored``, whatever happens."""
 
     responses: tuple[ResponseId, ...]
+    part: Part = Part.FUNCTION
     limits: tuple[CaseLimits, ...] = ()
     """How long the test cases of each response may run; empty: as long as the reward's own limit says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortScores(Command):
-    """Stop computing these rewards. Each ends in ``ResponsesScored``, with outcome ABORTED unless it was scored
-    before."""
+class LimitCases(Command):
+    """New time limits for the test cases of responses to one problem whose ``Score`` has none but older ones. They hold
+    for those that no worker has yet. No event follows."""
 
     responses: tuple[ResponseId, ...]
+    limits: CaseLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortScores(Command):
+    """Stop computing this part of these scores. Each ends in ``ResponsesScored``, with outcome ABORTED unless it was
+    scored before."""
+
+    responses: tuple[ResponseId, ...]
+    part: Part = Part.FUNCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tailrace.core.costs import CostModel, PrefillWork
 from tailrace.core.ids import InstanceId, ResponseId, Version
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 
@@ -182,13 +182,16 @@ class MemoryReleased(InstanceEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """The reward of one response."""
+    """One part of the score of one response."""
 
     response: ResponseId
     outcome: Outcome
     score: float
+    """What it adds to the score of the response: weights are applied already."""
     seconds: float
-    """Run time of the reward function."""
+    """How long it was computed."""
+    queued_s: float = 0.0
+    """How long it waited before."""
     extras: tuple[tuple[str, float], ...] = ()
     """Further numbers the reward function returned."""
     detail: str = ""
@@ -203,9 +206,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesScored(Event):
-    """Rewards were computed, failed or were aborted. Answers ``Score`` and ``AbortScores``, one response at a time."""
+    """One part of some scores was computed, failed or was aborted. Answers ``Score`` and ``AbortScores``, one response
+    at a time."""
 
     scores: tuple[Scored, ...]
+    part: Part = Part.FUNCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from tailrace.core.fleet import facts as fleet_facts
 from tailrace.core.fleet.planning import plan
 from tailrace.core.fleet.rules import release_memory, retire_instances, start_instances
 from tailrace.core.rewards import facts as rewards_facts
-from tailrace.core.rewards.rules import score
+from tailrace.core.rewards.rules import limit_cases, score
 from tailrace.core.rooms import Rooms
 from tailrace.core.run import facts as run_facts
 from tailrace.core.training import facts as training_facts
@@ -48,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     advance,
     plan,
     score,
+    limit_cases,
     release_memory,
 )
 

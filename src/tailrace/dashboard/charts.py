@@ -40,7 +40,7 @@ SPAN_COLOURS = {
 }
 PHASES = {
     "gen": ("generate", "#2a9d8f"),
-    "reward": ("wait for rewards", "#8a6fc0"),
+    "reward_exposed": ("wait for rewards", "#8a6fc0"),
     "update_actor": ("train", "#4c78c8"),
     "update_weights": ("move weights", "#c9a227"),
     "save": ("save", "#b0649b"),
@@ -55,15 +55,15 @@ _LENGTH_PALETTE = tuple(f"{LINES[0]}{255 * shade // _LENGTH_SHADES:02x}" for sha
 
 def rewards(steps: Sequence[Row]) -> Chart:
     """The mean reward of every step, and in a long run a smoothed trend, because single steps are noisy."""
-    rows = _thin(steps)
+    rows = thinned(steps)
     window = len(steps) // TREND_PARTS if len(steps) > MAX_BARS else 1
-    mean, std = _column(rows, "reward/mean"), _column(rows, "reward/std")
-    trend = _trailing_mean(_column(steps, "reward/mean"), window)[_shown(len(steps))]
-    columns = {"step": _column(rows, "step"), "mean": mean, "low": mean - std, "high": mean + std, "trend": trend}
+    mean, std = values_of(rows, "reward/mean"), values_of(rows, "reward/std")
+    trend = _trailing_mean(values_of(steps, "reward/mean"), window)[_shown(len(steps))]
+    columns = {"step": values_of(rows, "step"), "mean": mean, "low": mean - std, "high": mean + std, "trend": trend}
     data = ColumnDataSource(columns)
-    figure = over_steps(_step_range(steps), roomy([*(mean - std), *(mean + std)]))
+    figure = over_steps(step_range(steps), roomy([*(mean - std), *(mean + std)]))
     figure.varea("step", "low", "high", source=data, fill_color=LINES[0], fill_alpha=0.17)
-    line = figure.line("step", "mean", source=data, color=LINES[0], **_stroke(len(steps)))
+    line = figure.line("step", "mean", source=data, color=LINES[0], **line_style(len(steps)))
     tips = [("step", "@step"), ("mean", "@mean{0.000}")]
     key = [
         Mark(words="mean", colour=LINES[0]),
@@ -93,10 +93,12 @@ def evaluations(rows: Sequence[Row]) -> Chart:
         Mark(words=name.removeprefix("eval/"), colour=colour, shape="line" if name in averages else "dashed")
         for name, colour in zip(shown, cycle(LINES), strict=False)
     ]
-    points = [(mark, _thin([row for row in rows if name in row]), name) for mark, name in zip(key, shown, strict=True)]
+    points = [
+        (mark, thinned([row for row in rows if name in row]), name) for mark, name in zip(key, shown, strict=True)
+    ]
     lines = {
-        "steps": [_column(mine, "step") for _, mine, _ in points],
-        "scores": [_column(mine, name) for _, mine, name in points],
+        "steps": [values_of(mine, "step") for _, mine, _ in points],
+        "scores": [values_of(mine, name) for _, mine, name in points],
         "colour": [mark.colour for mark in key],
         "dash": ["solid" if mark.shape == "line" else "dashed" for mark in key],
     }
@@ -111,14 +113,14 @@ def evaluations(rows: Sequence[Row]) -> Chart:
 def lengths(steps: Sequence[StepLengths], rows: Sequence[Row]) -> Chart:
     """How often each length was generated, step by step, under the percentiles."""
     longest = max((length for step in steps for length in step.generated), default=0) or 1
-    figure = over_steps(_step_range(rows), (0, longest * 1.05))
+    figure = over_steps(step_range(rows), (0, longest * 1.05))
     first, last = steps[0].step, steps[-1].step
     colours = LinearColorMapper(palette=_LENGTH_PALETTE, low=-0.5, high=_LENGTH_SHADES + 0.5)
     figure.image([_shades(steps, longest)], x=first - 0.5, y=0, dw=last - first + 1, dh=longest, color_mapper=colours)
-    thin, colour_of = _thin(rows), {"max": LINES[1], "p95": LINES[3], "p50": LINES[2]}
-    columns = {name: _column(thin, f"response_length/{name}") for name in colour_of}
-    data = ColumnDataSource({"step": _column(thin, "step"), **columns})
-    stroke = _stroke(len(rows))
+    thin, colour_of = thinned(rows), {"max": LINES[1], "p95": LINES[3], "p50": LINES[2]}
+    columns = {name: values_of(thin, f"response_length/{name}") for name in colour_of}
+    data = ColumnDataSource({"step": values_of(thin, "step"), **columns})
+    stroke = line_style(len(rows))
     drawn_lines = [figure.line("step", name, source=data, color=hue, **stroke) for name, hue in colour_of.items()]
     tips = [("step", "@step"), *((name, f"@{name}") for name in colour_of)]
     explain(figure, drawn_lines[0], tips, mode="vline")
@@ -180,7 +182,7 @@ def phases(steps: Sequence[Row]) -> Chart:
     bars = [[steps[index] for index in part] for part in buckets(len(steps), MAX_BARS)]
     seconds = [_phase_seconds(rows) for rows in bars]
     highest = max(sum(bar.values()) for bar in seconds) or 1.0
-    figure = over_steps(_step_range(steps), (0, 1.05 * highest))
+    figure = over_steps(step_range(steps), (0, 1.05 * highest))
     colours = dict((*PHASES.values(), OTHER))
     columns = {
         "step": np.array([(rows[0]["step"] + rows[-1]["step"]) / 2 for rows in bars]),
@@ -202,7 +204,7 @@ def phases(steps: Sequence[Row]) -> Chart:
     return Chart(title="Seconds of a step", key=key, figure=figure)
 
 
-def _thin(rows: Sequence[Row]) -> list[Row]:
+def thinned(rows: Sequence[Row]) -> list[Row]:
     """The last row of each bucket: real rows, and always the newest."""
     return [rows[index] for index in _shown(len(rows))]
 
@@ -211,7 +213,7 @@ def _shown(count: int) -> list[int]:
     return [part[-1] for part in buckets(count, MAX_POINTS)]
 
 
-def _stroke(count: int) -> dict[str, float]:
+def line_style(count: int) -> dict[str, float]:
     """Lines of many points are thin, or they would be one patch of colour."""
     return {"line_width": 2, "line_alpha": 1.0} if count <= MAX_BARS else {"line_width": 1, "line_alpha": 0.6}
 
@@ -225,12 +227,12 @@ def _trailing_mean(values: Numbers, window: int) -> Numbers:
     return means
 
 
-def _column(rows: Sequence[Row], name: str) -> Numbers:
+def values_of(rows: Sequence[Row], name: str) -> Numbers:
     """One metric of all rows as an array: bokeh stores arrays in the page as bytes."""
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
-def _step_range(rows: Sequence[Row]) -> Range:
+def step_range(rows: Sequence[Row]) -> Range:
     return rows[0]["step"] - 0.5, rows[-1]["step"] + 0.5
 
 

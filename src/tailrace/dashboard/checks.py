@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.response import ResponsePhase
 from tailrace.dashboard.diagnosis import RUNNING, STOPPED, ExaminedRun, Finding
+from tailrace.dashboard.reward_checks import cutting_limits, failing_rewards, slow_rewards
 from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.prompts import fairness
-from tailrace.observe.prompts.fates import ResponseNote
 
 Check = Callable[[ExaminedRun], Iterator[Finding]]
 
 NEAR_LIMIT = 0.5
 """Share of its limit from which a wait is worth a word."""
-MANY_FAILURES, RECENT_RESPONSES = 0.02, 512
-SLOW_REWARD_SHARE, RECENT_STEPS = 0.25, 5
 FEW_LEFT, STRAGGLER_S = 0.1, 5.0
 """A straggler: at most this share of a step is unfinished, and nothing else has ended for so long."""
 MANY_PREEMPTIONS = 0.1
@@ -106,50 +102,6 @@ def instances(run: ExaminedRun) -> Iterator[Finding]:
         )
 
 
-def rewards(run: ExaminedRun) -> Iterator[Finding]:
-    notes = _recent(run)
-    failures = Counter(note.outcome for note in notes if note.outcome not in (None, Outcome.OK))
-    if failures[Outcome.TIMEOUT]:
-        limit = f" of {run.reward_timeout_s:g} s" if run.reward_timeout_s else ""
-        yield Finding(
-            subject="reward",
-            what=f"the reward function hangs: {failures[Outcome.TIMEOUT]} of the last {len(notes)} scores passed their"
-            f" time limit{limit} and were killed",
-            suggestion="find what it waits for with one of those responses, or raise reward.timeout_s if it is only"
-            " slow",
-        )
-    others = {outcome: count for outcome, count in failures.items() if outcome is not Outcome.TIMEOUT}
-    if notes and sum(others.values()) >= max(1.0, MANY_FAILURES * len(notes)):
-        kinds = ", ".join(f"{count} {outcome.value}" for outcome, count in others.items() if outcome)
-        last = next(note.detail for note in reversed(notes) if note.outcome in others)
-        yield Finding(
-            subject="reward",
-            what=f"rewards fail: {kinds} among the last {len(notes)} scores; the last one: {last or 'no detail'}",
-            suggestion="call the reward function with one of those responses; its output is in logs/reward-*.log",
-        )
-    yield from _slow_rewards(run)
-
-
-def _recent(run: ExaminedRun) -> list[ResponseNote]:
-    notes: list[ResponseNote] = []
-    for fate in reversed(run.account.fates.groups.values()):
-        notes += [note for note in fate.responses.values() if note.outcome is not None]
-        if len(notes) >= RECENT_RESPONSES:
-            break
-    return list(reversed(notes))
-
-
-def _slow_rewards(run: ExaminedRun) -> Iterator[Finding]:
-    rows = run.account.steps[-RECENT_STEPS:]
-    waited, whole = (sum(row[name] for row in rows) for name in ("timing_s/reward", "timing_s/step"))
-    if whole > 0 and waited / whole > SLOW_REWARD_SHARE:
-        yield Finding(
-            subject="reward",
-            what=f"training waited {waited / whole:.0%} of the last {len(rows)} steps for rewards alone",
-            suggestion="raise reward.workers, or make the reward function faster",
-        )
-
-
 def stragglers(run: ExaminedRun) -> Iterator[Finding]:
     """Everything but a few responses is there, and the trainer has nothing to do."""
     memory = run.memory
@@ -189,7 +141,7 @@ def waiting(run: ExaminedRun) -> Iterator[Finding]:
                 subject="wait",
                 what=f"waiting for {wait.what} for {age:.0f} s; after {wait.limit_s:.0f} s {then}",
                 suggestion="look at that worker's log in logs/; if it only needs longer, raise its limit ([limits], or"
-                " reward.timeout_s)",
+                " the timeout_s of the reward)",
             )
 
 
@@ -253,7 +205,9 @@ CHECKS: tuple[Check, ...] = (
     record,
     refused_reports,
     instances,
-    rewards,
+    failing_rewards,
+    slow_rewards,
+    cutting_limits,
     stragglers,
     waiting,
     preemptions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tailrace.core.run.waits import Wait
 from tailrace.dashboard.machine import Machine
@@ -46,7 +47,8 @@ class ExaminedRun:
     """A line of an engine's or the trainer's log that says the disk is full; it may be older than the last start."""
     stop_reason: str
     """Why the run ended, in its own words; empty while it goes on, or if it was cut off."""
-    reward_timeout_s: float | None
+    reward: dict[str, Any]
+    """The section `reward` of the settings of the run."""
 
     @property
     def waits(self) -> list[Wait]:

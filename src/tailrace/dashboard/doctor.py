@@ -42,7 +42,6 @@ def _read(files: RunFiles, wall: float) -> ExaminedRun:
     found = [(path, checkpoint_files.damage(path)) for path in checkpoints]
     # One that is gone by now was not damaged: a run that goes on removes its oldest.
     damaged = [(path.name, what) for path, what in found if what and path.exists()]
-    timeout_s = files.config().get("reward", {}).get("timeout_s")
     return ExaminedRun(
         path=str(files.path),
         life=life,
@@ -57,7 +56,7 @@ def _read(files: RunFiles, wall: float) -> ExaminedRun:
         has_torn_end=files.has_torn_end() and not is_alive,
         log_complaint=_log_complaint(files),
         stop_reason=account.why_it_stopped(files.stop_reason()),
-        reward_timeout_s=float(timeout_s) if isinstance(timeout_s, int | float) else None,
+        reward=files.config().get("reward", {}),
     )
 
 
@@ -75,8 +74,8 @@ def _remember(files: RunFiles, until: int) -> tuple[Account, Recollection | None
 def _log_complaint(files: RunFiles) -> str:
     """Logs are appended to at every start: one that has been silent since the last speaks of the past."""
     for path in sorted(files.logs.glob("*.log")):
-        # What a reward function prints is about its own files, and its failures do not end a run.
-        if path.name.startswith("reward-") or path.stat().st_mtime < files.last_start():
+        # What reward functions and tested programs print is about their own files, and their failures end no run.
+        if path.name.startswith(("reward-", "tests-")) or path.stat().st_mtime < files.last_start():
             continue
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))

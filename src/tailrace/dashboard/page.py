@@ -18,10 +18,11 @@ from bokeh.resources import Resources
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from tailrace.dashboard import charts, tables
+from tailrace.dashboard import charts, reward_charts, reward_tables, tables
 from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.samples import ShownSample
 from tailrace.observe.account import Account
+from tailrace.observe.journal.recollection import Recollection
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.prompts.fairness import compare_lengths
 
@@ -30,6 +31,7 @@ SECTIONS = (
     ("lengths", "Lengths"),
     ("timeline", "Timeline"),
     ("phases", "Phases"),
+    ("scoring", "Rewards"),
     ("fates", "Prompts"),
     ("samples", "Responses"),
     ("config", "Settings"),
@@ -48,9 +50,10 @@ def render(
     stop_note: str,
     samples: list[ShownSample],
     config: dict[str, Any],
+    memory: Recollection | None = None,
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The whole page as text."""
+    """The whole page as text. ``memory``: the core's state, where the limits of test cases are wanted."""
     drawings = _drawings(account)
     fates, fates_note = tables.fate_rows(account)
     return template("page.html").render(
@@ -66,6 +69,8 @@ def render(
         lanes=tables.lanes(account),
         phases=tables.phases(account),
         totals=tables.totals(account),
+        weak_note=reward_tables.weak_note(account, config),
+        reward_tables=reward_tables.tables(account, memory),
         states=sorted({row[1] for row in fates}),
         fates_note=fates_note,
         samples=samples,
@@ -84,13 +89,14 @@ def render(
 
 def _drawings(account: Account) -> dict[str, Chart]:
     window = account.began, account.now
-    found = {"timeline": charts.timeline(account.timeline.lanes(), title="What each part did", window=window)}
+    found = {"timeline": charts.timeline(account.timeline.lanes(), title="What everything did", window=window)}
     if account.steps:
         found["rewards"] = charts.rewards(account.steps)
         found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
         if (compared := compare_lengths(account.fates)) is not None:
             found["longer"] = charts.longer(compared)
         found["phases"] = charts.phases(account.steps)
+        found |= reward_charts.drawings(account.steps)
     if account.evaluations:
         found["evaluations"] = charts.evaluations(account.evaluations)
     return found

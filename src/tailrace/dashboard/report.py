@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tailrace.dashboard import page, samples
 from tailrace.observe import summaries
-from tailrace.observe.account import Account, Unfollowable
+from tailrace.observe.account import MISFITS, Account, Unfollowable
 from tailrace.observe.journal import journal_file
+from tailrace.observe.journal.recollection import Recollection, recollect
 from tailrace.observe.journal.run_files import RunFiles
+from tailrace.policies.strategies import policies_of
 
 
 def write_report(run: Path, output: Path | None = None) -> Path:
@@ -25,6 +27,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
         stop_note=files.stop_reason(),
         samples=samples.load(files, account.fates),
         config=files.config(),
+        memory=_memory(files, account),
         changes=files.changes(),
     )
     path = output or files.path / "report.html"
@@ -42,6 +45,17 @@ def _account(files: RunFiles) -> Account:
         raise ValueError(
             f"the journal cannot be followed: {error}; `tailrace doctor {files.path}` says more"
         ) from error
+
+
+def _memory(files: RunFiles, account: Account) -> Recollection | None:
+    """The core's state, if it has learned limits of test cases."""
+    schedule = account.schedule
+    if schedule is None or not policies_of(schedule).timeouts.learns:
+        return None
+    try:
+        return recollect(files)
+    except MISFITS:
+        return None  # a page without limits is better than none; the doctor names what does not fit
 
 
 def _put(text: str, path: Path) -> None:

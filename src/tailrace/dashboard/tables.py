@@ -14,7 +14,7 @@ from tailrace.observe.display.progress import clock
 from tailrace.observe.metrics.response_metrics import percentile
 from tailrace.observe.prompts import fairness
 from tailrace.observe.prompts.fates import DEFERRED, DROPPED, IN_PROGRESS, OFFERED, FateTotals
-from tailrace.observe.time_use.timeline import REWARDS, TRAINER
+from tailrace.observe.time_use.timeline import SCORE_LANES, TRAINER
 
 MAX_FATES = 20_000
 _TO = " \N{RIGHTWARDS ARROW} "
@@ -50,13 +50,17 @@ def tiles(account: Account) -> list[dict[str, str]]:
     offered = account.fates.totals(is_training=trains)[OFFERED]
     found.append(_tile(f"{offered.num_tokens:,}", "tokens generated" + (" for training" if trains else "")))
     lanes = account.timeline.lanes()
-    rollout = [lane for lane in lanes if lane.name not in (REWARDS, TRAINER)]
+    rollout = [lane for lane in lanes if lane.name not in (*SCORE_LANES, TRAINER)]
     if rollout:
         share = sum(lane.idle_ratio for lane in rollout) / len(rollout)
         found.append(_tile(f"{share:.0%}", "of the time, rollout was idle"))
     for lane in lanes:
         if lane.name == TRAINER:
             found.append(_tile(f"{lane.idle_ratio:.0%}", "of the time, the trainer was idle"))
+    if account.steps:
+        waited = sum(row["timing_s/reward_exposed"] for row in account.steps)
+        whole = sum(row["timing_s/step"] for row in account.steps)
+        found.append(_tile(f"{waited / whole:.0%}", "of the time, training waited for rewards alone"))
     if account.losses:
         found.append(_tile(_times(len(account.losses)), "an instance was lost"))
     if account.resumed_at:

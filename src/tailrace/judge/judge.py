@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tailrace.judge.model import JudgeModel
 from tailrace.judge.questions import Question
 from tailrace.judge.template import YES_OR_NO, AnswerWord, JudgeTemplate, TemplateReader, answer_tokens
-from tailrace.sizing.resident_layers import OffloadProfile, resident_layers
+from tailrace.sizing.resident_layers import OffloadProfile, longest_pack, resident_layers
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,12 @@ class Judge:
         """Whether a pass fits the model and the memory budget."""
         if longest > self.model.max_length:
             return False
-        return self._budget is None or self._budget.resident_layers(longest, num_tokens) is not None
+        span = self._span(longest, num_tokens)
+        return self._budget is None or self._budget.resident_layers(span, num_tokens) is not None
+
+    def _span(self, longest: int, num_tokens: int) -> int:
+        """Most tokens that are computed together in such a pass."""
+        return longest_pack(longest, num_tokens, is_packed=self.model.decoder.is_packed)
 
     def score(self, texts: Sequence[NDArray[np.int32]]) -> list[JudgeScore]:
         """Scores of texts that ``read`` made, in one pass. They fit together."""
@@ -100,7 +105,7 @@ class Judge:
         offload = self.model.offload
         num_resident = offload.num_resident
         if self._budget is not None:
-            found = self._budget.resident_layers(max(lengths), sum(lengths))
+            found = self._budget.resident_layers(self._span(max(lengths), sum(lengths)), sum(lengths))
             assert found is not None, "a pass that does not fit was not refused"
             num_resident = found
         try:

@@ -3,7 +3,7 @@
 Its answers do not depend, bit for bit, on
 
 * how many layers are resident, and whether copies overlap with computation;
-* the other questions of the pass, and their order.
+* the other questions of the pass, and their order, unless sequences are packed (``is_packed``).
 
 They do depend on the device, the precision, and which positions are asked for together in one question.
 """
@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from tailrace.devices.upload import upload
 from tailrace.judge.decoder import TOLERANCE, Decoder
+from tailrace.judge.packed_attention import is_fast
 from tailrace.judge.questions import Question
 from tailrace.judge.readings import read_logprobs, read_reward
 from tailrace.offload.layer_offload import LayerOffload, offload_layers
@@ -30,14 +31,22 @@ from tailrace.offload.layer_offload import LayerOffload, offload_layers
 class JudgeModel:
     """Owns the network and where its layers lie (``offload``)."""
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, *, num_resident: int | None = None) -> None:
-        """``num_resident``: layers that stay on the device; None: all."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        device: torch.device,
+        *,
+        num_resident: int | None = None,
+        is_packed: bool = False,
+    ) -> None:
+        """``num_resident``: layers that stay on the device; None: all. ``is_packed``: compute sequences side by side if
+        the device has a kernel for it."""
         self._model, self.device = model.eval(), device
         num_layers = model.config.get_text_config().num_hidden_layers
         self.offload: LayerOffload = offload_layers(
             model, device, num_resident=num_layers if num_resident is None else num_resident
         )
-        self.decoder = Decoder(model)
+        self.decoder = Decoder(model, is_packed=is_packed and is_fast(model, device))
         self.decoder.check(device)
         self._check_head()
 
@@ -49,6 +58,11 @@ class JudgeModel:
     def max_length(self) -> int:
         """Most tokens of a sequence, as the model's config says."""
         return int(self._model.config.get_text_config().max_position_embeddings)
+
+    @property
+    def has_reward_head(self) -> bool:
+        """Whether it gives a number instead of log-probs."""
+        return self._model.get_output_embeddings() is None
 
     @property
     def outside_bytes(self) -> int:
@@ -87,7 +101,7 @@ class JudgeModel:
 
     def _check_head(self) -> None:
         """``ValueError`` if the model does more to its logits than its output embedding does."""
-        if self._model.get_output_embeddings() is None:
+        if self.has_reward_head:
             return
         tokens, every = np.arange(5, dtype=np.int32) % self.vocab_size, np.arange(self.vocab_size, dtype=np.int32)
         [[found]] = self.logprobs([Question.about_the_end(tokens, every)])
@@ -102,7 +116,13 @@ class JudgeModel:
 
 
 def load_judge_model(
-    path: Path, device: torch.device, *, dtype: torch.dtype, has_reward_head: bool, num_resident: int | None = None
+    path: Path,
+    device: torch.device,
+    *,
+    dtype: torch.dtype,
+    has_reward_head: bool,
+    num_resident: int | None = None,
+    is_packed: bool = False,
 ) -> JudgeModel:
     """Read a model into host memory and bring its resident layers to the device. ``ValueError`` if files lack weights,
     or if the model cannot be a judge."""
@@ -115,4 +135,4 @@ def load_judge_model(
         raise ValueError(f"{path} holds no weights for {', '.join(sorted(loading['missing_keys']))}")
     if has_reward_head and model.config.num_labels != 1:
         raise ValueError(f"the reward head of {path} must give one number, it gives {model.config.num_labels}")
-    return JudgeModel(model, device, num_resident=num_resident)
+    return JudgeModel(model, device, num_resident=num_resident, is_packed=is_packed)

@@ -57,8 +57,12 @@ def _needed_bytes(model: JudgeModel, points: Sequence[LengthPoint], length: int)
 def _measure(model: JudgeModel, length: int) -> LengthPoint:
     tokens = (np.arange(length) % model.vocab_size).astype(np.int32)
     question = Question.about_the_end(tokens, tokens[:2])
-    model.logprobs([question])  # kernels are loaded and chosen now
-    needed = _peak_bytes(model.device, lambda: model.logprobs([question]))
+
+    def compute() -> object:
+        return model.rewards([tokens]) if model.has_reward_head else model.logprobs([question])
+
+    compute()  # kernels are loaded and chosen now
+    needed = _peak_bytes(model.device, compute)
     [states] = model.decoder.states([torch.from_numpy(tokens[:length]).long().to(model.device)])
     layer_s = _timed(model, lambda: model.decoder.run_first_layer(states))
     working_bytes = max(0, needed - length * model.decoder.held_bytes)

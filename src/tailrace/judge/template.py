@@ -40,6 +40,11 @@ class JudgeTemplate:
         """Names of the fields, each once."""
         return tuple(dict.fromkeys(_FIELD.findall(self.user + self.assistant)))
 
+    def filled(self, fields: Mapping[str, str]) -> tuple[str, str]:
+        """The user's and the assistant's text with their fields filled in. ``KeyError`` if a field is missing."""
+        user, assistant = (_FIELD.sub(lambda found: fields[found[1]], text) for text in (self.user, self.assistant))
+        return user, assistant
+
     def missing(self, columns: Sequence[str]) -> list[str]:
         """Fields that no column fills."""
         return [name for name in self.fields if name not in columns]

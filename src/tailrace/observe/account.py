@@ -15,6 +15,7 @@ from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.prompts.fates import Fates
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.run_fold import RunFold
+from tailrace.observe.time_use.source_time import SourceTimes
 from tailrace.observe.time_use.timeline import Timeline
 
 MISFITS = (ValueError, CoreError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
@@ -41,7 +42,7 @@ class Account:
         """``run``: a fold that several accounts share; whoever shares it calls ``hear`` and not ``feed``."""
         self._run = run or RunFold()
         self._metrics = Metrics(self._run)
-        self.timeline, self.fates = Timeline(self._run), Fates(self._run)
+        self.timeline, self.fates, self.sources = Timeline(self._run), Fates(self._run), SourceTimes(self._run)
         self.steps: list[Row] = []
         self.evaluations: list[Row] = []
         self.losses: list[LostInstance] = []
@@ -93,6 +94,7 @@ class Account:
             (self.steps if "reward/mean" in row else self.evaluations).append(row)
         self.timeline.hear(news)
         self.fates.hear(news)
+        self.sources.hear(news)
         match news.message:
             case TimeSinceLast():
                 if self.num_entries == 0:

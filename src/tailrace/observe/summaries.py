@@ -42,6 +42,7 @@ _FOLDS = {
     ("tailrace.observe.account", "Account"),
     ("tailrace.observe.metrics.rows", "Metrics"),
     ("tailrace.observe.prompts.fates", "Fates"),
+    ("tailrace.observe.shared_fold.part_scores", "PartScores"),
     ("tailrace.observe.shared_fold.responses", "ResponseRecords"),
     ("tailrace.observe.shared_fold.run_fold", "RunFold"),
     ("tailrace.observe.time_use.timeline", "Timeline"),

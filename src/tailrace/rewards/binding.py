@@ -26,12 +26,13 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from types import ModuleType
-from typing import Self
+from typing import Any, Self
 
-from tailrace.rewards.score_task import ScoreTask
+from tailrace.rewards.score_task import ScoreTask, TimedReward
 from tailrace.rewards.shapes import Shape, shape_of
 from tailrace.rewards.verifiers import BUILT_IN
 
@@ -56,7 +57,8 @@ class RewardFunction:
         reward that has some."""
         call = _find(spec, options or {})
         try:
-            parameters = inspect.signature(call).parameters.values()
+            called = call.prepare if isinstance(call, TimedReward) else call
+            parameters = inspect.signature(called).parameters.values()
         except ValueError as error:
             raise ValueError(f"reward function {spec!r} does not tell its parameters: {error}") from error
         named = tuple(parameter for parameter in parameters if parameter.kind in _NAMED)
@@ -71,11 +73,21 @@ class RewardFunction:
         takes_rest = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
         return cls(spec=spec, call=call, parameters=named, takes_rest=takes_rest, shape=shape)
 
+    def prepare(self, task: ScoreTask) -> tuple[float | None, Callable[[], object]]:
+        """Return the limit of this call in seconds, and the call. It returns a value, or something to await. None: the
+        function knows no limit of its own."""
+        positional, by_name = self._arguments(task)
+        if isinstance(self.call, TimedReward):
+            return self.call.prepare(*positional, **by_name)
+        return None, partial(self.call, *positional, **by_name)
+
     def __call__(self, task: ScoreTask) -> object:
-        """What the function returns for this response: a value, or something to await."""
+        return self.prepare(task)[1]()
+
+    def _arguments(self, task: ScoreTask) -> tuple[list[Any], dict[str, Any]]:
         values = self.shape.values(task)
-        positional: list[object] = []
-        by_name: dict[str, object] = {}
+        positional: list[Any] = []
+        by_name: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.name not in values and parameter.default is Parameter.empty:
                 raise TypeError(f"this prompt's row has no {parameter.name!r}")
@@ -87,7 +99,7 @@ class RewardFunction:
         if self.takes_rest:
             names = {parameter.name for parameter in self.parameters}
             by_name |= {name: value for name, value in self.shape.rest(task).items() if name not in names}
-        return self.call(*positional, **by_name)
+        return positional, by_name
 
 
 def _find(spec: str, options: Mapping[str, object]) -> Callable[..., object]:

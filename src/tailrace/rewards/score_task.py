@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import ResponseId
@@ -19,11 +21,26 @@ class RewardUse:
 
     function: str
     """`exact_match`, `path/to/file.py:function`, ..."""
+    label: str = ""
+    """Its short name, under which its numbers are logged; empty: it is the only function of the run."""
     weight: float = 1.0
+    timeout_s: float = 10.0
+    """Seconds that it may take for one response, unless it knows its limit itself (`TimedReward`)."""
     columns: tuple[str, ...] = ("prompt", "answer")
     """Columns that every row it has to score holds."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of a built-in reward that has some."""
+
+
+class TimedReward(ABC):
+    """A built-in reward whose time limit depends on the response."""
+
+    @abstractmethod
+    def prepare(self, response: str, **columns: Any) -> tuple[float, Callable[[], object]]:
+        """Return the limit in seconds, and the work that makes the score."""
+
+    def __call__(self, response: str, **columns: Any) -> object:
+        return self.prepare(response, **columns)[1]()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +78,7 @@ class ScoreResult:
     response_id: ResponseId
     outcome: Outcome
     score: float
-    """0 unless the outcome is ok."""
+    """0 unless the outcome is ok. Weights are applied."""
     extras: Mapping[str, float] = field(default_factory=dict)
     """Other numbers the functions returned, to be logged."""
     detail: str = ""
@@ -69,3 +86,5 @@ class ScoreResult:
     case_times: ProgramTimes | None = None
     """How long test cases took, if its reward has some."""
     seconds: float
+    queued_s: float = 0.0
+    """How long it waited before."""

@@ -1,9 +1,9 @@
-"""Scoring one response with every reward function: any result or failure becomes a `ScoreResult`.
+"""One part of the score of a response: every function of that part. Any result or failure becomes a `ScoreResult`.
 
 Weighted scores are added. The first function that fails decides the outcome, and those after it are not called. A
-function may have no opinion on a response; where none has one, the outcome is invalid. Numbers beside `score` become
-extras, under their own name, or `function/name` where there are several functions; then each function's own score,
-without its weight, is there too, as `function/score`. `source/NAME` is the total for prompts of that source.
+function may have no opinion on a response; where none has one, the outcome is `abstained`. Numbers beside `score`
+become extras, under their own name, or `function/name` where the run has several functions; then each function's own
+score, without its weight, is there too, as `function/score`. `source/NAME` is the total for prompts of that source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import inspect
 import math
 import time
 import traceback
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Self
@@ -33,9 +34,11 @@ class InvalidScore(Exception):
 class Scorer:
     """Owns the loaded functions and the event loop in which asynchronous ones run."""
 
-    def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
-        self._functions = dict(zip(labels([function.spec for function in functions]), functions, strict=True))
-        self._weights = dict(zip(self._functions, weights, strict=True))
+    def __init__(self, functions: Sequence[tuple[RewardUse, RewardFunction]]) -> None:
+        self._functions = functions
+        short = labels([use.function for use, _ in functions])
+        self._names = {use.function: {use.function, name} for (use, _), name in zip(functions, short, strict=True)}
+        """Names by which a task may ask for each function."""
         self._runner = asyncio.Runner()
         self._num_tracebacks = 0
         self.ran_out_of_memory = False
@@ -44,17 +47,17 @@ class Scorer:
     def load(cls, uses: Sequence[RewardUse]) -> Self:
         if not uses:
             raise ValueError("reward.functions is empty: name at least one function")
-        functions = [RewardFunction.load(use.function, use.columns, use.options) for use in uses]
-        return cls(functions, [use.weight for use in uses])
+        return cls([(use, RewardFunction.load(use.function, use.columns, use.options)) for use in uses])
 
-    def score(self, task: ScoreTask) -> ScoreResult:
+    def score(self, task: ScoreTask, on_call: Callable[[float], None] = lambda limit_s: None) -> ScoreResult:
+        """``on_call`` is told the time limit of each function before it is called."""
         started = time.monotonic()
         outcome, total, detail, num_scores = Outcome.OK, 0.0, "", 0
         extras: dict[str, float] = {}
         times: ProgramTimes | None = None
-        for label, function in self._asked_for(task):
+        for use, function in self._asked_for(task):
             try:
-                returned = self._call(function, task)
+                returned = self._call(use, function, task, on_call)
                 score, numbers = read_score(returned)
             except NotApplicable:
                 continue
@@ -68,12 +71,12 @@ class Scorer:
                 break
             num_scores += 1
             times = read_times(returned) or times
-            total += self._weights[label] * score
-            extras |= numbers if len(self._functions) == 1 else _labelled(label, score, numbers)
+            total += use.weight * score
+            extras |= labelled(use, score, numbers)
         if outcome is Outcome.OK and not num_scores:
-            outcome, detail = Outcome.INVALID, "no reward function applies to this response"
-        if outcome is Outcome.OK and task.source:
-            extras[f"source/{task.source}"] = total
+            outcome, detail = Outcome.ABSTAINED, "no reward function applies to this response"
+        if outcome is Outcome.OK:
+            extras |= total_of_source(task.source, total)
         return ScoreResult(
             response_id=task.response_id,
             outcome=outcome,
@@ -95,15 +98,19 @@ class Scorer:
     ) -> None:
         self.close()
 
-    def _asked_for(self, task: ScoreTask) -> list[tuple[str, RewardFunction]]:
+    def _asked_for(self, task: ScoreTask) -> list[tuple[RewardUse, RewardFunction]]:
         return [
-            (label, function)
-            for label, function in self._functions.items()
-            if not task.rewards or label in task.rewards or function.spec in task.rewards
+            (use, function)
+            for use, function in self._functions
+            if not task.rewards or self._names[use.function] & set(task.rewards)
         ]
 
-    def _call(self, function: RewardFunction, task: ScoreTask) -> object:
-        result = function(task)
+    def _call(
+        self, use: RewardUse, function: RewardFunction, task: ScoreTask, on_call: Callable[[float], None]
+    ) -> object:
+        limit_s, call = function.prepare(task)
+        on_call(use.timeout_s if limit_s is None else limit_s)
+        result = call()
         return function.shape.result(self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result)
 
     def _print_traceback(self) -> None:
@@ -172,8 +179,24 @@ def _own_name(spec: str) -> str:
     return PurePath(name).stem.removeprefix("reward-").rpartition("-")[0] or name if name.endswith(".pickle") else name
 
 
-def _labelled(label: str, score: float, numbers: Mapping[str, float]) -> dict[str, float]:
-    return {f"{label}/score": score} | {f"{label}/{name}": value for name, value in numbers.items()}
+def labelled(use: RewardUse, score: float, numbers: Mapping[str, float]) -> dict[str, float]:
+    """The extras of a function that returned this score and these other numbers."""
+    if not use.label:
+        return dict(numbers)
+    return {f"{use.label}/score": score} | {f"{use.label}/{name}": value for name, value in numbers.items()}
+
+
+def total_of_source(source: str, total: float) -> dict[str, float]:
+    return {f"source/{source}": total} if source else {}
+
+
+def weighted(result: ScoreResult, use: RewardUse, source: str) -> ScoreResult:
+    """A result of the only function of its part, with its weight."""
+    if result.outcome is not Outcome.OK:
+        return result
+    score = use.weight * result.score
+    extras = labelled(use, result.score, result.extras) | total_of_source(source, score)
+    return replace(result, score=score, extras=extras)
 
 
 async def _awaited(result: Awaitable[object]) -> object:

@@ -4,6 +4,8 @@
     rollout-N    one engine each                                     tailrace.workers.rollout_worker
     training     the trainer; publishes weights                      tailrace.workers.training_worker
     reward-N     reward functions, killable                          tailrace.workers.reward_worker
+    tests-N      programs of responses against test cases            tailrace.workers.reward_worker
+    judge-N      a model that scores responses                       tailrace.workers.judge_worker
 
 This file only connects parts: each command goes to the adapter that performs it.
 """
@@ -22,7 +24,7 @@ from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
-from tailrace.core.ids import ResponseId, Version
+from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
 from tailrace.observe.costs.prediction import Prediction
@@ -33,6 +35,7 @@ from tailrace.observe.guarded import Complain, Complaints
 from tailrace.observe.sinks import Sinks, open_sinks
 from tailrace.observe.sinks.sink import Experiment
 from tailrace.runtime.adapters.first_messages import rollout_init, training_init
+from tailrace.runtime.adapters.open_parts import START_LIMIT_S, open_score_parts
 from tailrace.runtime.adapters.rollout_adapter import RolloutAdapter
 from tailrace.runtime.adapters.training_adapter import TrainingAdapter
 from tailrace.runtime.driver import Driver
@@ -45,20 +48,14 @@ from tailrace.runtime.record.checkpoint_size import expected_bytes
 from tailrace.runtime.record.recorder import Recorder
 from tailrace.runtime.record.resume import recall
 from tailrace.runtime.record.run_directory import RunDirectory
-from tailrace.runtime.rewards.reward_pool import RewardPool
-from tailrace.runtime.rewards.score_batcher import ScoreBatcher
-from tailrace.runtime.rewards.scoring import Scoring
 from tailrace.runtime.threads.work_thread import WorkThread
 from tailrace.sizing.channel_choice import chosen_channel
 from tailrace.store.payload_store import PayloadStore
 from tailrace.weights.address import ChannelAddress
-from tailrace.workers.report_interval import gather_s
-from tailrace.workers.reward_tasks import RewardTask
 from tailrace.workers.sample_transfer import Batch
 from tailrace.workers.stop_signals import heed_stop_signals
 
 _WAITS_SHOWN_EVERY_S = 1.0
-REWARD_START_LIMIT_S = 600.0
 Say = Callable[[str], None]
 
 
@@ -154,28 +151,22 @@ class LocalRun:
             work=self._payload,
             env=self._place.rollout_env,
         )
-        scores = ScoreBatcher(post)
-        self._rewards = RewardPool(
-            settings.reward,
-            launch=launch,
-            on_result=scores.add,
-            uses=self._sources.rewards.uses,
-            detokenizer=self._sources.detokenizer,
-            start_limit_s=REWARD_START_LIMIT_S,
-            gather_s=gather_s(settings.rollout.num_instances),
+        self._scores = open_score_parts(
+            settings,
+            self._sources,
+            self._catalogue,
+            place=self._place,
+            post=post,
+            work=self._tasks,
+            say=self._display.say,
+            recover=self._free_faulty_gpu,
         )
-        self._scoring = Scoring(self._rewards, scores, task=self._task_maker(), work=self._tasks)
 
     def _batch_maker(self) -> Callable[[do.Accumulate], Batch]:
         if self._launch.shares_files:
             return self._catalogue.stored
         catalogue, pack = self._catalogue, self._place.pack
         return lambda command: pack(catalogue.sent(command))
-
-    def _task_maker(self) -> Callable[[ResponseId], RewardTask]:
-        if self._sources.detokenizer is None:
-            return self._catalogue.task
-        return self._catalogue.stored_task if self._launch.shares_files else self._catalogue.sent_task
 
     async def run(self) -> do.FinishRun:
         """Start what must be there before the first event, then handle events until the run is over."""
@@ -192,7 +183,7 @@ class LocalRun:
             return await self._driver.run(self._first_event())
         finally:
             watcher.cancel()
-            await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._rewards.stop())
+            await asyncio.gather(self._rollouts.stop(), self._training.stop(), self._scores.stop())
             for thread in (self._payload, self._tasks, self._batches):
                 if (problem := thread.close()) is not None:
                     self._warn(problem)
@@ -211,7 +202,7 @@ class LocalRun:
 
     async def _load_rewards(self) -> None:
         try:
-            await self._rewards.start()
+            await self._scores.start()
         except ValueError as error:
             raise SettingsError(str(error)) from error
         self._has_rewards = True
@@ -233,23 +224,27 @@ class LocalRun:
         self._training.start(init, to_redo, incarnation)
 
     def _post(self, event: ev.Event) -> None:
-        is_faulty = self._sharing.is_faulty
-        if is_faulty is None or not isinstance(event, ev.InstanceLost | ev.TrainerLost):
+        if self._sharing.is_faulty is None or not isinstance(event, ev.InstanceLost | ev.TrainerLost):
             self._driver.post(event)
             return
-        check = asyncio.ensure_future(self._post_loss(event, is_faulty))
+        check = asyncio.ensure_future(self._post_loss(event))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
 
-    async def _post_loss(self, lost: ev.Event, is_faulty: Callable[[], bool]) -> None:
-        """If the lost worker has left the GPU unusable for new workers, end the others before any is started again."""
+    async def _post_loss(self, lost: ev.Event) -> None:
         try:
-            if await asyncio.to_thread(is_faulty):
-                self._display.say("the MPS server has failed: all workers that use the GPU are started again")
-                self._rollouts.kill_all()
-                self._training.kill()
+            await self._free_faulty_gpu()
         finally:
             self._driver.post(lost)
+
+    async def _free_faulty_gpu(self) -> None:
+        """If a lost worker has left the GPU unusable for new workers, end the others before any is started again."""
+        is_faulty = self._sharing.is_faulty
+        if is_faulty is not None and await asyncio.to_thread(is_faulty):
+            self._display.say("the MPS server has failed: all workers that use the GPU are started again")
+            self._rollouts.kill_all()
+            self._training.kill()
+            self._scores.kill_on_gpu()
 
     def _channel(self) -> ChannelAddress:
         assert self._training.channel is not None, "the core asks for a pull only after a publish"
@@ -299,10 +294,8 @@ class LocalRun:
                 self._rollouts.release(command)
             case do.PullWeights():
                 self._rollouts.pull(command)
-            case do.Score(responses=responses, limits=limits):
-                self._scoring.score(responses, limits)
-            case do.AbortScores(responses=responses):
-                self._scoring.abort(responses)
+            case do.Score() | do.LimitCases() | do.AbortScores():
+                self._scores.perform(command)
             case do.Accumulate() | do.FinishStep() | do.PublishWeights():
                 self._batches.do(lambda: self._training.perform(command))
             case do.SaveCheckpoint():
@@ -361,7 +354,7 @@ class LocalRun:
         if self._has_rewards:
             return self._coordinator.waits()
         # Before the first event the core has no waits of its own.
-        return [Wait(what="the reward functions to load", since=self._past.now, limit_s=REWARD_START_LIMIT_S)]
+        return [Wait(what="the reward workers to start", since=self._past.now, limit_s=START_LIMIT_S)]
 
 
 def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | None:

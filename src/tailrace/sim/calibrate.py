@@ -27,6 +27,7 @@ from tailrace.core.costs import PrefillWork
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.length_classes import length_classes
+from tailrace.core.outcomes import Part
 from tailrace.core.schedule import Schedule
 from tailrace.observe.costs.fitting import ErrorScale, error, fit_engine, fit_linear, fit_prefill, sample_s
 from tailrace.observe.costs.token_clock import EngineSample
@@ -34,9 +35,9 @@ from tailrace.observe.metrics.rows import Metrics
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import RecordedLengths
-from tailrace.sim.observations import Observations, TrainingSample
+from tailrace.sim.observations import Observations, PartSeen, TrainingSample
 from tailrace.sim.result import run_schedule
-from tailrace.sim.reward_model import RewardCosts, RewardKind
+from tailrace.sim.reward_model import FittedPart, RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
 from tailrace.sim.world import Sharing, WorldCosts
 
@@ -59,6 +60,8 @@ class MachineFacts:
     max_running: int
     num_prompts: int
     num_reward_workers: int
+    num_test_workers: int = 1
+    num_judges: int = 1
     report_s: float = 0.0
     shares_prompts: bool = False
     """Whether its engines compute a prompt once for all members of a group."""
@@ -66,6 +69,12 @@ class MachineFacts:
     """Most tokens that its engines prefill before one step, padding included; None: no limit and no padding."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows that its engines keep the KV cache in; none: they attend to what is held."""
+
+    @property
+    def workers(self) -> dict[Part, int]:
+        """Workers of each part of a score."""
+        counts = (self.num_reward_workers, self.num_test_workers, self.num_judges)
+        return dict(zip((Part.FUNCTION, Part.TESTS, Part.JUDGE), counts, strict=True))
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, num_prompts: int) -> MachineFacts:
@@ -81,6 +90,8 @@ class MachineFacts:
                 max_running=rollout["max_running"],
                 num_prompts=num_prompts,
                 num_reward_workers=reward["workers"],
+                num_test_workers=reward.get("code_tests", {}).get("workers") or reward["workers"],
+                num_judges=reward.get("judge", {}).get("workers", 1),
                 report_s=_REPORT_S,
                 shares_prompts=True,
                 prefill_chunk=rollout["prefill_chunk"],
@@ -127,7 +138,7 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
     seen = Observations(
         prompt_length=machine.prompt_length,
         max_running=machine.max_running,
-        num_reward_workers=machine.num_reward_workers,
+        num_reward_workers=machine.workers,
         prefill_chunk=machine.prefill_chunk,
         length_classes=machine.length_classes,
     )
@@ -273,15 +284,32 @@ def _falling(value: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _fit_rewards(seen: Observations, machine: MachineFacts) -> RewardCosts:
-    seconds = [max(value, 1e-6) for value in seen.reward_s] or [1e-6]
-    total = len(seen.reward_s) + seen.num_timeouts
-    kind = RewardKind(
+    costs = RewardCosts(seed=0, num_workers=machine.num_reward_workers)
+    parts = seen.rewards or {Part.FUNCTION: PartSeen(Part.FUNCTION)}
+    if list(parts) == [Part.FUNCTION]:
+        return replace(costs, kinds=(_fit_kind(parts[Part.FUNCTION]),))
+    fitted = (
+        FittedPart(
+            part=part,
+            num_workers=machine.workers[part],
+            kind=_fit_kind(parts[part]),
+            abstain_share=_mean([float(abstained) for abstained in parts[part].abstained.values()]),
+        )
+        for part in Part
+        if part in parts
+    )
+    return replace(costs, fitted=tuple(fitted))
+
+
+def _fit_kind(seen: PartSeen) -> RewardKind:
+    seconds = [max(value, 1e-6) for value in seen.seconds] or [1e-6]
+    total = len(seen.seconds) + seen.num_timeouts
+    return RewardKind(
         median_s=median(seconds),
         spread=pstdev([math.log(value) for value in seconds]),
         timeout_share=seen.num_timeouts / total if total else 0.0,
         timeout_s=max(seconds) * 1.01,
     )
-    return RewardCosts(seed=0, num_workers=machine.num_reward_workers, kinds=(kind,))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,28 +8,38 @@ from tailrace.config import presets
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.schedule_builder import apply_preset, most_in_flight
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import Coordination, EvalSet, Limits, Schedule
+from tailrace.core.schedule import CaseTime, Coordination, EvalSet, Limits, Schedule
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
 
 def schedule_of(scenario: Scenario, name: str) -> Schedule:
     """Return the schedule of a preset or of one of the scenario's variants."""
+    variant = _variant(scenario, name)
+    try:
+        return apply_preset(_plain(scenario.under(variant), variant), variant)
+    except ValueError as error:
+        raise ScenarioError(f"schedule '{name}': {error}") from None
+
+
+def scenario_under(scenario: Scenario, name: str) -> Scenario:
+    """Return the scenario with what this schedule changes of its rewards."""
+    return scenario.under(_variant(scenario, name))
+
+
+def _variant(scenario: Scenario, name: str) -> VariantSection:
     known = scenario.schedule.variants
     variant = known.get(name, VariantSection(preset=name))
     try:
         presets.check_trains(variant.preset, more=() if name in known else known)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-    try:
-        return apply_preset(_plain(scenario, variant), variant)
-    except ValueError as error:
-        raise ScenarioError(f"schedule '{name}': {error}") from None
+    return variant
 
 
 def _plain(scenario: Scenario, variant: VariantSection) -> Schedule:
     """Return what the scenario decides. The preset's part is still missing."""
-    chosen, engine = scenario.schedule, scenario.engine
+    chosen, engine, tests = scenario.schedule, scenario.engine, scenario.reward.code_tests
     evaluated = (EvalSet(name="eval", num_prompts=chosen.eval_prompts, group_size=1),) if chosen.eval_prompts else ()
     return Schedule(
         train_source=TRAIN_SOURCE,
@@ -37,11 +47,13 @@ def _plain(scenario: Scenario, variant: VariantSection) -> Schedule:
         group_size=chosen.n_samples_per_prompt,
         max_steps=chosen.num_steps,
         placement=engine.placement,
-        num_instances=engine.num_instances,
+        num_instances=scenario.num_instances,
         max_in_flight=most_in_flight(engine.max_running),
         eval_sets=evaluated,
         eval_interval=chosen.eval_interval,
         save_interval=chosen.save_interval,
+        score_parts=scenario.reward.costs(scenario.seed).parts,
+        case_time=CaseTime() if tests is None else tests.case_time(),
         is_reward_streamed=variant.reward.timing == "streamed",
         filters_equal_scores=chosen.dynamic_sampling,
         coordination=_coordination(scenario),
@@ -55,7 +67,7 @@ def _coordination(scenario: Scenario) -> Coordination:
     engine = scenario.engine
     return Coordination(
         costs=CostModel(**{name: getattr(engine, name) for name in ("k1", "k2", "k3", "k4", "prefill_s")}),
-        kv_tokens=engine.kv_capacity,
+        kv_tokens=scenario.kv_capacity,
         max_running=engine.max_running,
         prompt_length=engine.prompt_length,
         plan_interval_s=engine.plan_interval_s,

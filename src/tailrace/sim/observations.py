@@ -8,6 +8,7 @@ of the instances that were busy) for the time during which an optimizer step and
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
@@ -15,7 +16,7 @@ from tailrace.core import events as ev
 from tailrace.core.costs import PrefillWork
 from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
@@ -29,6 +30,46 @@ class TrainingSample:
     overlaps: list[tuple[float, float]]
     is_first: bool
     """Whether the trainer had just started."""
+
+
+@dataclass(slots=True)
+class PartSeen:
+    """What was seen of one part of scores."""
+
+    part: Part
+    seconds: list[float] = field(default_factory=list)
+    """For each computed score: how long it kept a worker busy."""
+    num_timeouts: int = 0
+    abstained: dict[tuple[str, int], bool] = field(default_factory=dict)
+    """For each problem, whether this part had no opinion on its last response."""
+    ordered: dict[ResponseId, float] = field(default_factory=dict)
+    """When each score was requested that has not come back."""
+    _heard_at: float = 0.0
+
+    def take(self, scores: Sequence[ev.Scored], now: float, *, num_workers: int) -> None:
+        """Take scores that came back together."""
+        computed = [scored for scored in scores if scored.outcome is not Outcome.ABSTAINED]
+        ordered = [self.ordered.pop(scored.response, now) for scored in scores]
+        for scored in scores:
+            if scored.outcome is not Outcome.ABORTED:
+                problem = scored.response.group.source, scored.response.group.prompt
+                self.abstained[problem] = scored.outcome is Outcome.ABSTAINED
+        good = [scored.seconds for scored in computed if scored.outcome is Outcome.OK]
+        if self.part is Part.TESTS:
+            self.seconds += good
+        elif self.part is Part.JUDGE:  # what has the same seconds was computed in one pass
+            self.seconds += [seconds / good.count(seconds) for seconds in good]
+        elif good:  # the time of a function is short beside that of what it is sent, so it counts up to the report
+            began = max(self._heard_at, min(ordered))
+            self.seconds += [(now - began) * num_workers / len(good)] * len(good)
+        self.num_timeouts += sum(scored.outcome is Outcome.TIMEOUT for scored in computed)
+        if computed:
+            self._heard_at = now
+
+    def stop(self) -> None:
+        """The run was interrupted: nothing that was requested comes back."""
+        self._heard_at = 0.0
+        self.ordered.clear()
 
 
 @dataclass(slots=True)
@@ -53,10 +94,9 @@ class Observations:
     pull_s: list[float] = field(default_factory=list)
     release_s: list[float] = field(default_factory=list)
     save_s: list[float] = field(default_factory=list)
-    reward_s: list[float] = field(default_factory=list)
-    """For each computed reward: how long it kept a worker busy, from its request to its report."""
-    num_reward_workers: int = 1
-    num_timeouts: int = 0
+    num_reward_workers: Mapping[Part, int] = field(default_factory=dict)
+    """Workers of each part of a score; one, where it does not say."""
+    rewards: dict[Part, PartSeen] = field(default_factory=dict)
     lengths: dict[ResponseId, tuple[int, bool]] = field(default_factory=dict)
     """For each response that ended: its length, and whether its budget ended it."""
     offered: list[tuple[int, int]] = field(default_factory=list)
@@ -78,9 +118,6 @@ class Observations:
     _num_instances: int = 1
     _overlaps: list[tuple[float, float]] = field(default_factory=list)
     """Overlaps of the optimizer step in progress."""
-    _ordered: dict[ResponseId, float] = field(default_factory=dict)
-    """When each reward was requested."""
-    _scored_at: float = 0.0
     _now: float = 0.0
 
     def feed(self, entry: Entry) -> None:
@@ -95,8 +132,8 @@ class Observations:
                     self._step.append(command)
                 case do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
-                case do.Score(responses=responses):
-                    self._ordered.update(dict.fromkeys(responses, entry.now))
+                case do.Score(responses=responses, part=part):
+                    self._seen(part).ordered.update(dict.fromkeys(responses, entry.now))
                 case do.StartTrainer():
                     self._asked[type(command)] = entry.now
                     self._starting.add(do.StartTrainer)
@@ -146,8 +183,8 @@ class Observations:
             case ev.ResponsesAborted(instance=instance, aborted=aborted):
                 if (clock := self._clocks.get(instance)) is not None:
                     clock.drop(part.response for part in aborted)
-            case ev.ResponsesScored(scores=scores):
-                self._scored(scores, now)
+            case ev.ResponsesScored(scores=scores, part=part):
+                self._seen(part).take(scores, now, num_workers=self.num_reward_workers.get(part, 1))
             case ev.StepTrained() if self._step:
                 lengths = [self.lengths[r][0] for batch in self._step for r in batch.responses]
                 self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
@@ -167,23 +204,17 @@ class Observations:
         self._prefilled.clear()
         self._starting.clear()
         self._step, self._overlaps, self._is_trainer_warm = [], [], False
-        self._scored_at = 0.0
-        self._ordered.clear()
+        for seen in self.rewards.values():
+            seen.stop()
+
+    def _seen(self, part: Part) -> PartSeen:
+        return self.rewards.setdefault(part, PartSeen(part))
 
     def _trained(self, tokens: int, now: float) -> None:
         took = self._trainer_took(do.Accumulate, now)
         is_first = not self._is_trainer_warm
         self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))
         self._step, self._overlaps, self._is_trainer_warm = [], [], True
-
-    def _scored(self, scores: tuple[ev.Scored, ...], now: float) -> None:
-        ordered = [self._ordered.pop(scored.response, now) for scored in scores]
-        num_computed = sum(scored.outcome is Outcome.OK for scored in scores)
-        if num_computed:
-            began = max(self._scored_at, min(ordered))
-            self.reward_s += [(now - began) * self.num_reward_workers / num_computed] * num_computed
-        self.num_timeouts += sum(scored.outcome is Outcome.TIMEOUT for scored in scores)
-        self._scored_at = now
 
     def _trainer_took(self, kind: type[do.Command], now: float) -> float:
         """Return the seconds from the command, or from when the trainer became free, to the report."""

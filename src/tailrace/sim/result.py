@@ -15,7 +15,7 @@ from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.faults import Fault
 from tailrace.sim.lengths import Lengths, TraceLengths
-from tailrace.sim.named_schedule import schedule_of
+from tailrace.sim.named_schedule import scenario_under, schedule_of
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.world import World, WorldCosts
 
@@ -57,6 +57,7 @@ def run_schedule(
 
 def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] | None = None) -> SimResult:
     """Run the schedule called ``name``. ``record`` is called with every entry of the journal, which is not kept."""
+    scenario = scenario_under(scenario, name)
     lengths = scenario.make_lengths()
     account = ScheduleAccount(
         devices_per_instance=scenario.engine.devices_per_instance, training_devices=scenario.trainer.devices

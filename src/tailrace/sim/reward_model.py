@@ -1,22 +1,29 @@
-"""Reward workers in virtual time: a pool with a queue, whose work can be aborted.
+"""How rewards come out and how long they take, by part of the score: what functions, programs and the judge cost.
 
-Duration and score of a response are keyed by its id, like its length. A score is 1 or 0: each prompt has a solve rate
-of its own (some prompts are never solved, some always), which is what dynamic sampling filters by.
+Everything about a response is keyed by its id, like its length. A score is 1 or 0: each prompt has a solve rate of its
+own (some prompts are never solved, some always), which is what dynamic sampling filters by. Whether a response is
+solved does not depend on the part that scores it.
+
+Each prompt is of one kind: it is scored by a function, by test cases or by a judge. The other parts abstain. Only in
+costs that were fitted to a run (``FittedPart``) several parts may score one response.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from tailrace.core.events import ResponsesScored, Scored
-from tailrace.core.ids import ResponseId
-from tailrace.core.outcomes import Outcome
-from tailrace.sim.driver import Agenda
+from tailrace.core.commands import CaseLimits
+from tailrace.core.events import Scored
+from tailrace.core.ids import GroupId, ResponseId
+from tailrace.core.outcomes import Outcome, Part
+from tailrace.sim.judge_model import JudgeCosts
 from tailrace.sim.lengths import of_prompt, to_normal, uniforms
+from tailrace.sim.program_model import ProgramCosts
+
+Scoring = Callable[[ResponseId, CaseLimits | None], Scored]
+"""Scores one response under these limits of its test cases; None: the reward's own limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +31,7 @@ class RewardKind:
     """How long the rewards of one kind of prompt take."""
 
     share: float = 1.0
-    """Share of the prompts that are of this kind, relative to the shares of the other kinds."""
+    """Share of the prompts that are of this kind, relative to the shares of all other kinds."""
     median_s: float = 0.0
     spread: float = 0.0
     """Standard deviation of the logarithm of the seconds."""
@@ -32,38 +39,115 @@ class RewardKind:
     """Share of the responses whose reward reaches the time limit."""
     timeout_s: float = 30.0
 
+    def seconds(self, chance: float, duration: float) -> float:
+        """Return the seconds of a reward; at least ``timeout_s``: it reaches its limit."""
+        if chance < self.timeout_share:
+            return self.timeout_s
+        return self.median_s * math.exp(self.spread * to_normal(duration)) if self.spread else self.median_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPart:
+    """The workers of one part, as they were in a recorded run."""
+
+    part: Part
+    num_workers: int
+    kind: RewardKind
+    abstain_share: float = 0.0
+    """Share of the problems on which this part has no opinion."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardCosts:
     seed: int
     num_workers: int
+    """Responses that functions score at the same time."""
     kinds: tuple[RewardKind, ...] = (RewardKind(),)
+    """Kinds of prompts that functions score."""
     never_solved: float = 0.0
     """Share of the prompts whose responses all score 0."""
     always_solved: float = 0.0
     report_s: float = 0.0
     """Seconds between two reports of scores; 0: report each at once."""
+    programs: ProgramCosts | None = None
+    """Costs of prompts whose responses are programs that test cases run."""
+    judge: JudgeCosts | None = None
+    """Costs of prompts whose responses a judge scores."""
+    fitted: tuple[FittedPart, ...] = ()
+    """Parts of a recorded run, in place of all of the above."""
 
-    def judge(self, response: ResponseId) -> Scored:
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that scores have."""
+        if self.fitted:
+            return tuple(each.part for each in self.fitted)
+        has = {
+            Part.FUNCTION: bool(self.kinds),
+            Part.TESTS: self.programs is not None,
+            Part.JUDGE: self.judge is not None,
+        }
+        return tuple(part for part, is_there in has.items() if is_there)
+
+    def pools(self, told_from_s: Callable[[float], float], most_s: float) -> Iterator[tuple[Part, int, Scoring]]:
+        """Yield the parts that have a queue and workers, with their number and how each scores a response."""
+        if self.fitted:
+            yield from ((each.part, each.num_workers, self._fitted(each)) for each in self.fitted)
+            return
+        if self.kinds:
+            yield Part.FUNCTION, self.num_workers, self._by_function
+        if (programs := self.programs) is not None:
+
+            def run(response: ResponseId, limits: CaseLimits | None) -> Scored:
+                is_correct = self.is_solved(response)
+                return programs.run(self.seed, response, is_correct, limits or CaseLimits(most_s), told_from_s)
+
+            yield Part.TESTS, programs.num_workers, run
+
+    def applies(self, part: Part, group: GroupId) -> bool:
+        """Whether this part has an opinion on the responses of a group."""
+        for each in self.fitted:
+            if each.part is part:
+                [position] = of_prompt(1, self.seed, "abstains", part.value, group.source, group.prompt)
+                return position >= each.abstain_share
+        return self._kind(group)[0] is part
+
+    def is_solved(self, response: ResponseId) -> bool:
         group = response.group
-        which, difficulty = of_prompt(2, self.seed, "task", group.source, group.prompt)
-        chance, duration, luck = uniforms(3, self.seed, "reward", *group, response.member, response.attempt)
-        kind = self._kind(which)
-        seconds = kind.median_s
-        if seconds and kind.spread:
-            seconds *= math.exp(kind.spread * to_normal(duration))
+        _, difficulty = of_prompt(2, self.seed, "task", group.source, group.prompt)
+        return self._draws(response)[2] < self._solve_rate(difficulty)
+
+    def _by_function(self, response: ResponseId, limits: CaseLimits | None = None) -> Scored:
+        _, kind = self._kind(response.group)
+        assert kind is not None, f"no function scores {response}"
+        return self._timed(kind, response)
+
+    def _fitted(self, part: FittedPart) -> Scoring:
+        return lambda response, limits: self._timed(part.kind, response)
+
+    def _timed(self, kind: RewardKind, response: ResponseId) -> Scored:
+        chance, duration, _ = self._draws(response)
+        seconds = kind.seconds(chance, duration)
         if chance < kind.timeout_share or seconds >= kind.timeout_s:
             return Scored(response=response, outcome=Outcome.TIMEOUT, score=0.0, seconds=kind.timeout_s)
-        score = float(luck < self._solve_rate(difficulty))
-        return Scored(response=response, outcome=Outcome.OK, score=score, seconds=seconds)
+        return Scored(response=response, outcome=Outcome.OK, score=float(self.is_solved(response)), seconds=seconds)
 
-    def _kind(self, position: float) -> RewardKind:
-        position *= sum(kind.share for kind in self.kinds)
-        for kind in self.kinds:
-            position -= kind.share
+    def _draws(self, response: ResponseId) -> list[float]:
+        return uniforms(3, self.seed, "reward", *response.group, response.member, response.attempt)
+
+    def _kind(self, group: GroupId) -> tuple[Part, RewardKind | None]:
+        """Return the part that scores a prompt, and its kind if that is a function."""
+        position, _ = of_prompt(2, self.seed, "task", group.source, group.prompt)
+        kinds: list[tuple[Part, RewardKind | None, float]] = [(Part.FUNCTION, kind, kind.share) for kind in self.kinds]
+        if self.programs is not None:
+            kinds.append((Part.TESTS, None, self.programs.share))
+        if self.judge is not None:
+            kinds.append((Part.JUDGE, None, self.judge.share))
+        position *= sum(share for *_, share in kinds)
+        for part, kind, share in kinds:
+            position -= share
             if position < 0:
-                return kind
-        return self.kinds[-1]
+                return part, kind
+        return kinds[-1][:2]
 
     def _solve_rate(self, position: float) -> float:
         if position < self.never_solved:
@@ -71,59 +155,3 @@ class RewardCosts:
         if position >= 1.0 - self.always_solved:
             return 1.0
         return (position - self.never_solved) / (1.0 - self.never_solved - self.always_solved)
-
-
-class SimRewardPool:
-    def __init__(self, costs: RewardCosts, agenda: Agenda) -> None:
-        self._costs, self._agenda = costs, agenda
-        self._queue: deque[ResponseId] = deque()
-        self._running: dict[ResponseId, Scored] = {}
-        self._aborted: set[ResponseId] = set()
-        """Aborted responses that are still in the queue."""
-        self._untold: list[Scored] = []
-
-    def score(self, responses: Iterable[ResponseId]) -> None:
-        self._queue.extend(responses)
-        self._start()
-
-    def abort(self, responses: Iterable[ResponseId]) -> None:
-        """Report each response that is not scored yet as aborted. Its worker is free at once."""
-        scores = []
-        queued = set(self._queue) - self._aborted
-        for response in responses:
-            if self._running.pop(response, None) is None:
-                if response not in queued:
-                    continue  # scored before
-                self._aborted.add(response)
-            scores.append(Scored(response=response, outcome=Outcome.ABORTED, score=0.0, seconds=0.0))
-        if scores:
-            self._agenda.post(ResponsesScored(scores=tuple(scores)))
-        self._start()
-
-    def _start(self) -> None:
-        instant = []
-        while self._queue and len(self._running) < self._costs.num_workers:
-            response = self._queue.popleft()
-            if response in self._aborted:
-                self._aborted.remove(response)
-                continue
-            scored = self._costs.judge(response)
-            if scored.seconds == 0:
-                instant.append(scored)
-            else:
-                self._running[response] = scored
-                self._agenda.after(scored.seconds, partial(self._end, scored))
-        if instant:
-            self._agenda.post(ResponsesScored(scores=tuple(instant)))
-
-    def _end(self, scored: Scored) -> None:
-        if self._running.get(scored.response) is scored:
-            del self._running[scored.response]
-            if not self._untold:
-                self._agenda.after(self._costs.report_s, self._tell)
-            self._untold.append(scored)
-            self._start()
-
-    def _tell(self) -> None:
-        self._agenda.post(ResponsesScored(scores=tuple(self._untold)))
-        self._untold = []

@@ -6,22 +6,25 @@ other lengths, seeds, numbers of steps or devices.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from tailrace.config.complaints import SettingsError
 from tailrace.core.schedule import Placement
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.lengths import DrawnLengths, Lengths, read_trace
-from tailrace.sim.reward_model import RewardCosts, RewardKind
+from tailrace.sim.reward_sections import RewardSection
 from tailrace.sim.scenario_sections import (
     EngineSection,
     FaultSection,
     GridEntry,
     LengthsSection,
-    RewardSection,
     ScheduleSection,
-    Sourced,
     TrainerSection,
+    VariantSection,
 )
+from tailrace.sim.section import Sourced
 from tailrace.sim.trainer_model import TrainerCosts
 from tailrace.sim.world import Sharing, WorldCosts
 
@@ -80,26 +83,64 @@ class Scenario(Sourced):
             "schedule": ("rollout_batch_size",),
             "engine": ("num_instances",),
             "trainer": ("num_replicas", "devices"),
-            "reward": ("num_workers",),
         }
-        sections = {}
+        sections: dict[str, Any] = {"reward": self.reward.scaled(factor)}
         for name, counts in fields.items():
             section = getattr(self, name)
             sections[name] = section.model_copy(update={count: factor * getattr(section, count) for count in counts})
         return self.model_copy(update=sections)
 
+    def under(self, variant: VariantSection) -> Scenario:
+        """Return the scenario with the rewards of a variant: how long test cases may run, and where judges compute."""
+        update: dict[str, Any] = {}
+        tests, judge, chosen = self.reward.code_tests, self.reward.judge, variant.reward
+        if chosen.code_tests.timeouts is not None:
+            if tests is None:
+                raise ScenarioError("a variant sets reward.code_tests.timeouts, but there is no reward.code_tests")
+            update["code_tests"] = tests.model_copy(update={"timeouts": chosen.code_tests.timeouts})
+        if chosen.judge.placement is not None:
+            if judge is None:
+                raise ScenarioError("a variant sets reward.judge.placement, but there is no reward.judge")
+            update["judge"] = judge.model_copy(update={"placement": chosen.judge.placement})
+        return self.model_copy(update={"reward": self.reward.model_copy(update=update)}) if update else self
+
+    @property
+    def num_instances(self) -> int:
+        """Rollout instances, without those whose devices judges have for themselves."""
+        judge, engine = self.reward.judge, self.engine
+        taken = math.ceil(judge.devices / engine.devices_per_instance) if judge is not None and judge.is_apart else 0
+        if taken >= engine.num_instances:
+            raise ScenarioError(f"reward.judge.devices: they take all {engine.num_instances} rollout instances")
+        return engine.num_instances - taken
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of the trainer, likewise. A trainer with devices of its own keeps them."""
+        judge, trainer = self.reward.judge, self.trainer
+        is_apart = self.engine.placement is Placement.DISAGGREGATED
+        if judge is None or not judge.is_apart or not judge.takes_from_training or is_apart:
+            return trainer.num_replicas
+        per_replica = trainer.devices // trainer.num_replicas
+        if trainer.devices - judge.devices < per_replica:
+            raise ScenarioError(f"reward.judge.devices: they leave no replica of {per_replica} devices for training")
+        return (trainer.devices - judge.devices) // per_replica
+
+    @property
+    def kv_capacity(self) -> int:
+        """Size of an instance's KV cache in tokens, without the memory of a judge on the same devices."""
+        judge = self.reward.judge
+        return self.engine.kv_capacity - (judge.kv_tokens if judge is not None and not judge.is_apart else 0)
+
     def world_costs(self) -> WorldCosts:
         engine = self.engine
-        costs = {name: getattr(engine, name) for name in EngineCosts.__slots__}
+        costs = {name: getattr(engine, name) for name in EngineCosts.__slots__} | {"kv_capacity": self.kv_capacity}
         times = {name: getattr(engine, name) for name in ("start_s", "pull_s", "release_s", "report_s", "load_s")}
-        trainer = self.trainer.model_dump(exclude={"source", "devices"})
-        kinds = tuple(RewardKind(**kind.model_dump()) for kind in self.reward.kinds)
-        reward = self.reward.model_dump(exclude={"source", "kinds"})
+        trainer = self.trainer.model_dump(exclude={"source", "devices"}) | {"num_replicas": self.num_replicas}
         return WorldCosts(
             engine=EngineCosts(**costs),
             instance=InstanceTimes(**times),
             trainer=TrainerCosts(**trainer),
-            reward=RewardCosts(seed=self.seed, kinds=kinds, **reward),
+            reward=self.reward.costs(self.seed),
             num_prompts=self.lengths.num_prompts,
             prompt_length=engine.prompt_length,
             max_response_length=self.lengths.max_response_length,

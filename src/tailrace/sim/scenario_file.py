@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from tailrace.config import presets
 from tailrace.config.complaints import read_table, sentences
 from tailrace.config.declared import leaves
+from tailrace.sim.reward_sections import JudgeSection, TestsSection
 from tailrace.sim.scenario import Scenario, ScenarioError
-from tailrace.sim.scenario_sections import LengthGrid, ScenarioSection, ScheduleSection
+from tailrace.sim.scenario_sections import LengthGrid, ScheduleSection
+from tailrace.sim.section import ScenarioSection
 
 Checked = TypeVar("Checked", bound=ScenarioSection)
 
@@ -43,9 +45,13 @@ def check(data: dict[str, Any], path: Path) -> Scenario:
         lengths = scenario.lengths.model_copy(update={"trace": path.parent / trace})
         scenario = scenario.model_copy(update={"lengths": lengths})
     longest = scenario.engine.prompt_length + scenario.lengths.max_response_length
-    if longest > (held := scenario.engine.kv_capacity):
+    judge = scenario.reward.judge
+    taken = 0 if judge is None else judge.kv_tokens
+    if longest > (held := scenario.engine.kv_capacity - taken):
+        without = " without reward.judge.kv_tokens" if taken else ""
         raise ScenarioError(
-            f"{path}: engine.kv_capacity is {held}, but a response with its prompt may have {longest} tokens; raise it"
+            f"{path}: engine.kv_capacity is {held}{without}, but a response with its prompt may have {longest} tokens;"
+            " raise it"
         )
     return scenario
 
@@ -67,7 +73,8 @@ def _validated(kind: type[Checked], data: dict[str, Any], path: Path) -> Checked
 
 
 def _nearest(name: str) -> str:
-    known = [leaf for leaf, _ in leaves(Scenario)]
+    optional = (*leaves(TestsSection, "reward.code_tests."), *leaves(JudgeSection, "reward.judge."))
+    known = [leaf for leaf, _ in (*leaves(Scenario), *optional)]
     by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [
         by_key[key] for key in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_key, n=1, cutoff=0.6)

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -26,26 +23,24 @@ from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Placement
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
-
-Share = Field(default=0.0, ge=0, le=1)
-
-
-class ScenarioSection(BaseModel):
-    """Base class of all sections. Unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+from tailrace.sim.section import ScenarioSection, Share, Sourced
 
 
-class Sourced(ScenarioSection):
-    """Base class of sections that name the source of their numbers."""
+class VariantTestsSection(ScenarioSection):
+    timeouts: Literal["fixed", "adaptive"] | None = None
+    """How long test cases may run; None: as in ``reward.code_tests``."""
 
-    source: str = Field(min_length=1)
-    """Where the numbers of this section come from."""
+
+class VariantJudgeSection(ScenarioSection):
+    placement: Literal["shared", "own"] | None = None
+    """Where judges compute; None: as in ``reward.judge``."""
 
 
 class VariantRewardSection(ScenarioSection):
     timing: RewardTiming = "streamed"
     """``streamed``: score each response when it ends. ``barrier``: score all of them after the rollout of a step."""
+    code_tests: VariantTestsSection = VariantTestsSection()
+    judge: VariantJudgeSection = VariantJudgeSection()
 
 
 class VariantSection(ScheduleOverrides, ScenarioSection):
@@ -159,36 +154,6 @@ class TrainerSection(Sourced):
     """True: publishing overlaps the next step. False: the next step begins after it."""
     checkpoint_s: NonNegativeFloat = 0.0
     """Seconds to write a checkpoint."""
-
-
-class RewardKindSection(ScenarioSection):
-    """How long the rewards of one kind of prompt take."""
-
-    share: PositiveFloat = 1.0
-    """Share of the prompts that are of this kind, relative to the shares of the other kinds."""
-    median_s: NonNegativeFloat = 0.0
-    """Median of the seconds of a reward, which have a lognormal distribution."""
-    spread: NonNegativeFloat = 0.0
-    """Standard deviation of the logarithm of the seconds."""
-    timeout_share: float = Share
-    """Share of the responses whose reward reaches the time limit."""
-    timeout_s: PositiveFloat = 30.0
-    """Time limit of a reward in seconds."""
-
-
-class RewardSection(Sourced):
-    """The reward workers and the scores."""
-
-    num_workers: PositiveInt
-    """Responses that are scored at the same time."""
-    kinds: tuple[RewardKindSection, ...] = (RewardKindSection(),)
-    """Kinds of prompts, by how long their rewards take."""
-    never_solved: float = Share
-    """Share of the prompts whose responses all score 0."""
-    always_solved: float = Share
-    """Share of the prompts whose responses all score 1."""
-    report_s: NonNegativeFloat = 0.0
-    """Seconds between two reports of scores; 0: report each at once."""
 
 
 class DistributionSection(Sourced):

@@ -1,7 +1,8 @@
 """The simulated workers: the world performs every command of the coordinator and answers it in virtual time.
 
 With ``colocated`` and ``shared``, rollout and training use the same devices. Colocated, the coordinator makes them take
-turns. Shared, they may overlap, and then they slow each other down (``Sharing``).
+turns. Shared, they may overlap, and then they slow each other down (``Sharing``). A judge on the devices of rollout
+slows it down too (``judge_model.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tailrace.sim.engine_model import SimRequest
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.instance import InstanceTimes, SimInstance
 from tailrace.sim.lengths import Lengths
-from tailrace.sim.reward_model import RewardCosts, SimRewardPool
+from tailrace.sim.reward_model import RewardCosts
+from tailrace.sim.reward_pools import SimRewards
 from tailrace.sim.trainer_model import TrainerCosts, TrainerModel
 
 _PRUNE_AT = 20_000
@@ -71,16 +73,25 @@ class World:
         """
         self._schedule, self._costs, self._lengths, self._agenda = schedule, costs, lengths, agenda
         self._live, self._order = live, order
-        self._plans = policies_of(schedule).plans
+        policies = policies_of(schedule)
+        self._plans = policies.plans
         self._instances: dict[InstanceId, SimInstance] = {}
         self._targets: dict[ResponseId, tuple[int, bool]] = {}
         """Length of each response, and whether its budget ends it."""
         self._prune_at = _PRUNE_AT
-        self._rewards = SimRewardPool(costs.reward, agenda)
+        self._rewards = SimRewards(
+            costs.reward,
+            agenda,
+            case_time=schedule.case_time,
+            learns_times=policies.timeouts.learns,
+            tokens_of=lambda response: costs.prompt_length + self._targets[response][0],
+            rollout_share=self._rollout_share,
+            on_judge=self._share_devices,
+        )
         self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
         self._is_training = False
         self._sharing = 1.0
-        """Current factor by which training on the same devices slows down rollout."""
+        """Current factor by which other work on the same devices slows down rollout."""
         self._slow: dict[InstanceId, float] = {}
         self._repaired_at: dict[InstanceId, float] = {}
         """When a failed instance can be started again."""
@@ -91,10 +102,12 @@ class World:
         match command:
             case do.RequestPrompts():
                 self._agenda.after(self._costs.prompts_s, self._offer(command))
-            case do.Score(responses=responses):
-                self._rewards.score(responses)
-            case do.AbortScores(responses=responses):
-                self._rewards.abort(responses)
+            case do.LimitCases():
+                self._rewards.limit(command)
+            case do.Score():
+                self._rewards.score(command)
+            case do.AbortScores():
+                self._rewards.abort(command)
             case do.StartTrainer(incarnation=incarnation):
                 self._trainer.start(incarnation)
             case do.KillTrainer(reason=reason):
@@ -216,17 +229,23 @@ class World:
         self._is_training = is_training
         self._share_devices()
 
+    def _rollout_share(self) -> float:
+        """Share of the instances that generate."""
+        return sum(instance.is_busy for instance in self._instances.values()) / self._schedule.num_instances
+
     def _share_devices(self) -> None:
-        """Update all speeds after an optimizer step began or ended, or an instance got work or became idle."""
-        if self._schedule.placement is not Placement.SHARED:
-            return
-        busy = sum(instance.is_busy for instance in self._instances.values()) / self._schedule.num_instances
-        sharing = 1.0 + (self._costs.sharing.rollout - 1.0) * busy if self._is_training else 1.0
+        """Update all speeds after an optimizer step or a pass of a judge began or ended, or an instance got work or
+        became idle."""
+        is_shared, sharing = self._schedule.placement is Placement.SHARED, self._rewards.slowdown
+        busy = self._rollout_share() if is_shared else 0.0
+        if is_shared and self._is_training:
+            sharing *= 1.0 + (self._costs.sharing.rollout - 1.0) * busy
         if sharing != self._sharing:
             self._sharing = sharing
             for number in self._instances:
                 self._set_speed(number)
-        self._trainer.slow_down(1.0 + (self._costs.sharing.training - 1.0) * busy)
+        if is_shared:
+            self._trainer.slow_down(1.0 + (self._costs.sharing.training - 1.0) * busy)
 
     def _set_speed(self, number: InstanceId) -> None:
         if (instance := self._instances.get(number)) is not None:

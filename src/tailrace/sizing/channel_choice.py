@@ -24,7 +24,7 @@ class ChannelChoice:
 
 def chosen_channel(settings: Settings, plan: DevicePlan) -> ChannelChoice:
     asked = settings.trainer.weight_channel
-    if asked != "auto" or settings.runtime == "ray" or len(plan.devices) <= 1 or not plan.training:
+    if asked != "auto" or settings.runtime == "ray" or len(plan.policy_devices) <= 1 or not plan.training:
         return ChannelChoice(name=asked)
     why = "rollout and training are on different GPUs" if not plan.shared else "they use several GPUs"
     return ChannelChoice(name="shared-memory", lines=(f"weights go through shared memory, because {why}",))
@@ -32,12 +32,12 @@ def chosen_channel(settings: Settings, plan: DevicePlan) -> ChannelChoice:
 
 def refused_channel(settings: Settings, plan: DevicePlan) -> str | None:
     """Why the weight channel that the settings name cannot work; None if it can."""
-    asked = settings.trainer.weight_channel
-    if asked == "cuda-ipc" and not plan.devices:
+    asked, num_used = settings.trainer.weight_channel, len(plan.policy_devices)
+    if asked == "cuda-ipc" and not num_used:
         return "trainer.weight_channel is 'cuda-ipc', which needs a GPU, and none was found: use 'auto'"
-    if asked == "cuda-ipc" and plan.training and len(plan.devices) > 1:
+    if asked == "cuda-ipc" and plan.training and num_used > 1:
         return (
-            f"trainer.weight_channel is 'cuda-ipc', which works inside one GPU, and the run uses {len(plan.devices)}:"
+            f"trainer.weight_channel is 'cuda-ipc', which works inside one GPU, and the run uses {num_used}:"
             " use 'shared-memory'"
         )
     if asked == "collective" and plan.shared:

@@ -1,4 +1,4 @@
-"""Which device does what: each rollout instance gets its devices, and each training rank its device. Pure.
+"""Which device does what: each rollout instance gets its devices, each training rank and each judge its device. Pure.
 
     colocated, shared    rollout-0  rollout-1              disaggregated    training      rollout-0     rollout-1
                          training   training-1                              training-1
@@ -8,6 +8,8 @@
   GPU. With `disaggregated` no device is given twice at all.
 * With `colocated` and `shared`, rollout and training are on the same devices. If there are fewer devices than the
   instances want, several instances share one.
+* A judge computes beside the instances, on the first device of one of them, or has a device of its own
+  (`reward.judge.placement`).
 * On a machine without GPUs nobody has a device: everything runs on the CPU.
 * The plan depends on its arguments only.
 """
@@ -15,13 +17,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
+from tailrace.config.judge_use import num_judge_models
 from tailrace.config.settings import Settings
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DISAGGREGATED = "disaggregated"
+OWN = "own"
 _MOST_NAMED = 4
 """Instances that are named one by one; more are summed up."""
 
@@ -36,6 +40,10 @@ class DeviceDemand:
     """Processes that train; 0: the run does not train."""
     is_apart: bool = False
     """Whether rollout and training need different devices (`disaggregated`)."""
+    num_judges: int = 0
+    """Processes that hold a judge's model."""
+    has_judges_apart: bool = False
+    """Whether each judge needs a device that nobody else uses (`own`)."""
 
     @property
     def num_rollout_devices(self) -> int:
@@ -43,17 +51,31 @@ class DeviceDemand:
         return self.num_instances * self.devices_per_instance
 
     @property
+    def num_own_judges(self) -> int:
+        """Devices that only judges use."""
+        return self.num_judges if self.has_judges_apart else 0
+
+    @property
     def least(self) -> int:
         """Fewest devices with which the run works."""
         if self.is_apart:
-            return self.num_ranks + self.num_rollout_devices
-        return max(self.num_ranks, self.devices_per_instance)
+            least = self.num_ranks + self.num_rollout_devices
+        else:
+            least = max(self.num_ranks, self.devices_per_instance)
+        return max(least + self.num_own_judges, min(1, self.num_judges))
 
     def sentence(self) -> str:
         """What the devices are for."""
         rollout = f"{self.num_instances} rollout instances with {self.devices_per_instance} each"
         how = "on devices of their own" if self.is_apart else "on the same devices"
-        return f"{self.num_ranks} training ranks and {rollout}, {how}"
+        return f"{self.num_ranks} training ranks and {rollout}, {how}{self._judges()}"
+
+    def _judges(self) -> str:
+        if not self.num_judges:
+            return ""
+        judges = "1 judge" if self.num_judges == 1 else f"{self.num_judges} judges"
+        each = "on a device of its own" if self.num_judges == 1 else "each on a device of its own"
+        return f"; {judges}, {each if self.has_judges_apart else 'on devices of rollout'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +84,17 @@ class DevicePlan:
     """The devices of each instance, by the names that CUDA_VISIBLE_DEVICES takes; empty: the CPU."""
     training: tuple[tuple[str, ...], ...]
     """The device of each training rank; empty: the CPU."""
+    judges: tuple[tuple[str, ...], ...] = ()
+    """The device of each judge; empty: the CPU."""
 
     @property
     def devices(self) -> tuple[str, ...]:
         """All devices that are used, in order of first use."""
+        return tuple(dict.fromkeys(chain(*self.training, *self.rollout, *self.judges)))
+
+    @property
+    def policy_devices(self) -> tuple[str, ...]:
+        """Devices on which the policy lies: those of training and rollout."""
         return tuple(dict.fromkeys(chain(*self.training, *self.rollout)))
 
     @property
@@ -74,12 +103,21 @@ class DevicePlan:
         rollout = set(chain(*self.rollout))
         return tuple(device for device in chain(*self.training) if device in rollout)
 
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Devices that a judge shares with rollout or training."""
+        judges = set(chain(*self.judges))
+        return tuple(device for device in self.policy_devices if device in judges)
+
     def of_instance(self, instance: int) -> tuple[str, ...]:
         """A later instance takes the devices of an earlier one."""
         return self.rollout[instance % len(self.rollout)]
 
     def of_rank(self, rank: int) -> tuple[str, ...]:
         return self.training[rank] if rank < len(self.training) else ()
+
+    def of_judge(self, number: int) -> tuple[str, ...]:
+        return self.judges[number % len(self.judges)] if self.judges else ()
 
     def line(self) -> str:
         """The plan in one line, for people."""
@@ -91,6 +129,9 @@ class DevicePlan:
             parts.append(f"{len(self.rollout)} rollout instances on {_named(used)}, {len(self.rollout[0])} for each")
         else:
             parts += [f"rollout-{number} on {_named(own)}" for number, own in enumerate(self.rollout)]
+        if self.judges:
+            on = _named(tuple(dict.fromkeys(chain(*self.judges))))
+            parts.append(f"judge on {on}" if len(self.judges) == 1 else f"{len(self.judges)} judges on {on}")
         return f"devices: {'; '.join(parts)}"
 
 
@@ -106,25 +147,44 @@ def demand_of(settings: Settings, *, trains: bool) -> DeviceDemand:
         devices_per_instance=rollout.tensor_parallel_size if has_engine else 0,
         num_ranks=settings.trainer.num_ranks if trains else 0,
         is_apart=trains and settings.schedule.placement == DISAGGREGATED,
+        num_judges=num_judge_models(settings),
+        has_judges_apart=settings.reward.judge.placement == OWN,
     )
 
 
 def plan_devices(demand: DeviceDemand, devices: Sequence[str]) -> DevicePlan:
     """``devices``: those of the machine, by name; none: the CPU. Raises ``TooFewDevices``."""
     if not devices:
-        return DevicePlan(rollout=((),) * demand.num_instances, training=((),) * demand.num_ranks)
+        return DevicePlan(
+            rollout=((),) * demand.num_instances, training=((),) * demand.num_ranks, judges=((),) * demand.num_judges
+        )
     if demand.least > len(devices):
         raise TooFewDevices(_refusal(demand, len(devices)))
+    for_policy = devices[: len(devices) - demand.num_own_judges]
     first = demand.num_ranks if demand.is_apart else 0
     size = demand.devices_per_instance
-    for_rollout = devices[first : first + demand.num_rollout_devices]
+    for_rollout = for_policy[first : first + demand.num_rollout_devices]
     places = (
         [tuple(for_rollout[at : at + size]) for at in range(0, len(for_rollout) - size + 1, size)] if size else [()]
     )
-    return DevicePlan(
+    plan = DevicePlan(
         rollout=tuple(places[instance % len(places)] for instance in range(demand.num_instances)),
-        training=tuple((device,) for device in devices[: demand.num_ranks]),
+        training=tuple((device,) for device in for_policy[: demand.num_ranks]),
     )
+    return replace(plan, judges=_judges(demand, plan, devices))
+
+
+def _judges(demand: DeviceDemand, plan: DevicePlan, devices: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    if demand.has_judges_apart:
+        free = [device for device in devices if device not in plan.policy_devices]
+        return tuple((device,) for device in free[: demand.num_judges])
+    # Saved responses need no device: then a judge computes beside training, or alone.
+    places = _firsts(plan.rollout) or _firsts(plan.training) or [devices[0]]
+    return tuple((places[number % len(places)],) for number in range(demand.num_judges))
+
+
+def _firsts(given: Sequence[tuple[str, ...]]) -> list[str]:
+    return [own[0] for own in given if own]
 
 
 def refused_on_ray(demand: DeviceDemand, plan: DevicePlan) -> str | None:
@@ -133,6 +193,11 @@ def refused_on_ray(demand: DeviceDemand, plan: DevicePlan) -> str | None:
         return (
             f"on Ray, rollout.tensor_parallel_size {demand.devices_per_instance} needs GPUs that training does not use:"
             " set schedule.placement to 'disaggregated'"
+        )
+    if plan.judged and demand.devices_per_instance > 1:
+        return (
+            f"on Ray, rollout.tensor_parallel_size {demand.devices_per_instance} needs GPUs that no judge uses: set"
+            " reward.judge.placement to 'own'"
         )
     return None
 
@@ -144,15 +209,20 @@ def device_env(devices: Sequence[str]) -> Mapping[str, str]:
 
 def _refusal(demand: DeviceDemand, found: int) -> str:
     has = f"and there {'is' if found == 1 else 'are'} {found}"
+    judges = f"{demand.num_own_judges} for judges (reward.judge.workers, reward.judge.placement 'own')"
     instances = f"{demand.num_instances} instances x {demand.devices_per_instance} for rollout"
     if demand.is_apart:
+        besides = f", {judges}" if demand.num_own_judges else ""
         return (
             f"schedule.placement 'disaggregated' needs {demand.least} GPUs, {demand.num_ranks} for training"
-            f" (trainer.num_ranks) and {instances} (rollout.num_instances, rollout.tensor_parallel_size), {has}"
+            f" (trainer.num_ranks) and {instances} (rollout.num_instances, rollout.tensor_parallel_size)"
+            f"{besides}, {has}"
         )
     if demand.num_ranks >= demand.devices_per_instance:
-        return f"trainer.num_ranks is {demand.num_ranks}, which needs as many GPUs, {has}"
-    return f"rollout.tensor_parallel_size is {demand.devices_per_instance}, which needs as many GPUs, {has}"
+        what = f"trainer.num_ranks is {demand.num_ranks}, which needs as many GPUs"
+    else:
+        what = f"rollout.tensor_parallel_size is {demand.devices_per_instance}, which needs as many GPUs"
+    return f"{what}, and {judges}, {demand.least} together, {has}" if demand.num_own_judges else f"{what}, {has}"
 
 
 def _named(devices: Sequence[str]) -> str:

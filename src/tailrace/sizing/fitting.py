@@ -13,6 +13,8 @@ from tailrace.config import presets
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Leftovers
+from tailrace.sizing.device_plan import OWN
+from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.memory_plan import MemoryPlan, max_length, parts_per_device, plan, rollout_load
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import kv_bytes
@@ -53,7 +55,14 @@ class Fitted:
         )
 
 
-def fit(memory_bytes: int, shape: ModelShape, settings: Settings, *, num_devices: int = 1) -> Fitted:
+def fit(
+    memory_bytes: int,
+    shape: ModelShape,
+    settings: Settings,
+    *,
+    num_devices: int = 1,
+    judge: JudgeLoad | None = None,
+) -> Fitted:
     """Numbers for cards with this much free memory each. If even the smallest numbers do not fit, they are returned
     anyway, and ``plan`` shows that they need more than there is."""
     rollout, longest = settings.rollout, max_length(settings)
@@ -65,7 +74,9 @@ def fit(memory_bytes: int, shape: ModelShape, settings: Settings, *, num_devices
         max_tokens_per_gpu=settings.trainer.max_tokens_per_gpu or MICRO_BATCHES[0],
         prefill_chunk=rollout.prefill_chunk or PREFILL_CHUNK,
     )
-    room = _Room(budget=budget, shape=shape, settings=settings, num_devices=num_devices)
+    if settings.reward.judge.placement == OWN:
+        judge = None  # it takes nothing of the devices that are filled here
+    room = _Room(budget=budget, shape=shape, settings=settings, num_devices=num_devices, judge=judge)
     found = room.with_micro_batch(found)
     if rollout.kv_tokens is None:
         found = room.with_kv_cache(found)
@@ -102,6 +113,7 @@ class _Room:
     shape: ModelShape
     settings: Settings
     num_devices: int
+    judge: JudgeLoad | None
 
     def with_micro_batch(self, found: Fitted) -> Fitted:
         """The largest micro-batch that leaves the KV cache what it can use, or half of what is left."""
@@ -125,8 +137,9 @@ class _Room:
         free = self.budget - memory.num_bytes
         if memory.is_colocated:
             free = self.budget - memory.rollout.count * memory.rollout.num_bytes - memory.training.resting_bytes
+            free -= memory.beside_rollout
         elif memory.is_apart:
-            free = self.budget - memory.rollout.num_bytes
+            free = self.budget - memory.rollout.num_bytes - memory.beside_rollout
         least = _whole_pages(max_length(self.settings) + LOOKAHEAD)
         most = free // self._kv_bytes() // PAGE_SIZE * PAGE_SIZE
         return replace(found, kv_tokens=min(found.kv_tokens, max(least, most)))
@@ -140,7 +153,8 @@ class _Room:
         return self._plan(found).num_bytes
 
     def _plan(self, found: Fitted) -> MemoryPlan:
-        return plan(self.shape, found.applied(self.settings), is_cuda=True, num_devices=self.num_devices)
+        settings = found.applied(self.settings)
+        return plan(self.shape, settings, is_cuda=True, num_devices=self.num_devices, judge=self.judge)
 
 
 def _whole_pages(num_tokens: int) -> int:

@@ -31,6 +31,8 @@ class HostLoad:
     """Ranks that hold the model once: the first ones."""
     moments_bytes: int = 0
     """AdamW's state of one rank, if it lies on the host."""
+    offloaded_bytes: int = 0
+    """Layers of one judge that lie in page-locked memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +43,14 @@ class _Workers:
     """Whether it is the host that publishes: the first rank's, or the first of all if nobody trains."""
     ranks: tuple[int, ...]
     instances: tuple[int, ...]
+    judges: tuple[int, ...]
     devices_per_instance: int
 
     @property
     def num_processes(self) -> int:
         # vLLM has a process for each GPU of an instance, if there are several, besides the worker itself.
         size = self.devices_per_instance
-        return len(self.ranks) + len(self.instances) * (1 if size <= 1 else 1 + size)
+        return len(self.ranks) + len(self.judges) + len(self.instances) * (1 if size <= 1 else 1 + size)
 
 
 def host_memories(
@@ -70,15 +73,18 @@ def _hosts(devices: DevicePlan, gpus_per_host: int | None) -> Mapping[int, _Work
     def host(own: Sequence[str]) -> int:
         return place[own[0]] // gpus_per_host if own and gpus_per_host else 0
 
-    ranks, instances = [host(own) for own in devices.training], [host(own) for own in devices.rollout]
+    ranks, instances, judges = (
+        [host(own) for own in kind] for kind in (devices.training, devices.rollout, devices.judges)
+    )
     return {
         number: _Workers(
             is_first=number == 0,
             ranks=tuple(rank for rank, at in enumerate(ranks) if at == number),
             instances=tuple(instance for instance, at in enumerate(instances) if at == number),
+            judges=tuple(judge for judge, at in enumerate(judges) if at == number),
             devices_per_instance=len(devices.rollout[0]) if devices.rollout else 0,
         )
-        for number in sorted({0, *ranks, *instances})
+        for number in sorted({0, *ranks, *instances, *judges})
     }
 
 
@@ -92,6 +98,9 @@ def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Mem
         how = f"{len(workers.ranks)} ranks x {load.moments_bytes / 2**30:.2f} GiB"
         yield MemoryPart(name="AdamW", num_bytes=len(workers.ranks) * load.moments_bytes, how=how)
     yield from _pulling(shape, load, workers)
+    if load.offloaded_bytes and workers.judges:
+        how = f"page-locked: {len(workers.judges)} x {load.offloaded_bytes / 2**30:.2f} GiB, all layers of a judge"
+        yield MemoryPart(name="offloaded layers", num_bytes=len(workers.judges) * load.offloaded_bytes, how=how)
 
 
 def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.config.judge_use import num_judge_models
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.config.variants import ESTIMATORS
 from tailrace.sizing.channel_memory import ChannelMemory, channel_memory
-from tailrace.sizing.device_plan import demand_of, plan_devices
+from tailrace.sizing.device_plan import OWN, DevicePlan, demand_of, plan_devices
 from tailrace.sizing.host_memory import GPUS_PER_HOST, HostLoad, host_memories
+from tailrace.sizing.judge_memory import JudgeLoad, judge_memory
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import (
     MemoryPart,
@@ -36,6 +38,10 @@ class MemoryPlan:
     """Rollout and training have memories of their own: different GPUs."""
     besides: tuple[MemoryPart, ...] = ()
     """What lies in the same memory as the processes and belongs to none of them: on a CPU, the weight channel."""
+    judge: ProcessMemory | None = None
+    """A judge keeps its memory while rollout or training works."""
+    has_judge_apart: bool = False
+    """Judges have GPUs of their own."""
     hosts: tuple[ProcessMemory, ...] = ()
     """The main memory of the hosts, if the processes compute on GPUs."""
 
@@ -43,28 +49,42 @@ class MemoryPlan:
     def tables(self) -> tuple[ProcessMemory, ...]:
         """All that there is to show."""
         besides = (ProcessMemory(name="weight channel", count=1, parts=self.besides),) if self.besides else ()
-        return (self.rollout, self.training, *besides, *self.hosts)
+        judge = () if self.judge is None else (self.judge,)
+        return (self.rollout, self.training, *judge, *besides, *self.hosts)
 
     @property
     def num_bytes(self) -> int:
         """Most bytes in use at the same time, in the memory that is used most; that of hosts of GPUs does not count."""
-        return self._in_processes + sum(part.num_bytes for part in self.besides)
+        in_processes = max(self._in_processes, self._of_judges if self.has_judge_apart else 0)
+        return in_processes + sum(part.num_bytes for part in self.besides)
+
+    @property
+    def beside_rollout(self) -> int:
+        """Bytes of judges on a device of rollout."""
+        return 0 if self.has_judge_apart else self._of_judges
+
+    @property
+    def _of_judges(self) -> int:
+        return 0 if self.judge is None else self.judge.count * self.judge.num_bytes
 
     @property
     def _in_processes(self) -> int:
         rollout, training = (each.count * each.num_bytes for each in (self.rollout, self.training))
+        rollout += self.beside_rollout
         if self.is_apart:
             return max(rollout, training)
         if not self.is_colocated:
             return rollout + training
-        released = self.rollout.count * self.rollout.released_bytes
+        released = self.rollout.count * self.rollout.released_bytes + self.beside_rollout
         return max(rollout + self.training.count * self.training.resting_bytes, released + training)
 
 
-def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: int = 1) -> MemoryPlan:
+def plan(
+    shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: int = 1, judge: JudgeLoad | None = None
+) -> MemoryPlan:
     """The plan of these settings. Numbers that they leave open count as the defaults of a CPU.
 
-    ``num_devices``: GPUs over which rollout and training are spread.
+    ``num_devices``: GPUs over which the run is spread. ``judge``: None: there is none, or its sizes are not known.
     """
     return MemoryPlan(
         rollout=ProcessMemory(
@@ -80,8 +100,30 @@ def plan(shape: ModelShape, settings: Settings, *, is_cuda: bool, num_devices: i
         is_colocated=settings.schedule.placement == "colocated",
         is_apart=is_cuda and settings.schedule.placement == "disaggregated",
         besides=() if is_cuda else tuple(_channel_on_cpu(shape, settings)),
-        hosts=_hosts(shape, settings, num_devices) if is_cuda else (),
+        judge=None if judge is None else _judge(settings, judge, is_cuda=is_cuda, num_devices=num_devices),
+        has_judge_apart=is_cuda and settings.reward.judge.placement == OWN,
+        hosts=_hosts(shape, settings, num_devices, judge) if is_cuda else (),
     )
+
+
+def _judge(settings: Settings, load: JudgeLoad, *, is_cuda: bool, num_devices: int) -> ProcessMemory | None:
+    count = num_judge_models(settings)
+    if is_cuda and count:
+        judges = [own[0] for own in _devices(settings, num_devices).judges]
+        count = max(judges.count(device) for device in judges)
+    return judge_memory(load, count=count, is_cuda=is_cuda) if count else None
+
+
+def _devices(settings: Settings, num_devices: int) -> DevicePlan:
+    """The device plan, on as many GPUs as the run needs at least."""
+    demand = demand_of(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
+    return plan_devices(demand, [str(number) for number in range(max(num_devices, demand.least))])
+
+
+def policy_devices(settings: Settings, num_devices: int) -> int:
+    """How many of the run's GPUs rollout and training are spread over: those that are not a judge's own."""
+    own = num_judge_models(settings) if settings.reward.judge.placement == OWN else 0
+    return max(1, num_devices - own)
 
 
 def gpus_per_host(settings: Settings) -> int | None:
@@ -90,17 +132,18 @@ def gpus_per_host(settings: Settings) -> int | None:
     return None if settings.runtime != "ray" or is_within_one else GPUS_PER_HOST
 
 
-def _hosts(shape: ModelShape, settings: Settings, num_devices: int) -> tuple[ProcessMemory, ...]:
-    demand = demand_of(settings, trains=settings.schedule.preset != ROLLOUT_ONLY)
-    devices = plan_devices(demand, [str(number) for number in range(max(num_devices, demand.least))])
+def _hosts(
+    shape: ModelShape, settings: Settings, num_devices: int, judge: JudgeLoad | None
+) -> tuple[ProcessMemory, ...]:
     training = training_load(settings, True, num_devices)
     load = HostLoad(
-        channel=channel_memory(settings, is_cuda=True, num_devices=num_devices),
+        channel=channel_memory(settings, is_cuda=True, num_devices=policy_devices(settings, num_devices)),
         itemsize=item_bytes(settings),
         num_publishing=training.num_shards,
         moments_bytes=moments(shape, training).num_bytes if training.steps_on_host else 0,
+        offloaded_bytes=0 if judge is None else judge.host_bytes,
     )
-    return host_memories(shape, load, devices, gpus_per_host=gpus_per_host(settings))
+    return host_memories(shape, load, _devices(settings, num_devices), gpus_per_host=gpus_per_host(settings))
 
 
 def _channel_on_cpu(shape: ModelShape, settings: Settings) -> list[MemoryPart]:
@@ -118,7 +161,7 @@ def parts_per_device(settings: Settings, num_devices: int) -> int:
     parts, each on a device of its own."""
     if settings.schedule.placement == "disaggregated":
         return 1
-    num_places = max(1, num_devices // settings.rollout.tensor_parallel_size)
+    num_places = max(1, policy_devices(settings, num_devices) // settings.rollout.tensor_parallel_size)
     return -(-settings.rollout.num_instances // num_places)
 
 
@@ -155,6 +198,7 @@ def rollout_load(settings: Settings, is_cuda: bool, num_devices: int) -> Rollout
 
 def _channel(settings: Settings, is_cuda: bool, num_devices: int) -> ChannelMemory | None:
     """The weight channel, if its versions are in the memory of the processes: that of their GPUs."""
+    num_devices = policy_devices(settings, num_devices)
     channel = channel_memory(settings, is_cuda=is_cuda, num_devices=num_devices)
     return channel if is_cuda and channel.is_on_devices else None
 

@@ -112,7 +112,7 @@ def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[MemoryPart]:
     # Steps run once outside the graphs before they are captured, so their tensors exist in both places.
     graphs = replace(decode, name="graphs", how="the same tensors, in captured graphs", is_never_released=True)
     return [
-        _context(),
+        context(),
         MemoryPart(
             name="weights", num_bytes=weights, how=f"{_count(shape.num_parameters)} parameters x {item} bytes{share}"
         ),
@@ -147,7 +147,7 @@ def _pulled_copy(shape: ModelShape, load: RolloutLoad) -> MemoryPart:
 
 def training_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     count = shape.num_parameters
-    parts = [_context(), _divided("weights", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)]
+    parts = [context(), _divided("weights", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)]
     if load.published_itemsize:
         parts.append(published_versions(shape, load.published_itemsize, num_senders=load.num_senders))
     return parts + (_learning_parts(shape, load) if load.is_trained else [])
@@ -262,7 +262,8 @@ def _activations(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     )
 
 
-def _context() -> MemoryPart:
+def context() -> MemoryPart:
+    """What a process takes before its first tensor."""
     how = "Python and torch; on a GPU, the CUDA context"
     return MemoryPart(name="process", num_bytes=CONTEXT_BYTES, how=how, is_never_released=True)
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from tailrace.offload.residency import resident_places
 from tailrace.offload.turns import NUM_BUFFERS, pass_seconds
 
+PACK_TOKENS = 8192
+"""Most tokens of sequences that lie side by side: enough to keep a GPU busy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPoint:
@@ -79,6 +82,11 @@ class OffloadProfile:
         num_layers = self.num_layers if num_resident == self.num_layers else num_resident + NUM_BUFFERS
         weights = self.outside_bytes + num_layers * self.layer_bytes
         return weights + self.working_bytes(longest) + num_tokens * self.held_bytes
+
+
+def longest_pack(longest: int, num_tokens: int, *, is_packed: bool) -> int:
+    """Most tokens that a pack of such a pass may have."""
+    return max(longest, min(num_tokens, PACK_TOKENS)) if is_packed else longest
 
 
 def resident_layers(profile: OffloadProfile, *, budget_bytes: int, longest: int, num_tokens: int) -> int | None:

@@ -35,6 +35,8 @@ class JudgeInit:
     """Memory of the device that weights and passes may take; None: all layers are resident."""
     profile: OffloadProfile | None = None
     """What passes need; None: it is measured at the start, if there is a budget."""
+    is_packed: bool = False
+    """Whether short sequences are computed side by side, where the device can."""
     max_tokens: int = MAX_TOKENS
     """Most tokens of a pass with several sequences."""
     threads: int | None = None
@@ -44,12 +46,38 @@ class JudgeInit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UrlJudgeInit:
+    """First message to a judge whose model runs behind an OpenAI-compatible server. Answered by ``JudgeReady`` or
+    ``JudgeRefused``."""
+
+    url: str
+    """The part of the address before ``/chat/completions``."""
+    model: str
+    """Name of the model, as the server knows it."""
+    template: JudgeTemplate
+    answers: tuple[AnswerWord, ...] = YES_OR_NO
+    writes: bool = False
+    """Whether the judge writes a text, whose last answer word counts. If not, the log-probs of the answer words are
+    read where the answer begins."""
+    max_reply_length: int = 512
+    """Most tokens of a text that the judge writes."""
+    max_requests: int = 32
+    """Most requests that are open at the same time."""
+    timeout_s: float = 120.0
+    """Seconds that one request may take."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable that holds the key of the server."""
+    detokenizer: Detokenizer | None = None
+    """As in ``JudgeInit``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReady:
     """The model is loaded, and the judge accepts responses."""
 
-    num_layers: int
-    num_resident: int
-    profile: OffloadProfile | None
+    num_layers: int = 0
+    num_resident: int = 0
+    profile: OffloadProfile | None = None
     """What passes need, as given or measured."""
 
 
@@ -77,7 +105,8 @@ class ReadLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassStarted:
-    """The judge has started to compute these responses: their time limits begin."""
+    """The judge has started to compute these responses: their time limits begin. A judge behind a server has several
+    passes at the same time, each of one response."""
 
     responses: tuple[ResponseId, ...]
 
@@ -85,11 +114,11 @@ class PassStarted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesJudged:
     results: tuple[ScoreResult, ...]
-    num_tokens: int
+    num_tokens: int = 0
     """Tokens of the pass."""
-    num_resident: int
+    num_resident: int = 0
     """Layers that were resident."""
-    seconds: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

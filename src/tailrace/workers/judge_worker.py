@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +26,7 @@ from tailrace.judge.model import load_judge_model
 from tailrace.judge.passes import next_pass
 from tailrace.judge.profiling import measure_profile
 from tailrace.judge.questions import Question
-from tailrace.rewards.score_task import ScoreResult, ScoreTask
+from tailrace.rewards.score_task import ScoreResult
 from tailrace.store.record_frame import DamagedStore
 from tailrace.trainer.model.model_files import resolve_device
 from tailrace.workers.judge_messages import (
@@ -41,9 +40,10 @@ from tailrace.workers.judge_messages import (
     ReadLogprobs,
     ResponsesJudged,
 )
+from tailrace.workers.judged_text import fields_of, no_such_column, text_of
 from tailrace.workers.link import Link
 from tailrace.workers.reward_messages import ResponseUnreadable, SkipTasks, TaskSkipped
-from tailrace.workers.reward_tasks import RewardTask, TokenTask
+from tailrace.workers.reward_tasks import RewardTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +84,19 @@ class JudgeWorker:
     def _read(self, task: RewardTask) -> None:
         """Make the text of a response and let it wait, or say why it cannot be scored."""
         try:
-            fields = fields_of(self._text_of(task))
+            fields = fields_of(text_of(task, self._decode))
         except (OSError, DamagedStore) as error:
             self._link.send(ResponseUnreadable(response_id=task.response_id, reason=str(error)))
             return
         try:
             tokens = self._judge.read(fields)
         except KeyError as error:
-            self._fail(
-                [task.response_id], f"the template has the field {error}, and the prompt's row has no such column"
-            )
+            self._fail([task.response_id], no_such_column(error))
             return
         if (reason := self._too_long(len(tokens))) is not None:
             self._fail([task.response_id], reason)
         else:
             self._waiting.append(_Waiting(response_id=task.response_id, tokens=tokens))
-
-    def _text_of(self, task: RewardTask) -> ScoreTask:
-        if isinstance(task, ScoreTask):
-            return task
-        assert isinstance(task, TokenTask)
-        assert self._decode is not None, "tokens need a detokenizer"
-        return task.read(self._decode)
 
     def _accept(self, response_id: ResponseId, question: Question) -> None:
         reason = self._too_long(len(question.tokens_L))
@@ -164,7 +155,7 @@ class JudgeWorker:
         start = time.monotonic()
         scores = self._judge.score([each.tokens for each in chosen])
         seconds = time.monotonic() - start
-        results = (_result(each.response_id, score, seconds) for each, score in zip(chosen, scores, strict=True))
+        results = (_result(each, score, seconds) for each, score in zip(chosen, scores, strict=True))
         self._link.send(
             ResponsesJudged(
                 results=tuple(results),
@@ -195,27 +186,19 @@ class JudgeWorker:
         self._link.send(ResponsesJudged(results=results, num_tokens=0, num_resident=num_resident, seconds=0.0))
 
 
-def _result(response_id: ResponseId, found: JudgeScore, seconds: float) -> ScoreResult:
-    extras = {} if found.answer_mass is None else {"answer_mass": found.answer_mass}
+def _result(judged: _Waiting, found: JudgeScore, seconds: float) -> ScoreResult:
+    extras = {"num_tokens": float(len(judged.tokens))}
+    if found.answer_mass is not None:
+        extras["answer_mass"] = found.answer_mass
     is_finite = math.isfinite(found.score)
     return ScoreResult(
-        response_id=response_id,
+        response_id=judged.response_id,
         outcome=Outcome.OK if is_finite else Outcome.INVALID,
         score=found.score if is_finite else 0.0,
         extras=extras if is_finite else {},
         detail="" if is_finite else f"the judge's model gave {found.score}",
         seconds=seconds,
     )
-
-
-def fields_of(task: ScoreTask) -> Mapping[str, str]:
-    """What a template may show: the columns of the prompt's row, ``response`` and ``prompt_text``. What is not a text
-    is written as JSON."""
-    values = {**task.row, "prompt_text": task.prompt_text, "response": task.response}
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        for name, value in values.items()
-    }
 
 
 def open_judge(init: JudgeInit) -> tuple[Judge, JudgeReady]:
@@ -229,6 +212,7 @@ def open_judge(init: JudgeInit) -> tuple[Judge, JudgeReady]:
         dtype=getattr(torch, init.dtype),
         has_reward_head=not init.answers,
         num_resident=None if init.budget_bytes is None else 0,
+        is_packed=init.is_packed,
     )
     profile = init.profile
     if init.budget_bytes is not None:

@@ -65,6 +65,7 @@ class ResponseUnreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreStarted:
-    """The process has started on a task: its time limit begins."""
+    """The process calls the first function for this response, or the next one: its time limit begins."""
 
     response_id: ResponseId
+    limit_s: float

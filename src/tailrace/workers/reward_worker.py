@@ -15,7 +15,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from functools import partial
 
+from tailrace.core.ids import ResponseId
 from tailrace.data.detokenizer import Decode
 from tailrace.rewards.score_task import ScoreTask
 from tailrace.rewards.scoring import Scorer
@@ -66,8 +68,7 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
             except (OSError, DamagedStore) as error:
                 link.send(ResponseUnreadable(response_id=task.response_id, reason=str(error)))
                 continue
-        link.send(ScoreStarted(response_id=task.response_id))
-        result = scorer.score(task)
+        result = scorer.score(task, on_call=partial(_tell_start, link, task.response_id))
         if has_stop_signal_come():
             link.send(TaskReturned(response_id=task.response_id))
             return
@@ -76,6 +77,10 @@ def _score(link: Link, scorer: Scorer, decode: Decode | None) -> None:
             link.send(result)
             os._exit(_EXIT_OUT_OF_MEMORY)
         link.send(result)
+
+
+def _tell_start(link: Link, response_id: ResponseId, limit_s: float) -> None:
+    link.send(ScoreStarted(response_id=response_id, limit_s=limit_s))
 
 
 class WaitingTasks:

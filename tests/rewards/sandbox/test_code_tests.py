@@ -9,11 +9,12 @@ import pytest
 from rewards.sandbox.players import needs_bubblewrap
 from rewards.sandbox.rows import CALL_ROWS, ROWS
 from tailrace.config.code_settings import CodeTestsSettings
-from tailrace.config.reward_settings import RewardSettings
+from tailrace.config.reward_settings import RewardFunctionSettings, RewardSettings
 from tailrace.config.settings import Settings
 from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
+from tailrace.core.schedule import CaseTime
 from tailrace.data.prompts import Prompt, PromptSet
 from tailrace.rewards.assignment import RewardAssignment, reward_use
 from tailrace.rewards.sandbox.cases import CaseResult, ProgramResult, Verdict
@@ -30,7 +31,7 @@ def score(
     response: str, row: dict[str, object], case_limits: CaseLimits | None = None, **options: object
 ) -> ScoreResult:
     settings = RewardSettings(code_tests=CodeTestsSettings(**options), timeout_s=60.0)
-    use = reward_use(settings, "code_tests", tuple(row))
+    use = reward_use(settings, RewardFunctionSettings(function="code_tests"), tuple(row))
     name = ResponseId(GroupId("train", 0, 1), 0)
     with Scorer.load([use]) as scorer:
         return scorer.score(ScoreTask(response_id=name, row=row, response=response, case_limits=case_limits))
@@ -83,8 +84,17 @@ def test_each_case_has_the_limit_that_names_it_or_that_of_the_others() -> None:
 
 def test_a_case_that_was_cut_because_the_time_of_all_cases_was_over_says_nothing() -> None:
     ended = ProgramResult(cases=(CaseResult(verdict=Verdict.TIME, seconds=1.2),), num_cases=3)
-    assert times_of(ended, [6.0, 6.0, 6.0], 1.0) == ProgramTimes(is_correct=False)
-    assert times_of(ended, [1.2, 6.0, 6.0], 1.0) == ProgramTimes(is_correct=False, cut=((0, 1.2),))
+    assert times_of(ended, [6.0, 6.0, 6.0], None) == ProgramTimes(is_correct=False)
+    assert times_of(ended, [1.2, 6.0, 6.0], None) == ProgramTimes(is_correct=False, cut=((0, 1.2),))
+
+
+def test_only_times_that_can_change_a_limit_are_told() -> None:
+    """A limit of 6 s follows from an anchor of 4 s; one of 30 s is that of a problem of which nothing is known."""
+    rules = CaseTime(most_s=30.0, least_s=3.0, factor=1.5)
+    passed = [CaseResult(verdict=Verdict.PASSED, seconds=seconds) for seconds in (1.9, 2.1, 3.9, 4.1, 3.9)]
+    ended = ProgramResult(cases=tuple(passed), num_cases=5)
+    assert times_of(ended, [3.0, 3.0, 6.0, 6.0, 30.0], rules).slow == ((1, 2.1), (3, 4.1), (4, 3.9))
+    assert times_of(ended, [3.0, 3.0, 6.0, 6.0, 30.0], None).slow == ()
 
 
 @needs_bubblewrap
@@ -120,11 +130,26 @@ def test_without_bubblewrap_the_reward_is_refused_with_the_line_that_installs_it
             load_code_tests()
 
 
-def test_cases_together_end_before_the_reward_does() -> None:
-    options = code_tests_options(CodeTestsSettings(), 10.0)
-    assert options["total_s"] == 8.0
-    assert options["mode"] == "strong"
-    assert code_tests_options(CodeTestsSettings(), 1.0)["total_s"] == 0.8
+def test_the_options_of_the_reward_are_those_of_the_settings() -> None:
+    options = code_tests_options(CodeTestsSettings(timeout_s=50.0, memory_mb=64))
+    assert (options["mode"], options["total_s"], options["memory_mb"]) == ("strong", 50.0, 64)
+    assert "timeouts" not in options
+
+
+@needs_bubblewrap
+def test_the_limit_of_a_response_follows_from_those_of_its_cases() -> None:
+    """A process has a little longer than its cases, so that a slow program gets a verdict and not a timeout."""
+    row = {"prompt": "", "tests": [{"input": "1 2", "output": "3"}] * 4}
+    tests = load_code_tests(case_timeout_s=6.0, total_s=20.0)
+
+    def limit_s(case_limits: CaseLimits | None) -> float:
+        return tests.prepare("", case_limits=case_limits, **row)[0]
+
+    spare_s = limit_s(CaseLimits(1.0)) - 4 * 1.0
+    assert 1 <= spare_s <= 30
+    assert limit_s(CaseLimits(1.0, ((2, 3.5),))) == 3 * 1.0 + 3.5 + spare_s
+    assert limit_s(CaseLimits(9.0)) == 20.0 + spare_s, "all cases together have total_s at most"
+    assert limit_s(None) == 20.0 + spare_s, "without limits of its own, each case has case_timeout_s"
 
 
 @pytest.mark.parametrize(("mode", "is_warned"), [("strong", False), ("weak", True)])

@@ -25,6 +25,8 @@ from tailrace.runtime.gpus import found_devices, mps, mps_daemon
 from tailrace.runtime.gpus.found_devices import visible_devices
 from tailrace.runtime.gpus.mps import Found, SharingChoice, decide, gpu_sharing
 from tailrace.runtime.gpus.mps_daemon import MpsDaemon, MpsFailed
+from tailrace.runtime.launchers.place import WorkerPlace
+from tailrace.runtime.launchers.worker import GROWING_SEGMENTS
 from tailrace.sizing.device_plan import demand_of, plan_devices
 
 FAKE = """#!/bin/sh
@@ -184,6 +186,70 @@ def test_where_nothing_is_shared_nothing_is_started_or_said(machine: Machine, gi
 def test_a_run_that_does_not_train_shares_nothing(machine: Machine) -> None:
     assert share(ON_CUDA, trains=False) == []
     assert machine.told() == []
+
+
+def judged(placement: str = "shared", **sections: Any) -> dict[str, Any]:
+    judge = {"model": "somewhere/judge", "placement": placement}
+    return {"model": {"device": "cuda"}, "reward": {"functions": ["judge"], "judge": judge}, **sections}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_devices", "trains", "who"),
+    [
+        ("shared", 1, True, "rollout, training and judge"),
+        ("colocated", 1, True, "rollout, training and judge"),
+        ("disaggregated", 2, True, "rollout and judge"),
+        ("shared", 1, False, "rollout and judge"),
+    ],
+)
+def test_a_judge_that_shares_a_gpu_wants_mps_in_every_placement(
+    machine: Machine, schedule: str, num_devices: int, trains: bool, who: str
+) -> None:
+    seen: list[mps.GpuSharing] = []
+    given = judged(schedule={"placement": schedule, "mps": "auto"})
+    said = share(given, seen.append, trains=trains, num_devices=num_devices)
+    assert said == [f"{who} share the GPU with MPS"]
+    [sharing] = seen
+    priorities = [each.get("CUDA_MPS_CLIENT_PRIORITY") for each in (sharing.rollout, sharing.judge, sharing.training)]
+    assert priorities == ["0", "1", "1" if "training" in who else None]
+    assert sharing.judge["CUDA_MPS_PIPE_DIRECTORY"] == sharing.rollout["CUDA_MPS_PIPE_DIRECTORY"]
+    assert bool(sharing.training) == ("training" in who), "training on GPUs of its own stays outside MPS"
+
+
+def test_a_judge_beside_training_shares_with_it_alone(machine: Machine) -> None:
+    given = judged(rollout={"from_run": "elsewhere"}, schedule={"mps": "auto"})
+    assert share(given) == ["training and judge share the GPU with MPS"]
+
+
+@pytest.mark.parametrize("schedule", ["colocated", "disaggregated"])
+def test_a_judge_on_a_gpu_of_its_own_shares_nothing(machine: Machine, schedule: str) -> None:
+    given = judged("own", schedule={"placement": schedule, "mps": "auto"})
+    assert share(given, num_devices=3) == []
+    said = share(judged("own", schedule={"mps": "auto"}), num_devices=2)
+    assert said == ["rollout and training share the GPU with MPS"]
+
+
+def test_without_mps_the_line_names_who_takes_turns(machine: Machine) -> None:
+    machine.uninstall()
+    given = judged(schedule={"placement": "colocated", "mps": "auto"})
+    seen: list[mps.GpuSharing] = []
+    assert share(given, seen.append) == [
+        "rollout, training and judge share the GPU by time-slicing: nvidia-cuda-mps-control is not on PATH"
+    ]
+    assert seen == [mps.GpuSharing()]
+
+
+def test_a_judge_sees_its_device_and_its_memory_grows_in_segments() -> None:
+    settings = Settings.model_validate(judged(rollout={"num_instances": 2}))
+    plan = plan_devices(demand_of(settings, trains=True), ("4", "7"))
+    place = WorkerPlace(launch=_no_launch, sharing=mps.GpuSharing(judge={"A": "b"}), plan=plan)
+    assert place.judge_env(0) == {"A": "b", "CUDA_VISIBLE_DEVICES": "4", **GROWING_SEGMENTS}
+    on_ray = WorkerPlace(launch=_no_launch, sharing=mps.GpuSharing(), plan=plan, names_devices=False)
+    assert on_ray.judge_env(0) == GROWING_SEGMENTS
+
+
+def _no_launch(*arguments: Any, **named: Any) -> Any:
+    raise AssertionError("nothing is started here")
 
 
 def test_auto_is_no_cuda_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

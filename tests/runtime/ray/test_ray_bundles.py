@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
 from math import fsum
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.config.ray_settings import RayResources
-from tailrace.runtime.ray.bundles import TOGETHER, Reservations
+from tailrace.config.settings import Settings
+from tailrace.core.outcomes import Part
+from tailrace.rewards.assignment import expected_parts
+from tailrace.runtime.ray.bundles import TOGETHER, Reservations, worker_counts
 from tailrace.sizing.device_plan import DeviceDemand, plan_devices
 
-KINDS = {"rollout": RayResources(cpus=2.0), "training": RayResources(cpus=4.0), "reward": RayResources(cpus=0.5)}
+KINDS = {
+    "rollout": RayResources(cpus=2.0), "training": RayResources(cpus=4.0), "reward": RayResources(cpus=0.5),
+    "tests": RayResources(cpus=1.0), "judge": RayResources(cpus=3.0),
+}  # fmt: skip
 
 
 def reservations(demand: DeviceDemand, num_gpus: int, *one_node: str, **resources: RayResources) -> Reservations:
     counts = {"rollout": demand.num_instances, "training": demand.num_ranks, "reward": 2}
+    counts |= {"judge": demand.num_judges, "tests": 2}
     return Reservations(
         resources=KINDS | resources,
         one_node={kind: counts[kind] for kind in one_node},
@@ -80,6 +90,90 @@ def test_numbers_that_the_user_gives_are_kept() -> None:
     assert set(found.groups()) == {"training"}
 
 
+def of_all(found: Reservations, *names: str) -> list[tuple[str | None, int, float]]:
+    return [(found.of(name).group, found.of(name).bundle, found.of(name).gpus) for name in names]
+
+
+def test_a_judge_beside_rollout_and_training_is_in_their_bundle() -> None:
+    demand = DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1, num_judges=2)
+    found = reservations(demand, 1, "training")
+    assert of_all(found, "training", "rollout-0", "judge-0", "judge-1") == [(TOGETHER, 0, 0.25)] * 4
+    assert found.groups()[TOGETHER].bundles == ({"CPU": 12.0, "GPU": 1.0},)
+    counts = {"rollout": 1, "training": 1, "judge": 2, "tests": 2, "reward": 1}
+    assert found.total(counts) == {"CPU": 14.5, "GPU": 1.0}
+
+
+def test_a_judge_beside_rollout_alone_is_in_a_bundle_with_its_instance() -> None:
+    demand = DeviceDemand(num_instances=2, devices_per_instance=1, num_ranks=1, is_apart=True, num_judges=2)
+    apart, near = reservations(demand, 3, "training"), reservations(demand, 3, "training", "rollout")
+    assert of_all(apart, "rollout-1", "judge-1", "rollout-0", "judge-0", "training") == [
+        ("judge beside rollout-1", 0, 0.5), ("judge beside rollout-1", 0, 0.5),
+        ("judge beside rollout-0", 0, 0.5), ("judge beside rollout-0", 0, 0.5), ("training", 0, 1.0),
+    ]  # fmt: skip
+    assert apart.groups()["judge beside rollout-1"].bundles == ({"CPU": 5.0, "GPU": 1.0},)
+    assert of_all(near, "rollout-1", "judge-1") == [("rollout", 1, 0.5), ("rollout", 1, 0.5)]
+    assert near.groups()["rollout"].bundles == ({"CPU": 5.0, "GPU": 1.0},) * 2
+    # With placement `shared`, the second instance and its judge need not be on the node of training.
+    beside = reservations(replace(demand, is_apart=False), 2, "training")
+    assert of_all(beside, "rollout-0", "judge-0") == [(TOGETHER, 0, 0.3333)] * 2
+    assert of_all(beside, "rollout-1", "judge-1") == [("judge beside rollout-1", 0, 0.5)] * 2
+
+
+def test_a_judge_on_a_gpu_of_its_own_reserves_it() -> None:
+    demand = DeviceDemand(
+        num_instances=1, devices_per_instance=2, num_ranks=1, is_apart=True, num_judges=2, has_judges_apart=True
+    )
+    found, near = reservations(demand, 5, "training"), reservations(demand, 5, "judge")
+    assert of_all(found, "judge-0", "judge-1", "rollout-0") == [(None, 0, 1.0), (None, 0, 1.0), (None, 0, 2.0)]
+    assert of_all(near, "judge-0", "judge-1") == [("judge", 0, 1.0), ("judge", 1, 1.0)]
+    assert near.groups()["judge"].is_on_one_node
+    assert near.groups()["judge"].bundles == ({"CPU": 3.0, "GPU": 1.0},) * 2
+
+
+def test_a_judge_with_a_number_of_the_user_or_without_a_gpu_is_placed_by_ray() -> None:
+    demand = DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1, num_judges=1)
+    given_ = reservations(demand, 1, "training", judge=RayResources(gpus=0.2))
+    assert of_all(given_, "judge-0", "rollout-0") == [(None, 0, 0.2), (TOGETHER, 0, 0.5)]
+    elsewhere = reservations(replace(demand, num_judges=0), 1, "training")
+    assert of_all(elsewhere, "judge-0", "tests-0") == [(None, 0, 0.0), (None, 0, 0.0)]
+    assert of_all(reservations(demand, 0, "training"), "judge-0") == [(None, 0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("given_", "named", "expected"),
+    [
+        ({}, (Part.FUNCTION,), {"reward": 3, "tests": 0, "judge": 0}),
+        ({"functions": ["code_tests"]}, (Part.TESTS,), {"reward": 0, "tests": 3, "judge": 0}),
+        (
+            {"functions": ["code_tests", "judge"], "code_tests": {"workers": 7}, "judge": {"workers": 2}},
+            (Part.TESTS, Part.JUDGE),
+            {"reward": 0, "tests": 7, "judge": 2},
+        ),
+        (
+            {"judge": {"url": "http://127.0.0.1:1/v1"}},
+            (Part.FUNCTION, Part.JUDGE),
+            {"reward": 3, "tests": 0, "judge": 1},
+        ),
+    ],
+)
+def test_workers_of_rewards_are_counted_by_the_rewards_that_the_settings_name(
+    given_: dict[str, Any], named: tuple[Part, ...], expected: dict[str, int]
+) -> None:
+    settings = Settings.model_validate({"reward": {"workers": 3, **given_}, "rollout": {"num_instances": 2}})
+    assert expected_parts(settings) == named
+    assert worker_counts(settings, trains=True, parts=named) == {"rollout": 2, "training": 1, **expected}
+    assert worker_counts(settings, trains=False, parts=tuple(Part))["training"] == 0
+    assert all(worker_counts(settings, trains=True, parts=tuple(Part)).values())
+
+
+def test_sources_that_all_name_rewards_need_no_default() -> None:
+    source = {"name": "a", "path": "builtin:arith-train", "reward": ["code_tests"]}
+    only = Settings.model_validate({"data": {"sources": [source]}})
+    assert expected_parts(only) == (Part.TESTS,)
+    mixed = Settings.model_validate({"data": {"sources": [source, {"name": "b", "path": "builtin:arith-train"}]}})
+    assert expected_parts(mixed) == (Part.FUNCTION, Part.TESTS)
+
+
 @pytest.mark.parametrize("num_gpus", [0, 3])
 def test_names_of_other_workers_and_clusters_without_gpus_reserve_no_gpu(num_gpus: int) -> None:
     found = reservations(DeviceDemand(num_instances=1, devices_per_instance=1, num_ranks=1), num_gpus, "training")
@@ -94,15 +188,23 @@ def test_names_of_other_workers_and_clusters_without_gpus_reserve_no_gpu(num_gpu
         devices_per_instance=st.just(1),
         num_ranks=st.integers(1, 5),
         is_apart=st.booleans(),
+        num_judges=st.integers(0, 4),
+        has_judges_apart=st.booleans(),
     ),
     more=st.integers(0, 4),
-    one_node=st.sets(st.sampled_from(["training", "rollout"])),
+    one_node=st.sets(st.sampled_from(["training", "rollout", "judge"])),
 )
 def test_a_bundle_has_room_for_its_workers_and_nobody_reserves_twice(
     demand: DeviceDemand, more: int, one_node: set[str]
 ) -> None:
     found = reservations(demand, demand.least + more, *sorted(one_node))
     names = [f"rollout-{n}" for n in range(demand.num_instances)] + [f"training-{n}" for n in range(demand.num_ranks)]
+    names += [f"judge-{n}" for n in range(demand.num_judges)]
+    devices = {name: found._devices(name) for name in names}
+    for one, other in combinations(names, 2):
+        if devices[one] == devices[other] and "judge" in other:
+            same = (found.of(one).group, found.of(one).bundle)
+            assert same == (found.of(other).group, found.of(other).bundle) != (None, 0), "Ray may take two GPUs"
     for name, group in found.groups().items():
         for number, bundle in enumerate(group.bundles):
             inside = [

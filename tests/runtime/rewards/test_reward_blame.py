@@ -29,7 +29,7 @@ class FakeProcess:
     async def stop(self, grace_s: float) -> None: ...
 
     def score(self, number: int) -> None:
-        self.hear(ScoreStarted(response_id=name(number)))
+        self.hear(ScoreStarted(response_id=name(number), limit_s=10.0))
         self.hear(ScoreResult(response_id=name(number), outcome=Outcome.OK, score=1.0, seconds=0.001))
 
 
@@ -147,7 +147,7 @@ def test_a_process_that_has_seen_a_signal_to_stop_gives_back_all_its_tasks_and_i
         fill(fake, 1)
         for _ in range(20):
             process = fake.process_of(0)
-            process.hear(ScoreStarted(response_id=name(0)))
+            process.hear(ScoreStarted(response_id=name(0), limit_s=10.0))
             process.hear(TaskReturned(response_id=name(0)))
             assert fake.pool.status().num_queued == 2, "its own and the one behind it"
             process.lose("exited with code 0")

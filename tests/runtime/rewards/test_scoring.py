@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterable
 
 from tailrace.core import events as ev
+from tailrace.core.commands import CaseLimits
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.rewards.score_task import ScoreTask
+from tailrace.runtime.rewards.case_limits import NewestLimits
 from tailrace.runtime.rewards.score_batcher import ScoreBatcher
 from tailrace.runtime.rewards.scoring import Scoring
 from tailrace.runtime.threads.work_thread import WorkThread
@@ -32,11 +34,11 @@ class Pool:
 class Stage:
     """A scoring whose texts are made only when ``gate`` is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: NewestLimits | None) -> None:
         self.pool, self.told = Pool(), []
         self.gate = threading.Event()
         self.work = WorkThread("test")
-        self.scoring = Scoring(self.pool, ScoreBatcher(self._hear), task=self._task, work=self.work)
+        self.scoring = Scoring(self.pool, ScoreBatcher(self._hear), task=self._task, work=self.work, limits=limits)
 
     def _hear(self, event: ev.Event) -> None:
         assert isinstance(event, ev.ResponsesScored)
@@ -53,9 +55,9 @@ class Stage:
         self.work.close()
 
 
-def play(act: Callable[[Scoring], None]) -> Stage:
+def play(act: Callable[[Scoring], None], limits: NewestLimits | None = None) -> Stage:
     async def run() -> Stage:
-        stage = Stage()
+        stage = Stage(limits)
         act(stage.scoring)
         await stage.finish()
         return stage
@@ -78,6 +80,20 @@ def test_one_that_is_aborted_while_its_text_is_made_is_told_and_never_submitted(
     assert stage.told == [(FIRST, Outcome.ABORTED)]
     assert stage.pool.submitted == []
     assert stage.pool.aborted == [SECOND], "the pool looks after those it was given"
+
+
+def test_the_pool_finds_the_newest_limits_of_those_that_wait() -> None:
+    limits = NewestLimits()
+
+    def act(scoring: Scoring) -> None:
+        scoring.score([FIRST, SECOND], [CaseLimits(30.0), CaseLimits(30.0)])
+        scoring.limit([FIRST], CaseLimits(2.0, ((1, 6.0),)))
+        scoring.abort([SECOND])
+        scoring.limit([SECOND], CaseLimits(2.0))
+
+    play(act, limits)
+    assert limits.of(FIRST) == CaseLimits(2.0, ((1, 6.0),))
+    assert limits.of(SECOND) is None, "it is not awaited any more"
 
 
 def test_one_that_is_asked_for_again_after_it_was_aborted_is_submitted_once() -> None:

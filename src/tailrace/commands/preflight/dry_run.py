@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from tailrace.commands.preflight import planned
 from tailrace.commands.preflight.existing_run import difference_lines, directory_lines, holds_run
+from tailrace.commands.preflight.judge_trial import judge_lines
 from tailrace.commands.preflight.prompt_view import prompt_lines
 from tailrace.commands.preflight.reward_trial import trial_line, try_rewards
 from tailrace.commands.train import Say, prepare_in
@@ -26,6 +27,7 @@ from tailrace.data.models import resolve_model
 from tailrace.engines.registry import decoding_line, with_chosen_engine
 from tailrace.runtime.gpus import card_defaults
 from tailrace.runtime.gpus.found_cards import find_card
+from tailrace.runtime.gpus.found_judge import find_judge
 from tailrace.runtime.inputs.lengths import length_lines, refused_lengths, source_lengths
 from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.open_place import local_plan
@@ -33,6 +35,7 @@ from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.sizing.card import Card
 from tailrace.sizing.channel_choice import chosen_channel
 from tailrace.sizing.device_plan import demand_of
+from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.known_shapes import known_shape
 from tailrace.sizing.memory_plan import MemoryPlan, plan
 from tailrace.sizing.model_shape import ModelShape
@@ -92,6 +95,14 @@ def _prompt(sources: Sources) -> list[str]:
 
 def _reward_problems(settings: Settings, sources: Sources, say: Say) -> Iterator[str]:
     try:
+        for line in judge_lines(settings, sources):
+            say(line)
+    except ValueError as error:
+        if settings.runtime != "ray":
+            yield str(error)
+        else:
+            say(f"note: on this machine, {error}; on the cluster the server is asked from where the judges are")
+    try:
         trials = try_rewards(settings.reward, sources)
     except ValueError as error:
         if settings.runtime != "ray":
@@ -116,14 +127,19 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     lengths, positions = source_lengths(settings), _known_positions(settings.model.path)
     if objections := [*forgotten_evaluation(settings), *refused_lengths(lengths, positions)]:
         raise SettingsError("\n".join(each.refusal for each in objections))
-    settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape)
-    for line in (*_plan_lines(settings, planned.schedule(settings), card), *planned.lines(settings, shape, card)):
+    try:
+        judge = find_judge(settings, is_cuda=True, find=planned.shape_of)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"judge: {error}") from error
+    settings, _ = card_defaults.resolve(settings, find=lambda given: card, shape=shape, judge=judge)
+    lines = planned.lines(settings, shape, card, judge)
+    for line in (*_plan_lines(settings, planned.schedule(settings), card), *lines):
         say(line)
     for line in (*evaluation_left_out(settings), *(length_lines(lengths, positions) if positions else ())):
         say(line)
     if note := decoding_line(settings.rollout, shape.head_dim):
         say(note)
-    for problem in _shape_problems(settings, shape, card, say):
+    for problem in _shape_problems(settings, shape, card, judge, say):
         raise SettingsError(problem)
     return settings
 
@@ -181,11 +197,21 @@ def _memory_problems(settings: Settings, sources: Sources, card: Card | None, sa
     rollout = with_chosen_engine(settings, sources.model)
     if card is not None and (note := decoding_line(rollout, shape.head_dim)):
         say(note)
-    yield from _shape_problems(settings, shape, card, say)
+    try:
+        judge = find_judge(settings, is_cuda=card is not None)
+    except (OSError, ValueError) as error:
+        judge = None
+        say(f"memory of the judge: not computed ({error})")
+        if settings.reward.judge.profile is not None:
+            yield str(error)
+    yield from _shape_problems(settings, shape, card, judge, say)
 
 
-def _shape_problems(settings: Settings, shape: ModelShape, card: Card | None, say: Say) -> Iterator[str]:
-    memory = plan(shape, settings, is_cuda=card is not None, num_devices=1 if card is None else card.count)
+def _shape_problems(
+    settings: Settings, shape: ModelShape, card: Card | None, judge: JudgeLoad | None, say: Say
+) -> Iterator[str]:
+    num_devices = 1 if card is None else card.count
+    memory = plan(shape, settings, is_cuda=card is not None, num_devices=num_devices, judge=judge)
     for line in table(memory):
         say(line)
     say(_verdict(memory, card))
@@ -194,7 +220,18 @@ def _shape_problems(settings: Settings, shape: ModelShape, card: Card | None, sa
         yield (
             f"the run needs about {memory.num_bytes / _GIB:.1f} GiB, and {has / _GIB:.1f} GiB are available; lower"
             " rollout.kv_tokens or trainer.max_tokens_per_gpu, or set trainer.gradient_checkpointing"
+            f"{_about_judge(memory)}"
         )
+    if judge is not None and card is not None and (sentence := judge.refusal()) is not None:
+        yield sentence
+
+
+def _about_judge(memory: MemoryPlan) -> str:
+    """What can be done about the judge, if the memory of the run is not enough."""
+    if memory.judge is None:
+        return ""
+    least = "give the judge less (reward.judge.memory_gb)"
+    return f"; or {least}" + ("" if memory.has_judge_apart else ", or a GPU of its own (reward.judge.placement)")
 
 
 def table(memory: MemoryPlan) -> list[str]:
@@ -210,9 +247,11 @@ def _process_lines(process: ProcessMemory) -> list[str]:
 
 def _verdict(memory: MemoryPlan, card: Card | None) -> str:
     kind = "at most, because rollout and training take turns" if memory.is_colocated else "in all"
-    if memory.is_apart:
+    if memory.judge is not None and memory.is_colocated and memory.beside_rollout:
+        kind = "at most, because rollout and training take turns beside the judge"
+    if memory.is_apart or (memory.judge is not None and memory.has_judge_apart):
         kind = "on the fullest GPU"
-    where = "" if card is None or card.count == 1 or memory.is_apart else "on each GPU, "
+    where = "" if card is None or card.count == 1 or kind == "on the fullest GPU" else "on each GPU, "
     needed = f"memory: {where}about {memory.num_bytes / _GIB:.1f} GiB {kind}"
     if card is not None:
         available = "" if card.available == card.total else f", {card.available / _GIB:.0f} GiB of it available"

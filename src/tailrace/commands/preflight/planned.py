@@ -21,6 +21,7 @@ from tailrace.sizing.device_plan import (
     plan_devices,
     refused_on_ray,
 )
+from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.known_shapes import known_names, known_shape
 from tailrace.sizing.memory_plan import gpus_per_host, plan
 from tailrace.sizing.model_shape import ModelShape
@@ -78,9 +79,9 @@ def _refusal(settings: Settings, shape: ModelShape, devices: DevicePlan) -> str 
     return refused_channel(settings, devices)
 
 
-def lines(settings: Settings, shape: ModelShape, card: Card) -> list[str]:
+def lines(settings: Settings, shape: ModelShape, card: Card, judge: JudgeLoad | None = None) -> list[str]:
     """Which GPU does what, what the host must hold, and what is not checked."""
-    hosts = plan(shape, settings, is_cuda=True, num_devices=card.count).hosts
+    hosts = plan(shape, settings, is_cuda=True, num_devices=card.count, judge=judge).hosts
     most, per_host = max(host.num_bytes for host in hosts), gpus_per_host(settings)
     where = "" if per_host is None else f" on the fullest, if each has {per_host} GPUs"
     found = [_devices(settings, card).line(), f"memory of the host: about {most / 2**30:.0f} GiB{where}"]

@@ -1,4 +1,5 @@
-"""Tries the reward functions before a run: a reward process loads them and scores a made-up response with each.
+"""Tries the reward functions before a run: a reward process loads them and scores a made-up response with each. The
+reward `judge` is no function (``judge_trial.py``).
 
 The process is started, limited and killed as in a run. It leaves nothing behind: its log lies in a temporary folder,
 and Python compiles no file beside the functions.
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.outcomes import Outcome
 from tailrace.data.prompts import Prompt
+from tailrace.rewards.assignment import JUDGE
 from tailrace.rewards.score_task import RewardUse, ScoreResult, ScoreTask
 from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.launchers.process import ProcessLauncher
@@ -39,10 +42,12 @@ class Trial:
 
 def try_rewards(settings: RewardSettings, sources: Sources) -> list[Trial]:
     """One trial for each function of the run; ``ValueError`` if a function cannot be loaded."""
-    tasks = {use.function: _task(number, use, sources) for number, use in enumerate(sources.rewards.uses)}
-    with tempfile.TemporaryDirectory(prefix="tailrace-dry-run-") as logs:
-        launch = _WithoutTraces(ProcessLauncher(Path(logs)))
-        results = asyncio.run(_score(settings, sources.rewards.uses, list(tasks.values()), launch))
+    uses = [use for use in sources.rewards.uses if use.function != JUDGE]
+    if not uses:
+        return []
+    tasks = {use.function: made_up_task(number, use.function, sources) for number, use in enumerate(uses)}
+    with launcher_of_trials() as launch:
+        results = asyncio.run(_score(settings, uses, list(tasks.values()), launch))
     return [
         Trial(function=function, source=task.response_id.group.source, result=results[task.response_id])
         for function, task in tasks.items()
@@ -84,8 +89,15 @@ async def _score(
     return results
 
 
-def _task(number: int, use: RewardUse, sources: Sources) -> ScoreTask:
-    source, prompt = _prompt_for(use.function, sources)
+@contextmanager
+def launcher_of_trials() -> Iterator[Launcher]:
+    """Starts workers that leave nothing behind."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-dry-run-") as logs:
+        yield _WithoutTraces(ProcessLauncher(Path(logs)))
+
+
+def made_up_task(number: int, function: str, sources: Sources) -> ScoreTask:
+    source, prompt = _prompt_for(function, sources)
     tokens = prompt.tokens[:_MOST_TOKENS]
     return ScoreTask(
         response_id=ResponseId(GroupId(source, 0, prompt.index), number),
@@ -94,7 +106,7 @@ def _task(number: int, use: RewardUse, sources: Sources) -> ScoreTask:
         prompt_text=prompt.text,
         prompt_tokens=tuple(prompt.tokens.tolist()),
         response_tokens=tuple(tokens.tolist()),
-        rewards=(use.function,),
+        rewards=(function,),
         source=prompt.source,
     )
 

@@ -20,6 +20,7 @@ from functools import lru_cache
 from tailrace.core.errors import InvalidTransition
 from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.outcomes import Outcome
+from tailrace.core.responses.part_score import PartScore
 
 
 class Finish(Enum):
@@ -86,6 +87,8 @@ class Response:
     length: int = field(init=False)
     """Number of tokens in all segments."""
     finish: Finish | None = None
+    part_scores: tuple[PartScore, ...] = ()
+    """Parts of its score that are there while others are still missing."""
     outcome: Outcome | None = None
     score: float = 0.0
     story: list[str] = field(default_factory=list)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tailrace.core import events as ev
 from tailrace.core.collection.facts import close_group
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.group import GroupPhase
+from tailrace.core.responses.part_score import PartScore, combined
 from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rewards.case_times import CaseTimes, problem_of
+from tailrace.core.rewards.room import Requested
 from tailrace.core.rooms import Rooms
 
 
@@ -17,30 +19,46 @@ def responses_scored(rooms: Rooms, event: ev.ResponsesScored, now: float) -> Non
     rewards = rooms.rewards
     if rooms.run.is_stopping:
         return
+    requested = rewards.requested.get(event.part, Requested())
     for scored in event.scores:
-        if scored.response in rewards.aborting:
-            del rewards.aborting[scored.response]
-        elif scored.response not in rewards.scoring:
+        if scored.response in requested.aborting:
+            del requested.aborting[scored.response]
+        elif scored.response not in requested.scoring:
             rooms.run.refuse(f"a score of {scored.response}, which is not awaited")
             continue
         else:
-            del rewards.scoring[scored.response]
-            if (response := rooms.responses.find(scored.response)) is None:
+            del requested.scoring[scored.response]
+            if (response := rooms.responses.find(scored.response)) is not None:
+                _take_part(rooms, response, event.part, scored, now)
+            elif not rewards.awaits(scored.response):
                 # Another score of the same event completed its group, so this response is surplus.
                 rooms.collection.remove_surplus(scored.response)
-            else:
-                _settle(rooms, response, scored, now)
-        rewards.heard_at = now
+        requested.heard_at = now
 
 
-def _settle(rooms: Rooms, response: Response, scored: ev.Scored, now: float) -> None:
-    group, schedule = rooms.responses.group(response.id.group), rooms.schedule
-    has_failed = scored.outcome is not Outcome.OK
-    response.outcome = scored.outcome
-    response.score = 0.0 if has_failed else scored.score
-    _count(rooms, scored, has_failed=has_failed, is_training=group.is_training)
-    if group.is_training and not has_failed and rooms.policies.timeouts.learns:
+def _take_part(rooms: Rooms, response: Response, part: Part, scored: ev.Scored, now: float) -> None:
+    """Take one part of a score. The response is settled when it has all."""
+    is_training = rooms.responses.is_training(response.id)
+    if part is Part.TESTS and scored.outcome is Outcome.OK and is_training and rooms.policies.timeouts.learns:
         _learn_times(rooms, scored)
+    if scored.outcome not in (Outcome.OK, Outcome.ABSTAINED):
+        rooms.rewards.last_failure = f"{scored.outcome.value}: {scored.detail}"
+    parts = (*response.part_scores, PartScore(part, scored.outcome, scored.score))
+    if len(parts) < len(rooms.schedule.score_parts):
+        response.part_scores = parts
+        return
+    response.part_scores = ()
+    response.outcome, response.score = combined(parts)
+    if response.outcome is Outcome.INVALID and all(each.outcome is Outcome.ABSTAINED for each in parts):
+        rooms.rewards.last_failure = "invalid: no reward function applies to this response"
+    _settle(rooms, response, now)
+
+
+def _settle(rooms: Rooms, response: Response, now: float) -> None:
+    group, schedule, rewards = rooms.responses.group(response.id.group), rooms.schedule, rooms.rewards
+    has_failed = response.outcome is not Outcome.OK
+    if group.is_training:
+        rewards.num_failed_in_a_row = rewards.num_failed_in_a_row + 1 if has_failed else 0
     is_dropped = has_failed and group.is_training and schedule.drops_failed_rewards
     response.move(ResponsePhase.DROPPED if is_dropped else ResponsePhase.SCORED, now=now)
     was_open = group.phase is GroupPhase.OPEN
@@ -53,27 +71,25 @@ def _settle(rooms: Rooms, response: Response, scored: ev.Scored, now: float) -> 
 
 
 def _learn_times(rooms: Rooms, scored: ev.Scored) -> None:
-    times, problem = rooms.rewards.case_times, problem_of(scored.response.group)
+    rewards, rules, problem = rooms.rewards, rooms.schedule.case_time, problem_of(scored.response.group)
+    known = rewards.case_times.get(problem)
+    before = None if known is None else known.limits(rules)
     if scored.is_correct:
-        times.setdefault(problem, CaseTimes()).learn(scored.slow_cases)
-    if problem in times:
-        times[problem].note_try(scored.cut_cases, rooms.schedule.case_time)
-
-
-def _count(rooms: Rooms, scored: ev.Scored, *, has_failed: bool, is_training: bool) -> None:
-    rewards = rooms.rewards
-    if has_failed:
-        rewards.last_failure = f"{scored.outcome.value}: {scored.detail}"
-    if is_training:
-        rewards.num_failed_in_a_row = rewards.num_failed_in_a_row + 1 if has_failed else 0
+        known = rewards.case_times.setdefault(problem, CaseTimes())
+        known.learn(scored.slow_cases)
+    if known is not None:
+        known.note_try(scored.cut_cases, rules)
+        if known.limits(rules) != before:
+            rewards.relimited[scored.response.group] = None
 
 
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
-    """Reset all requested rewards, which will not be answered: each is requested again."""
+    """Reset all requested parts of scores, which will not be answered: each is requested again."""
     rewards = rooms.rewards
-    for number in rewards.scoring:
-        rooms.responses.response(number).move(ResponsePhase.GENERATED, now=now)
-        rewards.add(number)
-    rewards.scoring.clear()
-    rewards.aborting.clear()
+    awaited = {response: None for requested in rewards.requested.values() for response in requested.scoring}
+    for response in awaited:
+        rooms.responses.response(response).move(ResponsePhase.GENERATED, now=now)
+        rewards.add(response)
+    rewards.requested.clear()
+    rewards.relimited.clear()
     rewards.num_failed_in_a_row = 0

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.core import commands as do
-from tailrace.core.ids import ResponseId
+from tailrace.core.ids import GroupId, ResponseId
+from tailrace.core.outcomes import Part
 from tailrace.core.responses.response import Response
 from tailrace.core.rewards.case_times import CaseTimes
 from tailrace.core.run.waits import Wait
@@ -16,23 +17,56 @@ MIN_FAILURES = 32
 """The run fails after this many failed rewards in a row. Fewer may be chance."""
 
 
+_NAMES = {Part.FUNCTION: "reward", Part.TESTS: "test results", Part.JUDGE: "score by the judge"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Requested:
+    """What was requested of one part of the scores."""
+
+    scoring: dict[ResponseId, None] = field(default_factory=dict)
+    """Responses for which this part has been requested."""
+    aborting: dict[ResponseId, None] = field(default_factory=dict)
+    """Responses for which it was aborted; the adapter has not confirmed it yet."""
+    heard_at: float = 0.0
+    """When the last of them arrived, or was requested while no other was awaited."""
+
+    def request(self, responses: Iterable[ResponseId], now: float) -> None:
+        if not self.scoring:
+            self.heard_at = now
+        self.scoring.update(dict.fromkeys(responses))
+
+    def abort(self, responses: Iterable[ResponseId]) -> tuple[ResponseId, ...]:
+        """Abort this part of the responses for which it is awaited, and return those."""
+        aborted = tuple(response for response in responses if response in self.scoring)
+        for each in aborted:
+            del self.scoring[each]
+        self.aborting.update(dict.fromkeys(aborted))
+        return aborted
+
+
 @dataclass(slots=True, kw_only=True)
 class Rewards:
     """State of the rewards room."""
 
     generated: dict[ResponseId, None] = field(default_factory=dict)
     """Finished responses whose reward has not been requested."""
-    scoring: dict[ResponseId, None] = field(default_factory=dict)
-    """Responses whose reward has been requested."""
-    aborting: dict[ResponseId, None] = field(default_factory=dict)
-    """Rewards that were aborted; the adapter has not confirmed it yet."""
-    heard_at: float = 0.0
-    """When the last reward arrived, or was requested while no other was awaited."""
+    requested: dict[Part, Requested] = field(default_factory=dict)
+    """What was requested, by part."""
     num_failed_in_a_row: int = 0
     """Failed rewards of training responses since the last successful one."""
     last_failure: str = ""
     case_times: dict[str, CaseTimes] = field(default_factory=dict)
     """Problems that were solved, and how long their test cases took."""
+    relimited: dict[GroupId, None] = field(default_factory=dict)
+    """Groups of problems whose limits have changed since responses that are awaited were requested."""
+
+    @staticmethod
+    def upgraded(stored: dict[str, object]) -> dict[str, object]:
+        """Return the stored fields with the names of this release. Scores had one part before."""
+        former = {name: stored[name] for name in ("scoring", "aborting", "heard_at") if name in stored}
+        rest = {name: value for name, value in stored.items() if name not in former}
+        return rest | {"requested": {Part.FUNCTION.value: former}} if former else rest
 
     # Notices
 
@@ -46,14 +80,16 @@ class Rewards:
 
     def abort(self, responses: Iterable[Response]) -> Iterator[do.Command]:
         """Abort these rewards."""
-        ids = tuple(response.id for response in responses)
-        for each in ids:
-            del self.scoring[each]
-            self.aborting[each] = None
-        if ids:
-            yield do.AbortScores(responses=ids)
+        ids = [response.id for response in responses]
+        for part, requested in self.requested.items():
+            if aborted := requested.abort(ids):
+                yield do.AbortScores(responses=aborted, part=part)
 
     # Questions
+
+    def awaits(self, response: ResponseId) -> bool:
+        """Whether some part of its score is awaited."""
+        return any(response in requested.scoring for requested in self.requested.values())
 
     def failure(self, schedule: Schedule) -> str | None:
         """Return why the run must fail; None if it can continue."""
@@ -68,7 +104,8 @@ class Rewards:
         return self.last_failure
 
     def waits(self, limits: Limits) -> Iterator[Wait]:
-        if self.scoring:
-            first = next(iter(self.scoring))
-            more = f" and {len(self.scoring) - 1} more" if len(self.scoring) > 1 else ""
-            yield Wait(what=f"reward of {first}{more}", since=self.heard_at, limit_s=limits.reward_s)
+        for part, requested in self.requested.items():
+            if scoring := requested.scoring:
+                more = f" and {len(scoring) - 1} more" if len(scoring) > 1 else ""
+                what = f"{_NAMES[part]} of {next(iter(scoring))}{more}"
+                yield Wait(what=what, since=requested.heard_at, limit_s=limits.part_s(part))

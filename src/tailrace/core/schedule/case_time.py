@@ -35,3 +35,8 @@ class CaseTime:
     def slow_s(self) -> float:
         """Only longer times of a correct response can change a limit."""
         return self.least_s / self.factor
+
+    def told_from_s(self, limit_s: float) -> float:
+        """Seconds from which the time of a case tells something new, if the case ran with this limit: shorter ones are
+        known to be possible, because the limit follows from them."""
+        return self.slow_s if limit_s >= self.most_s else max(self.slow_s, limit_s / self.factor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tailrace.core.ledger.admission import NO_BOUND_BEFORE, AdmissionRule, LedgerRules
+from tailrace.core.outcomes import Part
 from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
 from tailrace.core.schedule.coordination import Coordination
@@ -45,7 +46,11 @@ class Limits:
     stall_s: float | None = None
     """Next token, or more prefill, of an instance that has work and reports; None: no limit."""
     reward_s: float = 60.0
-    """Next score while scores are awaited."""
+    """Next score of reward functions while some are awaited."""
+    tests_s: float | None = None
+    """The same for scores by test cases; None: as ``reward_s``."""
+    judge_s: float | None = None
+    """The same for scores by a judge; None: as ``reward_s``."""
     prompts_s: float = 60.0
     """Prompts that were requested from a source."""
     train_s: float = 3600.0
@@ -59,13 +64,18 @@ class Limits:
     stop_s: float = 25.0
     """The step in progress and a checkpoint, after the run was asked to stop."""
 
+    def part_s(self, part: Part) -> float:
+        """Next score of this part."""
+        own = {Part.TESTS: self.tests_s, Part.JUDGE: self.judge_s}.get(part)
+        return self.reward_s if own is None else own
+
     @property
     def shortest_s(self) -> float:
         """The smallest of the time limits of waits that may begin with any event."""
         return min(
             self.start_s,
             self.progress_s,
-            *(() if self.stall_s is None else (self.stall_s,)),
+            *(limit for limit in (self.stall_s, self.tests_s, self.judge_s) if limit is not None),
             self.reward_s,
             self.prompts_s,
             self.train_s,
@@ -144,6 +154,8 @@ class Schedule:
     """True: request the score of a response as soon as it ends. False: wait until no training response is running."""
     drops_failed_rewards: bool = False
     """True: a response whose reward failed is removed from its group. False: it gets the score 0."""
+    score_parts: tuple[Part, ...] = (Part.FUNCTION,)
+    """Parts that scores of this run have. A part that does not apply to a response has the outcome ABSTAINED."""
     case_time: CaseTime = CaseTime()
     """How long test cases of programs may run."""
     filters_equal_scores: bool = False

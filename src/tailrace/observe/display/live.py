@@ -20,7 +20,7 @@ from rich.text import Text
 from tailrace.core import commands as do
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
-from tailrace.observe.display.progress import Progress, clock
+from tailrace.observe.display.progress import Progress, clock, step_phases
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.shared_fold.run_fold import RunFold
 
@@ -134,8 +134,7 @@ class LiveDisplay:
             return
         lengths = "  ".join(f"{name} {row[f'response_length/{name}']}" for name in ("p50", "p95", "max"))
         grid.add_row("length", f"{lengths}  clipped {row['response_length/clip_ratio']:.1%}")
-        times = f"gen {row['timing_s/gen']:.2f}, train {row['timing_s/update_actor']:.2f}"
-        speed = f"{row['perf/tokens_per_s']:,.0f} tok/s  {row['timing_s/step']:.2f} s a step ({times})"
+        speed = f"{row['perf/tokens_per_s']:,.0f} tok/s  {row['timing_s/step']:.2f} s a step ({step_phases(row)})"
         if eval_s := row.get("timing_s/eval"):
             speed += f"  eval {eval_s:.2f} s"
         grid.add_row("speed", speed)

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from tailrace.core.run.waits import Wait
 from tailrace.observe.metrics.rows import Row
 
+SHOWN_WAIT_SHARE = 0.05
+"""Share of a step from which its wait for rewards is shown."""
+
 
 class Progress:
     """Turns rows into lines. Remembers only what the estimated time of arrival needs."""
@@ -43,7 +46,7 @@ class Progress:
             f"reward {row['reward/mean']:.3f}",
             f"length p50/p95/max {lengths}",
             f"{row['perf/tokens_per_s']:,.0f} tok/s",
-            f"{step_s:.2f} s (gen {row['timing_s/gen']:.2f}, train {row['timing_s/update_actor']:.2f})",
+            f"{step_s:.2f} s ({step_phases(row)})",
         ]
         if eval_s := row.get("timing_s/eval"):
             parts.append(f"eval {eval_s:.2f} s")
@@ -52,6 +55,13 @@ class Progress:
         if any(failures.values()):
             parts.append("rewards failed: " + ", ".join(f"{count} {name}" for name, count in failures.items() if count))
         return "  ".join(parts)
+
+
+def step_phases(row: Row) -> str:
+    """Seconds of generating and training; between them those of waiting for rewards alone, if they are worth a word."""
+    waited_s = row.get("timing_s/reward_exposed", 0.0)
+    rewards = f"rewards {waited_s:.2f}, " if waited_s > SHOWN_WAIT_SHARE * row["timing_s/step"] else ""
+    return f"gen {row['timing_s/gen']:.2f}, {rewards}train {row['timing_s/update_actor']:.2f}"
 
 
 def _eval_line(row: Row) -> str:

@@ -9,7 +9,9 @@ open. Entries are handed to the operating system at once, so the death of the pr
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
+import zlib
 from collections.abc import Generator, Iterator
 from io import FileIO
 from pathlib import Path
@@ -97,9 +99,7 @@ def _read_all(path: Path, start: int) -> Generator[tuple[int, Entry], None, None
 def _read_file(path: Path, segment: segments.JournalSegment, file: BinaryIO, start: int) -> Iterator[tuple[int, Entry]]:
     position = start
     file.seek(start - segment.start)
-    for line in file:
-        if not line.endswith(b"\n"):
-            return
+    while (line := _next_line(path, file)).endswith(b"\n"):
         position += len(line)
         try:
             entry = decode(line.decode())
@@ -108,11 +108,19 @@ def _read_file(path: Path, segment: segments.JournalSegment, file: BinaryIO, sta
         yield position, entry
 
 
+def _next_line(path: Path, file: BinaryIO) -> bytes:
+    """The next line, without its end if it was cut off; empty at the end."""
+    try:
+        return file.readline()
+    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+        raise DamagedJournal(f"{path}: a compressed part of it is damaged: {error}") from error
+
+
 def check_format(path: Path) -> None:
     """``OtherFormat`` if the journal is not of the format that is read here. One without a complete line is of any."""
     first = next(iter(segments.closed_segments(path)), None)
     with path.open("rb") if first is None else first.open() as file:
-        line = file.readline()
+        line = _next_line(path, file)
     if not line.endswith(b"\n"):
         return
     try:

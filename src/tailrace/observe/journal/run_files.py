@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailrace.core.outcomes import Part
 from tailrace.observe.journal.journal_file import DamagedJournal, check_format
 from tailrace.observe.journal.journal_segments import closed_segments, end_of
+
+_PART_LOGS = {Part.FUNCTION: "reward", Part.TESTS: "tests", Part.JUDGE: "judge"}
+
+
+def logs_of(part: Part) -> str:
+    """The logs of the workers that make this part of the scores, as a pattern inside the run directory."""
+    return f"logs/{_PART_LOGS[part]}-*.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

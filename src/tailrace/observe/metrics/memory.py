@@ -5,8 +5,57 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tailrace.core.ids import ResponseId
+from tailrace.core.outcomes import Part
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.records import ResponseRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class PartClock:
+    """One part of the scores of training responses, in one step."""
+
+    exposed_s: float = 0.0
+    """Seconds in which this part was awaited, no response was generated and the trainer had nothing to do."""
+    hidden_s: float = 0.0
+    """Other seconds in which this part was awaited."""
+    run_s: float = 0.0
+    """How long the scores were computed, added up."""
+    queued_s: float = 0.0
+    """How long they waited before, added up."""
+    queued_max_s: float = 0.0
+    num_scored: int = 0
+    num_failed: int = 0
+    num_tokens: int = 0
+    """Tokens that a judge read."""
+    num_cut_cases: int = 0
+    """Test cases that ran out of time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LimitCounts:
+    """Limits of test cases that were sent in one step. The limit of a response is the longest of its cases."""
+
+    num_sent: int = 0
+    sum_s: float = 0.0
+    min_s: float = 0.0
+    max_s: float = 0.0
+    num_probes: int = 0
+
+    def add(self, limit_s: float) -> None:
+        self.min_s = min(limit_s, self.min_s) if self.num_sent else limit_s
+        self.max_s = max(limit_s, self.max_s)
+        self.num_sent += 1
+        self.sum_s += limit_s
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseMemory:
+    """What limits of test cases are counted with."""
+
+    has_limits: bool = False
+    """Whether a limit was ever sent with the request of a score."""
+    solved: dict[str, None] = field(default_factory=dict)
+    """Problems that a response has solved since then."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,8 +65,12 @@ class Clock:
     step_began: float = 0.0
     first_submit: float | None = None
     last_finish: float = 0.0
-    last_score: float = 0.0
-    """When a training response was last scored before the step was asked for."""
+    reward_exposed_s: float = 0.0
+    """Seconds in which scores were awaited, no response was generated and the trainer had nothing to do."""
+    reward_hidden_s: float = 0.0
+    """Other seconds in which scores were awaited."""
+    parts: dict[Part, PartClock] = field(default_factory=dict)
+    limits: LimitCounts = field(default_factory=LimitCounts)
     publish_s: float = 0.0
     pull_s: float = 0.0
     save_s: float = 0.0
@@ -29,6 +82,13 @@ class Clock:
     """Tokens of training responses."""
     num_eval_tokens: int = 0
     """Tokens of evaluation responses."""
+
+    def begin(self, now: float) -> None:
+        """The step begins now: what was waited for until now is not part of it."""
+        self.step_began = now
+        self.reward_exposed_s = self.reward_hidden_s = 0.0
+        for part in self.parts.values():
+            part.exposed_s = part.hidden_s = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +103,9 @@ class Memory:
     num_instances_lost: int = 0
     tokens_total: int = 0
     """Tokens of all responses, those of evaluations included."""
+    cases: CaseMemory = field(default_factory=CaseMemory)
+    long_rounds: dict[int, bool] = field(default_factory=dict)
+    """Whether a round is long, by the version that its batch trains, until then. Empty where no round can be long."""
     eval_s: float = 0.0
     """Seconds of the run in which only evaluation responses ran."""
 

@@ -25,7 +25,7 @@ def reward_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
 
 def failure_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     """How many rewards failed, by kind of failure."""
-    failures = [outcome for outcome in Outcome if outcome is not Outcome.OK]
+    failures = [outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.ABSTAINED)]
     return {f"reward/num_{kind.value}": sum(each.outcome is kind for each in responses) for kind in failures}
 
 

@@ -1,7 +1,7 @@
 """Metrics of a run: a pure fold over the journal. One row per optimizer step, one per evaluation.
 
-``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf`` and ``idle`` is a
-function of what was sampled and trained, so in deterministic mode it repeats exactly.
+``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf``, ``idle`` and
+``scoring`` is a function of what was sampled and trained, so in deterministic mode it repeats exactly.
 
 Seconds in which only evaluation responses run are ``timing_s/eval`` and part of no other metric but
 ``timing_s/since_start``; all others belong to the training step.
@@ -16,8 +16,10 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId
 from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Part
 from tailrace.observe.metrics.memory import Clock, Memory
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS, LengthSample, natural_length_metrics
+from tailrace.observe.metrics.part_metrics import elapse_parts, limit_metrics, note_limits, note_scores, part_metrics
 from tailrace.observe.metrics.response_metrics import (
     evaluation_metrics,
     failure_metrics,
@@ -31,7 +33,7 @@ from tailrace.observe.shared_fold.records import ResponseRecord
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 Row = dict[str, Any]
-TIMED_GROUPS = ("timing_s/", "perf/", "idle/")
+TIMED_GROUPS = ("timing_s/", "perf/", "idle/", "scoring/")
 """Prefixes of metrics that depend on the machine and the hour."""
 
 
@@ -61,17 +63,19 @@ class Metrics:
             memory.lengths[-1].add(filter(self._run.is_training, (*news.trained, *news.gone)))
         match news.message:
             case TimeSinceLast(since=since, is_outage=False):
-                run = self._run
-                memory.elapse(news.now - since, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
+                self._elapse(news.now - since)
             case ev.RolloutReported() if any(self._run.is_training(response) for response in news.ended):
                 clock.last_finish = now
             case ev.InstanceStarted() if clock.first_submit is None:
-                clock.step_began = now  # the start of processes is not part of a step
+                clock.begin(now)  # the start of processes is not part of a step
             case ev.InstanceLost():
                 memory.num_instances_lost += 1
-            case ev.ResponsesScored() if self._run.state.step is None:
-                if any(response is not None and self._run.is_training(response) for _, response in news.scored):
-                    clock.last_score = now
+            case ev.ResponsesScored(part=part):
+                note_scores(self._run, clock.parts, memory.cases, part, news)
+            case do.Score() | do.LimitCases():
+                note_limits(self._run, clock.limits, memory.cases, news.message)
+            case do.OpenRound(round=number, is_long=is_long) if self._has_long_rounds:
+                memory.long_rounds[number] = is_long
             case ev.WeightsPublished(seconds=seconds):
                 clock.publish_s += seconds
             case ev.WeightsPulled(seconds=seconds):
@@ -87,6 +91,18 @@ class Metrics:
             case do.CloseEvaluation():
                 return [self._eval_row(news.message, news)]
         return []
+
+    def _elapse(self, seconds: float) -> None:
+        run, memory = self._run, self._memory
+        memory.elapse(seconds, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
+        if not run.is_evaluating:
+            exposed_s, hidden_s = elapse_parts(run, memory.clock.parts, seconds)
+            memory.clock.reward_exposed_s += exposed_s
+            memory.clock.reward_hidden_s += hidden_s
+
+    @property
+    def _has_long_rounds(self) -> bool:
+        return self._run.state.schedule is not None and self._run.state.schedule.defers
 
     def _training_time(self, news: News) -> float:
         """Run time without the seconds of evaluation so far."""
@@ -120,6 +136,8 @@ class Metrics:
         bound = schedule.max_staleness if schedule is not None else 0
         row |= staleness_metrics([response.age(event.version - 1) for response in news.trained], bound)
         row |= dict(event.metrics)
+        if self._has_long_rounds:
+            row["groups/is_long_round"] = int(memory.long_rounds.pop(event.version - 1, False))
         row |= {"data/epoch": max(r.group.epoch for r in trained)}
         row |= self._timing(event, news, everyone)
         memory.dropped, memory.num_dropped = {}, 0
@@ -136,7 +154,8 @@ class Metrics:
         return {
             "timing_s/step": step_s,
             "timing_s/gen": max(clock.last_finish - began, 0.0),
-            "timing_s/reward": max(clock.last_score - max(clock.last_finish, clock.step_began), 0.0),
+            "timing_s/reward_exposed": clock.reward_exposed_s,
+            "timing_s/reward_hidden": clock.reward_hidden_s,
             "timing_s/reward_fn_max": max(response.reward_s for response in responses),
             "timing_s/update_actor": event.seconds,
             "timing_s/update_weights": clock.publish_s + clock.pull_s,
@@ -151,6 +170,8 @@ class Metrics:
             "perf/num_instances_lost": memory.num_instances_lost,
             "idle/rollout_ratio": _share(1.0 - clock.instance_s / (step_s * num_instances)),
             "idle/trainer_ratio": _share(1.0 - event.seconds / step_s),
+            **part_metrics(clock.parts, step_s),
+            **limit_metrics(clock.limits, memory.cases, clock.parts.get(Part.TESTS)),
         }
 
     def _eval_row(self, command: do.CloseEvaluation, news: News) -> Row:

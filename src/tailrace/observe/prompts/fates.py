@@ -22,10 +22,11 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, ResponseId
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.news import News
+from tailrace.observe.shared_fold.records import ResponseRecord
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 IN_PROGRESS, TRAINED, EVALUATED = "in progress", "trained", "evaluated"
@@ -43,6 +44,8 @@ class ResponseNote:
     outcome: Outcome | None = None
     score: float = 0.0
     detail: str = ""
+    failed_part: Part | None = None
+    """The part of its score that failed."""
     is_trained: bool = False
     is_dropped: bool = False
 
@@ -161,8 +164,10 @@ class Fates:
                 self._ended.append(response.length)
         for response in news.dropped:
             self._note(response.id).is_dropped = True
-        for scored, _ in news.scored:
+        for scored, found in news.scored:
             self._score(scored)
+            if scored.outcome not in (Outcome.OK, Outcome.ABORTED):
+                self._note(scored.response).failed_part = _failed_part(scored, found, news)
         if news.gone or news.trained:
             self._observed.add(filter(self._run.is_training, (*news.trained, *news.gone)))
 
@@ -221,3 +226,11 @@ def _total(fates: list[Fate]) -> FateTotals:
         num_tokens=sum(fate.num_tokens for fate in fates),
         num_wasted=sum(fate.num_wasted for fate in fates),
     )
+
+
+def _failed_part(scored: ev.Scored, response: ResponseRecord | None, news: News) -> Part | None:
+    """The first part that ended as the score did; that of the message, if the response was dropped."""
+    if response is None:
+        return news.message.part if isinstance(news.message, ev.ResponsesScored) else None
+    failed = [each.part for each in response.parts if each.outcome is scored.outcome]
+    return min(failed, key=list(Part).index, default=None)

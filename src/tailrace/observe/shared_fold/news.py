@@ -29,6 +29,7 @@ class News:
         "heard",
         "message",
         "now",
+        "parts",
         "scored",
         "step",
         "trained",
@@ -51,6 +52,8 @@ class News:
         is a lower bound."""
         self.scored: list[tuple[Scored, ResponseRecord | None]] = []
         """Rewards that came back; None: the response was dropped."""
+        self.parts: list[tuple[Scored, ResponseRecord | None]] = []
+        """Parts of rewards that came back. All are the part that the message names."""
         self.step: StepRecord | None = None
         """The step that was trained."""
         self.trained: list[ResponseRecord] = []

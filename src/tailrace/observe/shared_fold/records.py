@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tailrace.core.events import Finished, Progressed
 from tailrace.core.ids import InstanceId, ResponseId, Version
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 
@@ -39,6 +40,20 @@ class Task(Enum):
     RELEASE = "release"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRecord:
+    """One part of the score of a response."""
+
+    part: Part
+    outcome: Outcome
+    score: float
+    seconds: float
+    """How long it was computed."""
+    queued_s: float
+    """How long it waited before."""
+    detail: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class ResponseRecord:
     """One response, from its first ``Submit`` until its group is trained or the response is dropped."""
@@ -50,6 +65,8 @@ class ResponseRecord:
     """Tokens reported so far."""
     instance: InstanceId | None = None
     """The instance that runs it; None while it waits, and after it ended."""
+    is_stopping: bool = False
+    """Its instance was asked to interrupt it."""
     finish: Finish | None = None
     """STOP or LENGTH once it has ended. An interrupted response has not ended."""
     is_dropped: bool = False
@@ -57,8 +74,14 @@ class ResponseRecord:
     outcome: Outcome | None = None
     score: float = 0.0
     """0 where the reward failed."""
-    reward_s: float = 0.0
     extras: tuple[tuple[str, float], ...] = ()
+    parts: tuple[PartRecord, ...] = ()
+    """Parts of its score that came back."""
+
+    @property
+    def reward_s(self) -> float:
+        """Seconds in which its score was computed, all parts together."""
+        return sum(part.seconds for part in self.parts)
 
     @property
     def is_clipped(self) -> bool:
@@ -68,6 +91,14 @@ class ResponseRecord:
     def age(self, version: int) -> int:
         """Versions between the one that generated its first token and ``version``; 0 if it has no tokens."""
         return version - self.segments[0][0] if self.segments else 0
+
+    def is_past(self, part: Progressed | Finished, version: Version) -> bool:
+        """Whether a report repeats an earlier one: it tells less, of an older version, or of the end of a segment that
+        nobody has asked to end."""
+        if part.length < self.length or (self.segments and version < self.segments[-1][0]):
+            return True
+        is_interrupted = isinstance(part, Finished) and part.finish is Finish.INTERRUPTED
+        return is_interrupted and not self.is_stopping and part.length == self.length
 
     def grow(self, length: int, version: Version) -> int:
         """Add tokens up to ``length`` and return how many are new. A report older than the last one adds none."""
@@ -127,8 +158,8 @@ class RunState:
     responses: dict[ResponseId, ResponseRecord] = field(default_factory=dict)
     """Responses in progress, and dropped ones that an instance still runs."""
     instances: dict[InstanceId, InstanceRecord] = field(default_factory=dict)
-    scoring: dict[ResponseId, None] = field(default_factory=dict)
-    """Responses whose reward was asked for and is not back."""
+    scoring: dict[ResponseId, tuple[Part, ...]] = field(default_factory=dict)
+    """The parts of the score of each response that were asked for and are not back."""
     step: StepRecord | None = None
     """The step that is being trained."""
     orders: list[TrainerOrder] = field(default_factory=list)
@@ -140,3 +171,11 @@ class RunState:
     is_trainer_starting: bool = False
     trainer_incarnation: int = 0
     """Which start of the trainer was last asked for."""
+
+    @staticmethod
+    def upgraded(stored: dict[str, object]) -> dict[str, object]:
+        """Return the stored fields as this release has them. Scores had one part before."""
+        scoring = stored.get("scoring")
+        if not isinstance(scoring, dict) or None not in scoring.values():
+            return stored
+        return {**stored, "scoring": {response: [Part.FUNCTION.value] for response in scoring}}

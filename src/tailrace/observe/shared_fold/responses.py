@@ -38,6 +38,10 @@ class ResponseRecords:
         """How many responses to prompts of this source the instances hold."""
         return self._num_running.get(source, 0)
 
+    def sources_running(self) -> list[str]:
+        """The sources of the responses that the instances hold."""
+        return [source for source, count in self._num_running.items() if count]
+
     def running_on(self, instance: InstanceId, response_id: ResponseId) -> ResponseRecord | None:
         """The response, if this instance runs it."""
         response = self._state.responses.get(response_id)
@@ -54,6 +58,12 @@ class ResponseRecords:
             same = [other for other in members.values() if other.id.member == response_id.member]
             self.drop([other for other in same if other.id.attempt < response_id.attempt], news)
 
+    def stop(self, instance: InstanceId, response_ids: Iterable[ResponseId]) -> None:
+        """The instance is asked to interrupt these responses."""
+        for response_id in response_ids:
+            if (response := self.running_on(instance, response_id)) is not None:
+                response.is_stopping = True
+
     def leave(self, response: ResponseRecord, news: News) -> None:
         """The response does not run any more."""
         assert response.instance is not None
@@ -62,7 +72,7 @@ class ResponseRecords:
         self._num_running[response.id.group.source] -= 1
         if not running:
             del self.generating[response.instance]
-        response.instance = None
+        response.instance, response.is_stopping = None, False
         if response.is_dropped:
             self._remove(response, news)
 

@@ -22,10 +22,10 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Schedule
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
+from tailrace.observe.shared_fold.part_scores import PartScores
 from tailrace.observe.shared_fold.records import (
     InstanceRecord,
     ResponseRecord,
@@ -46,6 +46,7 @@ class RunFold:
     def __init__(self, state: RunState | None = None) -> None:
         self.state = state or RunState()
         self._responses = ResponseRecords(self.state)
+        self.scores = PartScores(self.state, self._responses)
         self.occupied: dict[InstanceId, None] = {
             number: None for number, instance in self.state.instances.items() if instance.task is not None
         }
@@ -102,6 +103,9 @@ class RunFold:
         """Whether instances generate responses of evaluations and no others. Such seconds are no training rollout."""
         return bool(self.generating) and not self._responses.num_running(self.train_source)
 
+    def sources_generating(self) -> list[str]:
+        return self._responses.sources_running()
+
     def is_training(self, response: ResponseRecord) -> bool:
         """Whether the response is for training, not for evaluation."""
         return response.id.group.source == self.train_source
@@ -125,7 +129,7 @@ class RunFold:
         for number, instance in self.state.instances.items():
             self._stop(number, news)
             instance.has_had_work = False
-        self.state.scoring.clear()
+        self.scores.clear()
         self.state.is_stopping = False
         self._trainer_stopped(event, news)
 
@@ -224,7 +228,7 @@ class RunFold:
         self.instance(event.instance).num_preemptions = event.num_preemptions
         for part in event.parts:
             response = self._responses.running_on(event.instance, part.response)
-            if response is None:
+            if response is None or response.is_past(part, event.version):
                 continue  # it repeats an earlier report, or comes from an instance that does not run the response
             self._grow(response, part.length, event.version, news)
             if isinstance(part, ev.Finished):
@@ -232,6 +236,9 @@ class RunFold:
                     response.finish = part.finish
                     news.ended.append(response)
                 self._responses.leave(response, news)
+
+    def _interrupt(self, command: do.Interrupt, news: News) -> None:
+        self._responses.stop(command.instance, command.responses)
 
     def _aborted(self, event: ev.ResponsesAborted, news: News) -> None:
         for part in event.aborted:
@@ -279,22 +286,10 @@ class RunFold:
 
     # Rewards
 
-    def _score(self, command: do.Score, news: News) -> None:
-        self.state.scoring.update(dict.fromkeys(command.responses))
-
     def _scored(self, event: ev.ResponsesScored, news: News) -> bool:
         if self.state.is_stopping:
             return False
-        for scored in event.scores:
-            if scored.response not in self.state.scoring:
-                continue  # it repeats an earlier report
-            del self.state.scoring[scored.response]
-            response = self.state.responses.get(scored.response)
-            if response is not None:
-                response.outcome, response.reward_s = scored.outcome, scored.seconds
-                response.score = scored.score if scored.outcome is Outcome.OK else 0.0
-                response.extras = scored.extras
-            news.scored.append((scored, response))
+        self.scores.take(event, news)
         return True
 
     # The trainer
@@ -382,13 +377,14 @@ class RunFold:
             do.PullWeights: self._pull,
             do.ReleaseMemory: lambda command, news: self._set_task(command.instance, Task.RELEASE),
             do.Submit: self._submit,
+            do.Interrupt: self._interrupt,
             do.Abort: self._abort,
             do.AbortScores: self._abort,
             do.ReportDropped: self._report_dropped,
             do.OpenRound: self._open_round,
             do.CloseRound: self._close_round,
             do.CloseEvaluation: self._close_evaluation,
-            do.Score: self._score,
+            do.Score: lambda command, news: self.scores.ask(command),
             do.Accumulate: self._accumulate,
             do.SaveCheckpoint: self._save,
             do.PublishWeights: self._publish,

@@ -1,6 +1,6 @@
-"""What every part of a run did, and when it had nothing to do: a pure fold over the journal.
+"""What every worker of a run did, and when it had nothing to do: a pure fold over the journal.
 
-A *lane* is one part: each rollout instance, reward scoring, the trainer. Its spans never overlap, and
+A *lane* is one of them: each rollout instance, each part of the scores, the trainer. Its spans never overlap, and
 
     seconds in spans  +  idle seconds  ==  length of the lane's window
 
@@ -8,7 +8,8 @@ holds for every lane, finished run or not. What is still open when the journal e
 
 * An instance is `starting` until it has weights, `generating` while it holds at least one unfinished response,
   `loading weights` during a pull, `ending` from the command to end it until it has ended.
-* Rewards are `scoring` while at least one score is asked for and not back.
+* A part of the scores is `scoring` while it is asked for and not back for at least one response. If scores have only
+  the part of reward functions, its lane is called `rewards`.
 * The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
   cost it. Then it does one thing after the other, in the order asked: `training`, `saving`. `publishing` goes on beside
   them and is shown only while the trainer does nothing else: it is the part of a push that no other work hides.
@@ -25,6 +26,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
+from tailrace.core.outcomes import Part
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import Work
 from tailrace.observe.shared_fold.run_fold import RunFold
@@ -35,6 +37,9 @@ TRAINING, SAVING, PUBLISHING, CATCHING_UP = "training", "saving", "publishing", 
 DOWN, IDLE = "down", "idle"
 
 REWARDS, TRAINER = "rewards", "trainer"
+PART_LANES = {Part.FUNCTION: "reward functions", Part.TESTS: "test cases", Part.JUDGE: "judge"}
+"""Names of the lanes of the parts, where scores have other parts than reward functions."""
+SCORE_LANES = (REWARDS, *PART_LANES.values())
 _WORDS = {Work.TRAIN: TRAINING, Work.SAVE: SAVING}
 
 
@@ -157,7 +162,7 @@ class Timeline:
             self._command(message)
 
     def lanes(self) -> tuple[Lane, ...]:
-        """Instances by number, then rewards, then the trainer."""
+        """Instances by number, then the parts of the scores, then the trainer."""
         return tuple(
             Lane(
                 name=name,
@@ -180,7 +185,8 @@ class Timeline:
             case ev.RunStarted(schedule=schedule):
                 for number in range(schedule.num_instances):
                     self._instance(InstanceId(number))
-                self._track(REWARDS)
+                for part in schedule.score_parts:
+                    self._scores(part)
                 if schedule.trains:
                     self._track(TRAINER)
             case (
@@ -196,8 +202,8 @@ class Timeline:
                 self._end_lanes()
             case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
                 self._stop_generating(instance)
-            case ev.ResponsesScored():
-                self._track(REWARDS).switch(SCORING if self._run.state.scoring else None, self._now)
+            case ev.ResponsesScored(part=part):
+                self._scores(part).switch(SCORING if self._run.scores.is_awaited(part) else None, self._now)
             case ev.TrainerReached(version=version):
                 is_behind = version < self._run.state.version
                 self._track(TRAINER).switch(CATCHING_UP if is_behind else None, self._now)
@@ -218,8 +224,8 @@ class Timeline:
                 self._instance(instance).switch(LOADING, self._now)
             case do.Submit(instance=instance):
                 self._instance(instance).switch(GENERATING, self._now)
-            case do.Score():
-                self._track(REWARDS).switch(SCORING, self._now)
+            case do.Score(part=part):
+                self._scores(part).switch(SCORING, self._now)
             case do.KillTrainer():
                 self._track(TRAINER).switch(ENDING, self._now)
             case do.StartTrainer():
@@ -245,6 +251,11 @@ class Timeline:
     def _instance(self, instance: InstanceId) -> _Track:
         return self._track(f"instance {instance}")
 
+    def _scores(self, part: Part) -> _Track:
+        schedule = self._run.state.schedule
+        is_alone = schedule is None or schedule.score_parts == (Part.FUNCTION,)
+        return self._track(REWARDS if is_alone else PART_LANES[part])
+
     def _track(self, name: str) -> _Track:
         if name not in self._tracks:
             self._tracks[name] = _Track(start=self._now)
@@ -254,4 +265,4 @@ class Timeline:
 def _place(name: str) -> tuple[int, int]:
     if name.startswith("instance "):
         return 0, int(name.removeprefix("instance "))
-    return (1, 0) if name == REWARDS else (2, 0)
+    return (1, SCORE_LANES.index(name)) if name in SCORE_LANES else (2, 0)

@@ -10,14 +10,19 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tailrace.core.commands import CaseLimits
-from tailrace.rewards.sandbox.cases import ProgramLimits, ProgramResult, SandboxError, Verdict
+from tailrace.core.schedule import CaseTime
+from tailrace.rewards.sandbox.cases import Case, ProgramLimits, ProgramResult, SandboxError, Verdict
 from tailrace.rewards.sandbox.columns import cases_in
 from tailrace.rewards.sandbox.program_text import program_in
 from tailrace.rewards.sandbox.sandbox import Mode, Sandbox
-from tailrace.rewards.score_task import TIMES, ProgramTimes
+from tailrace.rewards.score_task import TIMES, ProgramTimes, TimedReward
+
+_SPARE_S = 10.0
+"""Seconds that a response has beside those of its cases: sandboxes start, and answers are compared."""
 
 
 def load_code_tests(
@@ -31,11 +36,11 @@ def load_code_tests(
     output_kb: int = 4096,
     tmp_mb: int = 64,
     processes: int = 16,
-    total_s: float | None = None,
-    slow_s: float = math.inf,
-) -> Callable[..., object]:
-    """Make the reward function; `ValueError` if programs cannot be run in this mode here. `total_s`: seconds that all
-    cases of a response may take together. `slow_s`: tell of a correct program the cases that took longer."""
+    total_s: float = math.inf,
+    rules: CaseTime | None = None,
+) -> CodeTests:
+    """Make the reward; `ValueError` if programs cannot be run in this mode here. `total_s`: the most seconds that all
+    cases of a response may take together. `rules`: of adaptive limits; tell the times that can change one."""
     limits = ProgramLimits(
         case_s=case_timeout_s, memory_mb=memory_mb, output_kb=output_kb, tmp_mb=tmp_mb, processes=processes
     )
@@ -51,23 +56,57 @@ def load_code_tests(
     if sandbox.note:
         print(f"code_tests: {sandbox.note}", flush=True)
 
-    def code_tests(response: str, case_limits: CaseLimits | None = None, **columns: object) -> dict[str, object]:
-        """The score of the program in the response, its verdict, and how long its cases took."""
-        cases = cases_in(columns)[:max_cases]
-        limits_s = [case_timeout_s] * len(cases) if case_limits is None else seconds_of(case_limits, len(cases))
+    return CodeTests(
+        sandbox,
+        score=score,
+        case_timeout_s=case_timeout_s,
+        max_cases=max_cases,
+        tolerance=float_tolerance,
+        total_s=total_s,
+        rules=rules,
+    )
+
+
+class CodeTests(TimedReward):
+    """Owns the sandbox."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        score: str,
+        case_timeout_s: float,
+        max_cases: int | None,
+        tolerance: float,
+        total_s: float,
+        rules: CaseTime | None,
+    ) -> None:
+        self._sandbox, self._score, self._tolerance = sandbox, score, tolerance
+        self._case_timeout_s, self._max_cases = case_timeout_s, max_cases
+        self._total_s, self._rules = total_s, rules
+        weakref.finalize(self, sandbox.close)
+
+    def prepare(
+        self, response: str, case_limits: CaseLimits | None = None, **columns: Any
+    ) -> tuple[float, Callable[[], object]]:
+        """A response has as long as its cases together, or `total_s` if that is less."""
+        cases = cases_in(columns)[: self._max_cases]
+        limits_s = [self._case_timeout_s] * len(cases) if case_limits is None else seconds_of(case_limits, len(cases))
         parts = (columns.get("program_prefix") or "", program_in(response), columns.get("program_suffix") or "")
-        result = sandbox.run(
-            "".join(map(str, parts)),
+        total_s = min(sum(limits_s), self._total_s)
+        return total_s + _SPARE_S, partial(self._run, "".join(map(str, parts)), cases, limits_s, total_s)
+
+    def _run(self, program: str, cases: Sequence[Case], limits_s: Sequence[float], total_s: float) -> object:
+        """The score of a program, its verdict, and how long its cases took."""
+        result = self._sandbox.run(
+            program,
             cases,
             limits_s,
-            stop_at_first_failure=score == "all",
-            tolerance=float_tolerance,
+            stop_at_first_failure=self._score == "all",
+            tolerance=self._tolerance,
             total_s=total_s,
         )
-        return score_of(result, score) | {TIMES: times_of(result, limits_s, slow_s)}
-
-    weakref.finalize(code_tests, sandbox.close)
-    return code_tests
+        return score_of(result, self._score) | {TIMES: times_of(result, limits_s, self._rules)}
 
 
 def seconds_of(limits: CaseLimits, num_cases: int) -> list[float]:
@@ -76,12 +115,16 @@ def seconds_of(limits: CaseLimits, num_cases: int) -> list[float]:
     return [named.get(case, limits.others_s) for case in range(num_cases)]
 
 
-def times_of(result: ProgramResult, limits_s: Sequence[float], slow_s: float) -> ProgramTimes:
+def times_of(result: ProgramResult, limits_s: Sequence[float], rules: CaseTime | None) -> ProgramTimes:
     """What the times of a program say about limits. A case that was cut before its own limit, because the time of all
     cases together was over, says nothing."""
     is_correct = result.num_passed == result.num_cases
     ran = list(enumerate(zip(result.cases, limits_s, strict=False)))
-    slow = ((case, round(ended.seconds, 3)) for case, (ended, _) in ran if is_correct and ended.seconds > slow_s)
+    slow = (
+        (case, round(ended.seconds, 3))
+        for case, (ended, limit_s) in ran
+        if is_correct and rules is not None and ended.seconds > rules.told_from_s(limit_s)
+    )
     cut = (
         (case, limit_s)
         for case, (ended, limit_s) in ran
@@ -96,10 +139,12 @@ def score_of(result: ProgramResult, score: str) -> dict[str, object]:
     return {"score": fraction if score == "fraction" else float(fraction == 1.0), **verdicts}
 
 
-def code_tests_options(settings: Any, timeout_s: float) -> Mapping[str, object]:
-    """The options of `load_code_tests` that settings ask for. The cases together end before the reward's own limit, so
-    that a slow program gets a verdict instead of the outcome `timeout`."""
-    own = settings.model_dump(exclude={"timeouts", "min_case_timeout_s", "timeout_factor", "timeout_probe_share"})
-    is_adaptive = settings.timeouts == "adaptive"
-    slow_s = settings.min_case_timeout_s / settings.timeout_factor if is_adaptive else math.inf
-    return {**own, "total_s": max(0.8 * timeout_s, timeout_s - 2.0), "slow_s": slow_s}
+def code_tests_options(settings: Any) -> Mapping[str, object]:
+    """The options of `load_code_tests` that settings ask for."""
+    elsewhere = {"timeouts", "min_case_timeout_s", "timeout_factor", "timeout_probe_share", "timeout_s", "workers"}
+    rules = None
+    if settings.timeouts == "adaptive":
+        most_s = settings.case_timeout_s
+        least_s = min(settings.min_case_timeout_s, most_s)
+        rules = CaseTime(most_s=most_s, least_s=least_s, factor=settings.timeout_factor)
+    return {**settings.model_dump(exclude=elsewhere), "total_s": settings.timeout_s, "rules": rules}

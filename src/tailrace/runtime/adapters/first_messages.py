@@ -9,6 +9,7 @@ from tailrace.config.settings import Settings
 from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.runtime.gpus.found_devices import seen_by_worker
 from tailrace.runtime.inputs.sources import Sources
+from tailrace.workers.judge_messages import JudgeInit, UrlJudgeInit
 from tailrace.workers.messages import POLICY, ModelInit, RolloutInit, TrainingInit
 
 
@@ -48,4 +49,37 @@ def training_init(
         num_shards=settings.trainer.num_shards,
         num_replicas=settings.trainer.num_replicas,
         tensor_parallel_size=settings.trainer.tensor_parallel_size,
+    )
+
+
+def judge_init(settings: Settings, sources: Sources) -> JudgeInit | UrlJudgeInit:
+    judge, source = settings.reward.judge, sources.judge
+    assert source is not None, "no prompt asks for a judge"
+    if source.model is not None:
+        return JudgeInit(
+            model_path=source.model,
+            template=source.template,
+            answers=source.answers,
+            device=seen_by_worker(settings.model).device,
+            dtype=judge.dtype or settings.model.dtype,
+            budget_bytes=None if judge.memory_gb is None else int(judge.memory_gb * 2**30),
+            profile=source.profile,
+            is_packed=not judge.deterministic,
+            max_tokens=judge.max_pass_tokens,
+            threads=judge.threads or 1,
+            detokenizer=sources.detokenizer,
+        )
+    assert judge.url is not None
+    assert judge.model is not None
+    return UrlJudgeInit(
+        url=judge.url,
+        model=judge.model,
+        template=source.template,
+        answers=source.answers,
+        writes=judge.reading == "text",
+        max_reply_length=judge.max_reply_length,
+        max_requests=judge.max_requests,
+        timeout_s=judge.timeout_s,
+        key_variable=judge.api_key_variable,
+        detokenizer=sources.detokenizer,
     )

@@ -12,8 +12,10 @@ from tailrace.config.continuation import with_kept
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
 from tailrace.runtime.gpus.found_cards import find_card
+from tailrace.runtime.gpus.found_judge import find_judge
 from tailrace.sizing.card import Card
 from tailrace.sizing.fitting import FROM_CARD, Fitted, fit
+from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.memory_plan import plan
 from tailrace.sizing.model_shape import ModelShape
 
@@ -24,11 +26,12 @@ def resolve(
     *,
     find: Callable[[Settings], Card | None] = find_card,
     shape: ModelShape | None = None,
+    judge: JudgeLoad | None = None,
 ) -> tuple[Settings, str | None]:
     """Settings with these numbers, and a line about them if they come from a card.
 
     ``stored``: the settings that the run has had so far; None if it begins now. ``shape``: sizes of the model; default:
-    those in its files.
+    those in its files. ``judge``: its memory; default: as its files tell.
     """
     if stored is not None:
         return with_stored(with_kept(settings, stored), stored), None
@@ -36,11 +39,13 @@ def resolve(
         return settings, None
     card = find(settings)
     if card is not None and shape is None:
-        shape = _shape(settings)
+        shape, judge = _shape(settings), judge or _judge(settings)
     if card is None or shape is None:
         return on_cpu(settings), None
-    fitted = fit(card.available, shape, settings, num_devices=card.count)
-    return fitted.applied(settings), _line(fitted, card, shape, settings)
+    fitted = fit(card.available, shape, settings, num_devices=card.count, judge=judge)
+    fitted_settings = fitted.applied(settings)
+    memory = plan(shape, fitted_settings, is_cuda=True, num_devices=card.count, judge=judge)
+    return fitted_settings, _line(fitted, card, memory.num_bytes)
 
 
 def on_cpu(settings: Settings) -> Settings:
@@ -70,8 +75,15 @@ def _shape(settings: Settings) -> ModelShape | None:
         return None
 
 
-def _line(fitted: Fitted, card: Card, shape: ModelShape, settings: Settings) -> str:
-    needed = plan(shape, fitted.applied(settings), is_cuda=True, num_devices=card.count).num_bytes
+def _judge(settings: Settings) -> JudgeLoad | None:
+    """None if its sizes cannot be known: whoever starts it says why, if it cannot be started."""
+    try:
+        return find_judge(settings, is_cuda=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _line(fitted: Fitted, card: Card, needed: int) -> str:
     where = "" if card.count == 1 else " on each"
     return (
         f"{card.title}, {card.available / 2**30:.0f} GiB free{where}: max_running {fitted.max_running}, kv_tokens"

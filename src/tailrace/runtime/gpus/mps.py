@@ -1,4 +1,4 @@
-"""How rollout and training share a GPU: with NVIDIA's Multi-Process Service (MPS), or by time-slicing.
+"""How rollout, training and judges share a GPU: with NVIDIA's Multi-Process Service (MPS), or by time-slicing.
 
 With time-slicing the GPU belongs to one process at a time. With MPS the kernels of all processes run at the same time.
 ``decide`` chooses from what was found on the machine; ``gpu_sharing`` looks, decides, acts and says one line.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,8 @@ CONTROL = "nvidia-cuda-mps-control"
 _PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 _DEFAULT_PIPES = "/tmp/nvidia-mps"  # where NVIDIA's daemon has its pipes unless told otherwise
 _NORMAL, _BELOW_NORMAL = "0", "1"
+ROLLOUT, TRAINING, JUDGE = "rollout", "training", "judge"
+"""Kinds of workers that use GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class GpuSharing:
     rollout: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of rollout workers."""
     training: Mapping[str, str] = field(default_factory=dict)
+    judge: Mapping[str, str] = field(default_factory=dict)
     is_faulty: Callable[[], bool] | None = None
     """Whether new workers cannot use the GPU until all others have ended; it may take seconds to find out. None: that
     cannot happen, or cannot be found out.
@@ -83,7 +86,8 @@ def decide(found: Found, *, may_start: bool) -> SharingChoice:
 @contextmanager
 def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], None]) -> Iterator[GpuSharing]:
     """Share GPUs as well as the machine allows, while the context is open."""
-    if settings.schedule.placement != "shared" or not plan.shared:  # with `colocated` they take turns
+    who = sharers(settings, plan)
+    if len(who) < 2:
         yield GpuSharing()
         return
     found = look()
@@ -95,11 +99,22 @@ def gpu_sharing(settings: Settings, plan: DevicePlan, *, say: Callable[[str], No
         except MpsFailed as error:
             choice = SharingChoice(is_mps=False, reason=f"MPS does not work here ({error})")
     try:
-        say(_line(choice))
-        yield sharing(choice, {} if daemon is None else daemon.env, found)
+        say(_line(choice, who))
+        yield sharing(choice, {} if daemon is None else daemon.env, found, who)
     finally:
         if daemon is not None:
             daemon.stop()
+
+
+def sharers(settings: Settings, plan: DevicePlan) -> tuple[str, ...]:
+    """Kinds of workers of which several compute on one GPU at the same time; none if there are none."""
+    judged = set(plan.judged)
+    trains_beside_rollout = settings.schedule.placement == "shared" and bool(plan.shared)
+    # With `colocated` rollout and training take turns, but a judge computes beside both.
+    is_training = trains_beside_rollout or any(judged & set(own) for own in plan.training)
+    is_rollout = trains_beside_rollout or any(judged & set(own) for own in plan.rollout)
+    found = {ROLLOUT: is_rollout, TRAINING: is_training, JUDGE: bool(judged)}
+    return tuple(kind for kind, shares in found.items() if shares)
 
 
 def look() -> Found:
@@ -115,24 +130,29 @@ def look() -> Found:
     )
 
 
-def sharing(choice: SharingChoice, env: Mapping[str, str], found: Found) -> GpuSharing:
-    """``env``: variables of all clients of the run's own daemon."""
+def sharing(choice: SharingChoice, env: Mapping[str, str], found: Found, who: Sequence[str]) -> GpuSharing:
+    """``env``: variables of all clients of the run's own daemon. ``who``: kinds of workers that share a GPU; the others
+    stay outside MPS, where a failure of its server does not reach them."""
     if not choice.is_mps:
         return GpuSharing()
     control, pipes = found.control, env.get(PIPES, found.pipes)
     is_faulty = None if control is None else partial(has_failed_server, control, pipes)
+    # A decode step is many short kernels, each of which waits for the one before: behind a long kernel of training or
+    # of a judge each of them would wait, and generation would slow down many times. Those have few, long kernels and
+    # lose little if short ones go first.
+    priorities = {ROLLOUT: _NORMAL, TRAINING: _BELOW_NORMAL, JUDGE: _BELOW_NORMAL}
     if _PRIORITY in os.environ:
-        return GpuSharing(rollout=env, training=env, is_faulty=is_faulty)
-    # A decode step is many short kernels, each of which waits for the one before: behind a long kernel of training
-    # each of them would wait, and generation would slow down many times. Training has few, long kernels and loses
-    # little if short ones go first.
-    rollout, training = {**env, _PRIORITY: _NORMAL}, {**env, _PRIORITY: _BELOW_NORMAL}
-    return GpuSharing(rollout=rollout, training=training, is_faulty=is_faulty)
+        clients = {kind: dict(env) for kind in who}
+    else:
+        clients = {kind: {**env, _PRIORITY: priorities[kind]} for kind in who}
+    rollout, training, judge = (clients.get(kind, {}) for kind in (ROLLOUT, TRAINING, JUDGE))
+    return GpuSharing(rollout=rollout, training=training, judge=judge, is_faulty=is_faulty)
 
 
-def _line(choice: SharingChoice) -> str:
+def _line(choice: SharingChoice, who: Sequence[str]) -> str:
     how = "with MPS" if choice.is_mps else "by time-slicing"
-    return f"rollout and training share the GPU {how}" + (f": {choice.reason}" if choice.reason else "")
+    names = f"{', '.join(who[:-1])} and {who[-1]}"
+    return f"{names} share the GPU {how}" + (f": {choice.reason}" if choice.reason else "")
 
 
 def _index(device: str) -> int:

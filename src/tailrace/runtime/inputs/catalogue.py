@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import ResponseId
+from tailrace.core.outcomes import Part
 from tailrace.data.order import PromptOrder
 from tailrace.data.prompts import PromptSet
 from tailrace.engines.contract import Request, Sampling
@@ -67,6 +68,10 @@ class Catalogue:
             sampling=source.sampling,
             forced_length=source.forced_length(response),
         )
+
+    def has_part(self, response: ResponseId, part: Part) -> bool:
+        """Whether the score of a response has this part."""
+        return self.rewards.has_part(self._sources[response.group.source].prompts[response.group.prompt], part)
 
     def task(self, response: ResponseId) -> ScoreTask:
         """What a reward needs to score a finished response, for reward processes that cannot make texts."""

@@ -28,6 +28,7 @@ from tailrace.observe.prompts import length_trace
 from tailrace.observe.prompts.length_trace import LengthTrace
 from tailrace.rewards.assignment import RewardAssignment
 from tailrace.runtime.inputs.catalogue import Catalogue, Source
+from tailrace.runtime.inputs.judge_source import JudgeSource, unused_judge
 from tailrace.runtime.inputs.lengths import SourceLength, longest, source_lengths
 from tailrace.runtime.inputs.sampling import end_tokens, sampling
 from tailrace.runtime.record.run_directory import REWARD_FILE
@@ -48,12 +49,14 @@ class Sources:
     detokenizer: Detokenizer | None
     """Makes the same texts as ``decode`` in other processes; None where only ``decode`` can make them."""
     rewards: RewardAssignment
+    judge: JudgeSource | None
+    """The model that scores responses; None: no prompt asks for it."""
     schedule: Schedule
     notes: tuple[str, ...]
     """Lines about the sources and rewards, to be printed at the start."""
     fingerprints: dict[str, str]
-    """Hashes of the model, of the prompts of each source and of the files of reward functions. A run is continued only
-    with the same ones, or, if that is asked for, with edited reward functions."""
+    """Hashes of the model, of the judge, of the prompts of each source and of the files of reward functions. A run is
+    continued only with the same ones, or, if that is asked for, with edited reward functions."""
     lengths: tuple[SourceLength, ...]
     """Lengths of the prompts and responses of each source that is used."""
     positions: Positions | None
@@ -70,7 +73,9 @@ class Sources:
             loader = _Loader(settings, tokenizer, end_tokens(model, tokenizer.eos_token_id))
             sources = {TRAIN_SOURCE: loader.train()} | {s.name: loader.evaluation(s) for s in settings.eval}
             rewards = RewardAssignment.make(settings, [source.prompts for source in sources.values()])
+            judge = JudgeSource.load(settings, rewards)
             fingerprints = _fingerprints(model, sources) | _reward_files(rewards)
+            fingerprints |= dict(judge.fingerprints() if judge else ())
             if settings.rollout.from_run is not None:
                 _check_saved_prompts(settings.rollout.from_run, fingerprints)
         except (OSError, ValueError) as error:
@@ -81,11 +86,13 @@ class Sources:
             decode=tokenizer.decode,
             detokenizer=detokenizer(tokenizer),
             rewards=rewards,
-            schedule=_schedule(settings, sources),
+            judge=judge,
+            schedule=_schedule(settings, sources, rewards),
             notes=(
                 *_engine_notes(settings, model),
                 *(line for name, source in sources.items() for line in _notes(name, source.prompts)),
                 rewards.note,
+                *((judge.note(settings.reward.judge),) if judge else unused_judge(settings, judge)),
             ),
             fingerprints=fingerprints,
             lengths=source_lengths(settings, {name: source.prompts.longest for name, source in sources.items()}),
@@ -94,7 +101,7 @@ class Sources:
 
     def check_schedule(self, settings: Settings) -> None:
         """Raise ``SettingsError`` if the schedule of these settings does not work with the same prompts."""
-        _schedule(settings, self.contents)
+        _schedule(settings, self.contents, self.rewards)
 
     def prompt_length(self, group: GroupId) -> int:
         return len(self.contents[group.source].prompts[group.prompt].tokens)
@@ -111,9 +118,10 @@ class Sources:
         return Catalogue(self.contents, store, self.decode, self.rewards)
 
 
-def _schedule(settings: Settings, sources: Mapping[str, Source]) -> Schedule:
+def _schedule(settings: Settings, sources: Mapping[str, Source], rewards: RewardAssignment) -> Schedule:
     counts = {name: len(source.prompts) for name, source in sources.items()}
-    return schedule_builder.schedule(settings, counts, prompt_length=_usual_length(sources[TRAIN_SOURCE].prompts))
+    usual = _usual_length(sources[TRAIN_SOURCE].prompts)
+    return schedule_builder.schedule(settings, counts, prompt_length=usual, score_parts=rewards.parts)
 
 
 class _Loader:

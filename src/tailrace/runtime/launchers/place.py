@@ -37,3 +37,8 @@ class WorkerPlace:
         """Environment variables of the worker of this rank."""
         own = device_env(self.plan.of_rank(rank)) if self.names_devices else {}
         return {**GROWING_SEGMENTS, **self.sharing.training, **own}
+
+    def judge_env(self, number: int) -> dict[str, str]:
+        """Environment variables of this judge. The lengths of its texts differ as those of micro-batches do."""
+        own = device_env(self.plan.of_judge(number)) if self.names_devices else {}
+        return {**GROWING_SEGMENTS, **self.sharing.judge, **own}

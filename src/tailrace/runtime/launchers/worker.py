@@ -25,8 +25,8 @@ OPENMP_PASSIVE_WAIT = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PAS
 """Environment of workers that share cores: idle OpenMP threads sleep instead of spinning."""
 
 GROWING_SEGMENTS = {"PYTORCH_ALLOC_CONF": os.environ.get("PYTORCH_ALLOC_CONF", "expandable_segments:True")}
-"""Environment of training. Its micro-batches differ in length, and torch would keep a block of GPU memory for every
-size it has met: more than twice what is in use. In segments that grow, one block serves all sizes."""
+"""Environment of training and judges. Their batches differ in length, and torch would keep a block of GPU memory for
+every size it has met: more than twice what is in use. In segments that grow, one block serves all sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,25 @@
 
 A *bundle* is what Ray reserves on one node; a *group* of bundles is one placement group. Ray gives actors that reserve
 parts of one GPU in one bundle the same GPU. So rollout and training that share a device by the plan are put into one
-bundle with one GPU, and each reserves a part of it. Workers with devices of their own reserve whole GPUs.
+bundle with one GPU, and each reserves a part of it; so is a judge that computes beside an instance. Workers with
+devices of their own reserve whole GPUs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tailrace.config.ray_settings import RayResources
+from tailrace.config.settings import Settings
+from tailrace.core.outcomes import Part
 from tailrace.sizing.device_plan import DevicePlan
 
 _PARTS = 10_000
 """Parts of one GPU that Ray can count."""
-ON_DEVICES = ("rollout", "training")
-"""Kinds of workers that use GPUs."""
+_POLICY = ("training", "rollout")
+"""Kinds of workers that hold the policy."""
 TOGETHER = "rollout and training"
 """Name of the group whose bundles rollout and training share."""
 
@@ -50,6 +53,21 @@ def number_of(name: str) -> int:
     return int(name.partition("-")[2] or 0)
 
 
+def worker_counts(settings: Settings, *, trains: bool, parts: Collection[Part]) -> dict[str, int]:
+    """How many workers of each kind a run has whose scores have these parts."""
+    reward = settings.reward
+    of_parts = {
+        Part.FUNCTION: ("reward", reward.workers),
+        Part.TESTS: ("tests", reward.code_tests.workers or reward.workers),
+        Part.JUDGE: ("judge", reward.judge.workers),
+    }
+    return {
+        "rollout": settings.rollout.num_instances,
+        "training": settings.trainer.num_ranks if trains else 0,
+        **{kind: count if part in parts else 0 for part, (kind, count) in of_parts.items()},
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservations:
     """Reservations of all workers of a run."""
@@ -69,19 +87,18 @@ class Reservations:
 
     def groups(self) -> dict[str, BundleGroup]:
         """The placement groups by name."""
-        found = {
-            kind: BundleGroup(
-                bundles=tuple(self._bundle([f"{kind}-{number}"]) for number in range(count)), is_on_one_node=True
+        members: dict[str, dict[int, list[str]]] = {}
+        for name in self._names:
+            group, bundle = self._place(name)
+            if group is not None:
+                members.setdefault(group, {}).setdefault(bundle, []).append(name)
+        return {
+            group: BundleGroup(
+                bundles=tuple(self._bundle(bundles[number]) for number in sorted(bundles)),
+                is_on_one_node=group != TOGETHER or any(kind in self.one_node for kind in _POLICY),
             )
-            for kind, count in self.one_node.items()
-            if not (self._shares_devices and kind in ON_DEVICES)
+            for group, bundles in members.items()
         }
-        if self._shares_devices:
-            bundles = tuple({**self._bundle(self._users(devices)), "GPU": 1.0} for devices in self._together)
-            found[TOGETHER] = BundleGroup(
-                bundles=bundles, is_on_one_node=any(kind in self.one_node for kind in ON_DEVICES)
-            )
-        return found
 
     def total(self, counts: Mapping[str, int]) -> dict[str, float]:
         """What this many workers of each kind need together."""
@@ -93,53 +110,77 @@ class Reservations:
         return needed
 
     @property
-    def _shares_devices(self) -> bool:
-        """Whether rollout and training share GPUs by the plan, and not by numbers that the user gave."""
-        is_ours = all(self._of_kind(kind).gpus is None for kind in ON_DEVICES)
-        return self.plan is not None and bool(self.plan.shared) and is_ours
+    def _names(self) -> list[str]:
+        """Workers that may be in a group."""
+        counts = dict(self.one_node)
+        if self.plan is not None:
+            counts |= {kind: len(places) for kind, places in self._places.items()}
+        return [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
+
+    @property
+    def _places(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """The devices of each worker, by kind. Judges with a number that the user gave have none by the plan."""
+        if self.plan is None:
+            return {}
+        judges = self.plan.judges if self._of_kind("judge").gpus is None else ()
+        return {"training": self.plan.training, "rollout": self.plan.rollout, "judge": judges}
+
+    @property
+    def _is_by_plan(self) -> bool:
+        """Whether rollout and training get GPUs by the plan, and not by numbers that the user gave."""
+        return self.plan is not None and all(self._of_kind(kind).gpus is None for kind in _POLICY)
 
     @property
     def _together(self) -> list[tuple[str, ...]]:
-        """The devices of the group that rollout and training share, one for each bundle. Instances on other devices
-        are in it only if they must be on one node."""
-        assert self.plan is not None
+        """The devices of the group that rollout and training share, one for each bundle; none if they share none.
+        Instances on other devices are in it only if they must be on one node."""
+        if self.plan is None or not self.plan.shared or not self._is_by_plan:
+            return []
         return list(dict.fromkeys([*self.plan.training, *(self.plan.rollout if "rollout" in self.one_node else ())]))
-
-    def _users(self, devices: tuple[str, ...]) -> list[str]:
-        """Names of all workers on these devices."""
-        assert self.plan is not None
-        ranks = [f"training-{rank}" for rank, own in enumerate(self.plan.training) if own == devices]
-        return ranks + [f"rollout-{number}" for number, own in enumerate(self.plan.rollout) if own == devices]
 
     def _devices(self, name: str) -> tuple[str, ...]:
         kind = kind_of(name)
-        if self.plan is None or kind not in ON_DEVICES:
+        if self.plan is None or not self._places.get(kind):
             return ()
-        return self.plan.of_instance(number_of(name)) if kind == "rollout" else self.plan.of_rank(number_of(name))
+        of = {"rollout": self.plan.of_instance, "training": self.plan.of_rank, "judge": self.plan.of_judge}
+        return of[kind](number_of(name))
 
     def _gpus(self, name: str) -> float:
         if (given := self._of_kind(kind_of(name)).gpus) is not None:
             return given
         devices = self._devices(name)
-        if len(devices) != 1 or self.plan is None:
+        if len(devices) != 1:
             return float(len(devices))
-        sharing = [*self.plan.rollout, *self.plan.training].count(devices)
+        sharing = sum(places.count(devices) for places in self._places.values())
         return _PARTS // sharing / _PARTS
 
     def _place(self, name: str) -> tuple[str | None, int]:
-        kind = kind_of(name)
-        if self._shares_devices and kind in ON_DEVICES:
-            devices, together = self._devices(name), self._together
-            return (TOGETHER, together.index(devices)) if devices in together else (None, 0)
-        return (kind, number_of(name) % self.one_node[kind]) if kind in self.one_node else (None, 0)
+        """The group and the bundle of this worker; no group: Ray chooses."""
+        devices, together = self._devices(name), self._together
+        if devices in together:
+            return TOGETHER, together.index(devices)
+        host = self._host(devices) if devices in self._places.get("judge", ()) else None
+        kind = host[0] if host else kind_of(name)
+        if kind in self.one_node:
+            return kind, (host[1] if host else number_of(name)) % self.one_node[kind]
+        return (f"judge beside {kind}-{host[1]}", 0) if host else (None, 0)
+
+    def _host(self, devices: tuple[str, ...]) -> tuple[str, int] | None:
+        """Kind and number of the first worker that holds the policy on these devices; None: there is none."""
+        if not devices or not self._is_by_plan:
+            return None
+        hosts = [(kind, places.index(devices)) for kind in _POLICY if devices in (places := self._places[kind])]
+        return hosts[0] if hosts else None
 
     def _bundle(self, names: list[str]) -> dict[str, float]:
-        """What these workers reserve together."""
+        """What these workers reserve together: those that share a GPU, the whole of it."""
         bundle: dict[str, float] = {}
         for name in names:
             own = self._of_kind(kind_of(name))
             for key, amount in {"CPU": own.cpus, "GPU": self._gpus(name), **own.custom}.items():
                 bundle[key] = bundle.get(key, 0.0) + amount
+        if self._is_by_plan and any(len(self._devices(name)) == 1 for name in names):
+            bundle["GPU"] = 1.0
         return {key: amount for key, amount in bundle.items() if amount}
 
     def _of_kind(self, kind: str) -> RayResources:

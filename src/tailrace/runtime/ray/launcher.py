@@ -1,8 +1,8 @@
 """Starts workers as Ray actors.
 
 The kind of a worker is the part of its name before the first dash (`rollout-3` is a rollout worker). It decides what
-Ray reserves for the worker, and which node it may run on. Reward workers, which run functions of the user, have a
-process of their own below the actor's (`runtime/ray/kept.py`).
+Ray reserves for the worker, and which node it may run on. Reward workers, which run functions of the user
+and programs of responses, have a process of their own below the actor's (`runtime/ray/kept.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tailrace.runtime.ray.handle import RayWorker
 from tailrace.runtime.ray.resources import PlacementGroups
 from tailrace.weights.collective.own_address import on_loopback
 
-_USER_CODE = "reward"
-"""Kind of workers that run functions of the user."""
+_USER_CODE = ("reward", "tests")
+"""Kinds of workers that run functions of the user, or programs of responses."""
 _ACTOR = ray.remote(concurrency_groups={INBOX: 1, WEIGHTS: 4})(WorkerActor)
 
 
@@ -56,7 +56,7 @@ class RayLauncher:
             **self._placement.options(spec.name),
         )
         actor = options.remote(spec.name, surroundings)
-        if kind_of(spec.name) == _USER_CODE:
+        if kind_of(spec.name) in _USER_CODE:
             spec = WorkerSpec(name=spec.name, entry=kept.ENTRY, init=spec)
         return RayWorker(actor, spec, log=self._logs / f"{spec.name}.log", hear=hear, lose=lose)
 

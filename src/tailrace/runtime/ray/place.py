@@ -11,8 +11,11 @@ import ray
 
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
+from tailrace.core.outcomes import Part
+from tailrace.rewards.assignment import expected_parts
 from tailrace.runtime.gpus.mps import GpuSharing
 from tailrace.runtime.launchers.place import WorkerPlace
+from tailrace.runtime.ray.bundles import worker_counts
 from tailrace.runtime.ray.cluster import LOCAL, address_of, connected
 from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import PlacementGroups
@@ -24,8 +27,11 @@ from tailrace.sizing.device_plan import DevicePlan, demand_of, plan_devices, ref
 @contextmanager
 def open_ray(settings: Settings, *, logs: Path, trains: bool, say: Callable[[str], None]) -> Iterator[WorkerPlace]:
     """Connect to Ray while the context is open."""
-    counts, on_cpu = _worker_counts(settings, trains=trains), plan_devices(demand_of(settings, trains=trains), ())
-    num_cpus = math.ceil(_placement(settings, counts, on_cpu).total(counts)["CPU"])
+    on_cpu = plan_devices(demand_of(settings, trains=trains), ())
+    # A row of the data may name rewards that the settings do not: a Ray of the run's own has room for all kinds.
+    every = worker_counts(settings, trains=trains, parts=tuple(Part))
+    num_cpus = math.ceil(_placement(settings, every, on_cpu).total(every)["CPU"])
+    counts = worker_counts(settings, trains=trains, parts=expected_parts(settings))
     with connected(settings.ray, num_cpus=num_cpus):
         found = ray.cluster_resources()
         plan = _plan(settings, int(found.get("GPU", 0)), trains=trains)
@@ -55,15 +61,6 @@ def _plan(settings: Settings, num_gpus: int, *, trains: bool) -> DevicePlan:
     if (sentence := refused_on_ray(demand, plan) or refused_channel(settings, plan)) is not None:
         raise SettingsError(sentence)
     return plan
-
-
-def _worker_counts(settings: Settings, *, trains: bool) -> dict[str, int]:
-    """How many workers of each kind a run has."""
-    return {
-        "rollout": settings.rollout.num_instances,
-        "training": settings.trainer.num_ranks if trains else 0,
-        "reward": settings.reward.workers,
-    }
 
 
 def _placement(settings: Settings, counts: Mapping[str, int], plan: DevicePlan) -> PlacementGroups:

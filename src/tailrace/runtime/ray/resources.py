@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,8 +52,10 @@ class PlacementGroups:
     def reserve(self) -> None:
         """Reserve what workers need together, before other workers take it: without a trainer the run cannot begin.
         If there is no room now, Ray reserves it later."""
-        for name in self._reservations.groups():
-            self._group(name).wait(timeout_seconds=_RESERVE_LIMIT_S)
+        groups = [self._group(name) for name in self._reservations.groups()]
+        until = time.monotonic() + _RESERVE_LIMIT_S
+        for group in groups:
+            group.wait(timeout_seconds=max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
         for group in self._groups.values():

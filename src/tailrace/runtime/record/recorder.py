@@ -6,12 +6,13 @@ from typing import Any
 
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display
 from tailrace.observe.guarded import Complain, Guarded
 from tailrace.observe.journal import journal_segments
 from tailrace.observe.journal.journal_file import JournalFile
+from tailrace.observe.journal.run_files import logs_of
 from tailrace.observe.metrics.metrics_file import read_rows
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.sinks import Sinks
@@ -48,7 +49,7 @@ class Recorder:
         )
         self._prediction = None if prediction is None else Guarded("prediction", lambda: prediction, complain)
         self._now = past.now
-        self._explained: set[Outcome] = set()
+        self._explained: set[tuple[Part, Outcome]] = set()
         self._is_stopping = False
         """Whether the run takes no scores any more, because it saves and then ends."""
         self._metrics = _open_metrics(directory, past, complain)
@@ -137,11 +138,11 @@ class Recorder:
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Print what went wrong once for each kind of failure. The line of each step counts the failures."""
         for scored in event.scores:
-            if scored.outcome not in (Outcome.OK, Outcome.ABORTED, *self._explained):
-                self._explained.add(scored.outcome)
-                self._display.say(
-                    f"reward of {scored.response}: {scored.outcome.value}: {scored.detail} (see logs/reward-*.log)"
-                )
+            kind = event.part, scored.outcome
+            if scored.outcome not in (Outcome.OK, Outcome.ABORTED, Outcome.ABSTAINED) and kind not in self._explained:
+                self._explained.add(kind)
+                told = f"reward of {scored.response}: {scored.outcome.value}: {scored.detail}"
+                self._display.say(f"{told} (see {logs_of(event.part)})")
 
 
 def _open_metrics(directory: RunDirectory, past: RecalledRun, complain: Complain) -> Guarded[Measurements]:

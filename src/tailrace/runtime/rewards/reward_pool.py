@@ -1,8 +1,9 @@
-"""Reward processes that can be killed. Every submitted response gets exactly one result.
+"""Reward processes that can be killed. They make one part of the score: what functions return, or what test cases say.
+Every submitted response gets exactly one result.
 
 * Each process scores one response at a time. Where scores are quick, some more wait inside it; behind a slow one they
   are given to other processes, so a slow one delays only itself.
-* A response's time limit runs from the moment its process starts on it; the start of an interpreter is not charged.
+* Each function has a time limit, which runs from the moment it is called; the start of an interpreter is not charged.
   Past the limit the process is killed, the outcome is `timeout`, and a fresh process takes its place.
 * A process that dies while scoring: outcome `crash` for the response that it was scoring. Responses that waited inside
   the process are given to others.
@@ -16,15 +17,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.config.reward_settings import RewardSettings
 from tailrace.core.ids import ResponseId
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.data.detokenizer import Detokenizer
-from tailrace.rewards.assignment import DEFAULT_REWARD, reward_use
+from tailrace.rewards.assignment import default_uses
 from tailrace.rewards.score_task import RewardUse, ScoreResult
 from tailrace.runtime.launchers.worker import Launcher
+from tailrace.runtime.rewards.case_limits import NewestLimits
 from tailrace.runtime.rewards.reward_slot import LostProcess, RewardSlot
 from tailrace.workers.reward_messages import RewardInit
 from tailrace.workers.reward_tasks import RewardTask
@@ -33,10 +35,14 @@ _MAX_LOSSES = 12
 """A response gets `crash` when this many processes ended just before they started on it."""
 _MAX_FRESH_LOSSES = 3
 """The same for processes that had scored nothing before. In others, an earlier response may have done the harm."""
+_WORKERS = {Part.FUNCTION: "reward", Part.TESTS: "tests"}
+"""How the names of the processes of a part begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningScore:
+    """A response that a worker is scoring, or is about to."""
+
     response_id: ResponseId
     worker: str
     age_s: float
@@ -62,35 +68,39 @@ class RewardPool:
         *,
         launch: Launcher,
         on_result: Callable[[ScoreResult], None],
+        part: Part = Part.FUNCTION,
         uses: Sequence[RewardUse] = (),
         columns: Collection[str] = ("prompt", "answer"),
         detokenizer: Detokenizer | None = None,
         start_limit_s: float = 600.0,
         gather_s: float = 0.0,
+        limits: NewestLimits | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`uses` are the functions of the run; without them, those of the settings on rows that all have `columns`.
-        Only a pool with a `detokenizer` takes a `TokenTask`. `gather_s`: see `WorkerSpec`."""
-        self._timeout_s = settings.timeout_s
-        self._on_result = on_result
+        Only a pool with a `detokenizer` takes a `TokenTask`. `gather_s`: see `WorkerSpec`. `limits`: of test
+        cases; each response gets those that it has when a process is given it."""
+        self._on_result, self._limits = on_result, limits or NewestLimits()
         self._queue: deque[RewardTask] = deque()
+        self._submitted_at: dict[ResponseId, float] = {}
         self._losses: dict[ResponseId, list[LostProcess]] = {}
         """Processes that ended just before they started on a response, by response."""
         self._started: asyncio.Future[None] | None = None
-        uses = tuple(uses) or _uses(settings, tuple(columns))
+        uses = tuple(uses) or default_uses(settings, tuple(columns))
         init = RewardInit(uses=uses, memory_mb=settings.memory_mb, detokenizer=detokenizer)
         self._slots = [
             RewardSlot(
-                f"reward-{number}",
+                f"{_WORKERS[part]}-{number}",
                 init,
                 launch=launch,
-                timeout_s=settings.timeout_s,
                 start_limit_s=start_limit_s,
                 gather_s=gather_s,
                 on_change=self._change,
                 on_result=self._finish,
                 on_returned=self._take_back,
+                say=say,
             )
-            for number in range(settings.workers)
+            for number in range(num_workers(settings, part))
         ]
 
     async def start(self) -> None:
@@ -105,6 +115,7 @@ class RewardPool:
             raise
 
     def submit(self, task: RewardTask) -> None:
+        self._submitted_at[task.response_id] = asyncio.get_running_loop().time()
         self._queue.append(task)
         self._dispatch()
 
@@ -128,7 +139,7 @@ class RewardPool:
         now = asyncio.get_running_loop().time()
         running = [
             RunningScore(
-                response_id=slot.task.response_id, worker=slot.name, age_s=now - slot.since, limit_s=self._timeout_s
+                response_id=slot.task.response_id, worker=slot.name, age_s=now - slot.since, limit_s=slot.limit_s
             )
             for slot in self._slots
             if slot.task is not None
@@ -152,7 +163,8 @@ class RewardPool:
 
     def _dispatch(self) -> None:
         while self._queue and (free := [slot for slot in self._slots if slot.has_room]):
-            min(free, key=_num_given).give(self._queue.popleft())
+            task = self._queue.popleft()
+            min(free, key=_num_given).give(replace(task, case_limits=self._limits.of(task.response_id)))
         if self._queue and len(broken := self._broken()) == len(self._slots):
             while self._queue:
                 self._fail(self._queue.popleft(), broken[0])
@@ -177,13 +189,15 @@ class RewardPool:
 
     def _finish(self, result: ScoreResult) -> None:
         self._losses.pop(result.response_id, None)
-        self._on_result(result)
+        self._limits.forget(result.response_id)
+        waited_s = asyncio.get_running_loop().time() - self._submitted_at.pop(result.response_id)
+        self._on_result(replace(result, queued_s=max(0.0, waited_s - result.seconds)))
+
+
+def num_workers(settings: RewardSettings, part: Part) -> int:
+    """Reward processes of this part."""
+    return (settings.code_tests.workers if part is Part.TESTS else None) or settings.workers
 
 
 def _num_given(slot: RewardSlot) -> int:
     return slot.num_given
-
-
-def _uses(settings: RewardSettings, columns: tuple[str, ...]) -> tuple[RewardUse, ...]:
-    weights = {entry.function: entry.weight for entry in settings.functions or ()} or {DEFAULT_REWARD: 1.0}
-    return tuple(reward_use(settings, spec, columns, weight) for spec, weight in weights.items())

@@ -71,17 +71,21 @@ class RewardSlot:
         init: RewardInit,
         *,
         launch: Launcher,
-        timeout_s: float,
         start_limit_s: float,
         gather_s: float,
         on_change: Callable[[], None],
         on_result: Callable[[ScoreResult], None],
         on_returned: Callable[[RewardTask, LostProcess | None], None],
+        say: Callable[[str], None],
     ) -> None:
         """`on_returned` is told how the process ended if this task was its next and may be the cause, else None."""
         self.name = name
         self.since = 0.0
-        """When the first task was given or, if the process has started on it, when it did."""
+        """When the first task was given or, if the process has started on it, when it called the present function."""
+        self.limit_s = 0.0
+        """Time limit of that function."""
+        self._began_at = 0.0
+        """When the process started on the first task."""
         self._given: deque[_Given] = deque()
         """In the order given. The process works on the first."""
         self._num_ahead = 1
@@ -98,8 +102,9 @@ class RewardSlot:
             env=_SINGLE_THREADED,
             gather_s=gather_s,
         )
-        self._timeout_s, self._start_limit_s = timeout_s, start_limit_s
+        self._start_limit_s = start_limit_s
         self._on_change, self._on_result, self._on_returned = on_change, on_result, on_returned
+        self._say = say
         self._worker: WorkerHandle | None = None
         self._is_ready = False
         self._is_scoring = False
@@ -161,8 +166,8 @@ class RewardSlot:
                 self._disarm()
             case RewardRefused(reason=reason):
                 self._refusal = reason
-            case ScoreStarted(response_id=response) if self._is_next(response):
-                self._begin()
+            case ScoreStarted(response_id=response, limit_s=limit_s) if self._is_next(response):
+                self._begin(limit_s)
             case RewardEnding():
                 self._is_ready = False
                 self._return_rest()
@@ -189,18 +194,21 @@ class RewardSlot:
         if task is not None:
             self._on_returned(task, None)
 
-    def _begin(self) -> None:
-        """The process has started on its first task."""
-        self.since, self._is_scoring = _now(), True
-        if self._given[0].is_dropped:
+    def _begin(self, limit_s: float) -> None:
+        """The process calls a function for its first task."""
+        is_first_call, self._is_scoring = not self._is_scoring, True
+        self.since, self.limit_s = _now(), limit_s
+        if is_first_call:
+            self._began_at = self.since
+        if not self._given[0].is_dropped:
+            self._arm(min(_AHEAD_S, limit_s), self._slow_down)
+        elif is_first_call:
             self._arm(_DROP_GRACE_S, self._kill)
-        else:
-            self._arm(min(_AHEAD_S, self._timeout_s), self._slow_down)
 
     def _slow_down(self) -> None:
         """The score is slow: let others have the tasks behind it."""
         self._num_ahead = 1
-        self._arm(max(0.0, self.since + self._timeout_s - _now()), self._end_overdue)
+        self._arm(max(0.0, self.since + self.limit_s - _now()), self._end_overdue)
         self._return_rest()
         self._on_change()
 
@@ -225,7 +233,7 @@ class RewardSlot:
         self._given.clear()
         if first is not None and not first.is_dropped:
             if self._is_scoring:
-                self._on_result(_failure(first.task, Outcome.CRASH, reason, _now() - self.since))
+                self._on_result(_failure(first.task, Outcome.CRASH, reason, _now() - self._began_at))
             else:
                 self._on_returned(first.task, LostProcess(reason=reason, had_scored=self._had_scored))
         if self.is_starting:
@@ -247,11 +255,15 @@ class RewardSlot:
         assert not first.is_dropped
         first.is_dropped = True
         self._kill()
-        detail = f"no score within {self._timeout_s:g} s, so {self.name} was killed"
-        self._on_result(_failure(first.task, Outcome.TIMEOUT, detail, _now() - self.since))
+        detail = f"no score within {self.limit_s:g} s, so {self.name} was killed"
+        self._on_result(_failure(first.task, Outcome.TIMEOUT, detail, _now() - self._began_at))
 
     def _end_slow_start(self) -> None:
         self._refusal = f"{self.name} did not load the reward functions within {self._start_limit_s:g} s"
+        self._kill()
+
+    def _end_stuck(self) -> None:
+        self._say(f"{self.name} did not begin on a response within {_PICK_UP_S:g} s, so it is killed and started again")
         self._kill()
 
     def _kill(self) -> None:
@@ -274,7 +286,7 @@ class RewardSlot:
         if self._given:
             # A process may be unable to start on a task: a thread left behind by an earlier task may never yield.
             self.since = _now()
-            self._arm(_PICK_UP_S, self._kill)
+            self._arm(_PICK_UP_S, self._end_stuck)
         else:
             self._disarm()
 

@@ -1,4 +1,4 @@
-"""Batches scores into events for the core.
+"""Batches scores of one part into events for the core.
 
 Small models produce hundreds of scores a second, and one event for each would be most of the controller's work. A batch
 is posted when every expected score has arrived, or 10 ms after its first score.
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tailrace.core import events as ev
+from tailrace.core.outcomes import Part
 from tailrace.rewards.score_task import ProgramTimes, ScoreResult
 
 _MAX_DELAY_S = 0.01
@@ -18,8 +19,8 @@ _MAX_DELAY_S = 0.01
 class ScoreBatcher:
     """Collects scores and posts them as ``ResponsesScored``. All calls must come from one event loop."""
 
-    def __init__(self, post: Callable[[ev.Event], None]) -> None:
-        self._post = post
+    def __init__(self, post: Callable[[ev.Event], None], part: Part = Part.FUNCTION) -> None:
+        self._post, self._part = post, part
         self._num_expected = 0
         self._pending: list[ev.Scored] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -41,7 +42,7 @@ class ScoreBatcher:
             self._timer.cancel()
             self._timer = None
         scores, self._pending = tuple(self._pending), []
-        self._post(ev.ResponsesScored(scores=scores))
+        self._post(ev.ResponsesScored(scores=scores, part=self._part))
 
 
 def _scored(result: ScoreResult) -> ev.Scored:
@@ -51,6 +52,7 @@ def _scored(result: ScoreResult) -> ev.Scored:
         outcome=result.outcome,
         score=result.score,
         seconds=round(result.seconds, 6),
+        queued_s=round(result.queued_s, 3),
         extras=tuple(result.extras.items()),
         detail=result.detail,
         is_correct=times.is_correct,

@@ -30,7 +30,7 @@ from tailrace.sim.cluster.scenario_sections import (
     RulesSection,
 )
 from tailrace.sim.cluster.step_times import Overlap, StepTimes, demand_trace, draw_steps
-from tailrace.sim.scenario_sections import Sourced
+from tailrace.sim.section import Sourced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from tailrace.config.declared import leaves
 from tailrace.sim.cluster.scenario import ClusterScenario
 from tailrace.sim.cluster.scenario_sections import ClusterFaultSection, ModelSection, RuleOverrides
 from tailrace.sim.scenario import ScenarioError
-from tailrace.sim.scenario_sections import ScenarioSection
+from tailrace.sim.section import ScenarioSection
 
 _LISTS: dict[str, type[ScenarioSection]] = {
     "models": ModelSection,

@@ -12,7 +12,7 @@ from tailrace.cluster.settings import Grain, Order, Policy, Ratio
 from tailrace.sim.cluster.arrivals import JobArrivals
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.step_times import Overlap
-from tailrace.sim.scenario_sections import ScenarioSection, Sourced
+from tailrace.sim.section import ScenarioSection, Sourced
 
 GB = 10**9
 
