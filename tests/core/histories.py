@@ -24,7 +24,7 @@ from core.lagging_world import LIMITS, Fault, Kind, LaggingWorld
 from core.world import Sender, World, draw_costs
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, InstanceId, ResponseId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.outcomes import Part
 from tailrace.core.schedule import (
@@ -36,6 +36,7 @@ from tailrace.core.schedule import (
     OnStuck,
     Placement,
     Schedule,
+    Stream,
     VersionCap,
 )
 from tailrace.core.schedule.soundness import sound
@@ -181,6 +182,7 @@ def tail_batching(rng: random.Random, **changes: object) -> Schedule:
         "launch_responses": group_size + rng.randint(0, 2),
         "leftovers": Leftovers.DEFER,
         "max_steps": rng.randint(4, 9),
+        **_stream(rng, batch_size),
     }
     return sound(Schedule(**{**_BASE, **drawn, **changes}))
 
@@ -195,6 +197,7 @@ def active_partial(rng: random.Random, **changes: object) -> Schedule:
         "leftovers": Leftovers.RESUME,
         "max_staleness": None,
         "max_steps": rng.randint(3, 7),
+        **_stream(rng, batch_size),
     }
     return sound(Schedule(**{**_BASE, **drawn, **changes}))
 
@@ -259,7 +262,7 @@ def _draw(rng: random.Random) -> dict[str, object]:
     batch_size, group_size = rng.randint(1, 4), rng.randint(1, 3)
     bound = rng.choice([0, 0, 1, 2, None])
     admission = rng.choice([AdmissionRule.DEADLINE] * 3 + [AdmissionRule.COUNT, AdmissionRule.ORDER])
-    return {
+    drawn = {
         **_common(rng),
         "batch_size": batch_size,
         "group_size": group_size,
@@ -282,6 +285,14 @@ def _draw(rng: random.Random) -> dict[str, object]:
         "coordination": Coordination(**_mix(rng, UNPLANNED)),
         "score_parts": rng.choice([(Part.FUNCTION,)] * 3 + [(Part.TESTS,), tuple(Part)]),
     }
+    # Where it cannot work it is not drawn: too few schedules would be left.
+    is_apart = drawn["leftovers"] is not Leftovers.KEEP and drawn["placement"] is not Placement.COLOCATED
+    return {**drawn, **(_stream(rng, batch_size) if is_apart and drawn["is_reward_streamed"] else {})}
+
+
+def _stream(rng: random.Random, batch_size: int) -> dict[str, object]:
+    """How steps are streamed, if at all."""
+    return {"stream": rng.choice(list(Stream)), "stream_groups": rng.randint(1, batch_size)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +319,12 @@ class History:
                     yield opened, command
 
     def steps(self) -> list[do.Accumulate]:
-        """The last asking for each step: after a crash it is asked for again."""
-        return list({c.version: c for c in self.commands if isinstance(c, do.Accumulate)}.values())
+        """The last asking for each step, its pieces in one: after a crash it is asked for again."""
+        found: dict[Version, do.Accumulate] = {}
+        for command in self.commands:
+            if isinstance(command, do.Accumulate):
+                found[command.version] = in_one(found[command.version], command) if command.piece else command
+        return list(found.values())
 
     def offered(self) -> Counter[GroupId]:
         events = [e.event for e in self.world.entries if isinstance(e.event, ev.PromptsOffered)]
@@ -328,6 +343,19 @@ class History:
                 case do.CloseRound(dropped=dropped):
                     found |= {*dropped}
         return found
+
+
+def in_one(first: do.Accumulate, second: do.Accumulate) -> do.Accumulate:
+    """Two pieces of a step as one, in the order of the responses."""
+    both = (first, second)
+    told = sorted(each for piece in both for each in zip(piece.responses, piece.scores, piece.oldest, strict=True))
+    return do.Accumulate(
+        version=first.version,
+        responses=tuple(response for response, _, _ in told),
+        scores=tuple(score for _, score, _ in told),
+        truncated=tuple(sorted((*first.truncated, *second.truncated))),
+        oldest=tuple(oldest for _, _, oldest in told),
+    )
 
 
 def check_conservation(found: History) -> None:

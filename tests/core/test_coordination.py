@@ -134,9 +134,9 @@ def test_what_the_bound_keeps_back_hurries_no_plan() -> None:
     world = quiet_world()
     rooms = world.coordinator.rooms
     planned_at = world.now
-    while rooms.training.step is None or any(isinstance(command, do.RequestPrompts) for command in world.open):
+    while not rooms.training.step.has_begun or any(isinstance(command, do.RequestPrompts) for command in world.open):
         world.now += 0.001
-        if rooms.training.step is None:
+        if not rooms.training.step.has_begun:
             world.act()
         else:
             [command] = [each for each in world.open if isinstance(each, do.RequestPrompts)]

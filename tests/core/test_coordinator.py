@@ -416,13 +416,13 @@ def test_an_evaluation_is_closed_in_the_order_of_its_prompts_however_they_were_o
     assert closed[0].groups == tuple(GroupId("heldout", 0, prompt) for prompt in range(3))
 
 
-def test_the_batch_in_training_is_that_of_the_step_in_progress_and_of_no_other() -> None:
+def test_the_pieces_in_training_are_those_of_the_step_in_progress_and_of_no_other() -> None:
     world = World(Schedule(train_source="train", batch_size=2, group_size=2, max_steps=2), random.Random(0))
     world.tell(ev.RunStarted(schedule=world.schedule))
-    assert world.coordinator.batch_in_training() is None
+    assert world.coordinator.step_in_training() == ()
     while not (steps := [command for command in world.open if isinstance(command, do.Accumulate)]):
         world.advance()
-    assert [world.coordinator.batch_in_training()] == steps
+    assert [*world.coordinator.step_in_training()] == steps
     while world.verdict is None:
         world.advance()
-    assert world.coordinator.batch_in_training() is None
+    assert world.coordinator.step_in_training() == ()

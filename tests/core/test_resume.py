@@ -57,7 +57,7 @@ def test_a_checkpoint_is_asked_for_between_two_steps() -> None:
     until(world, lambda: any(isinstance(command, do.SaveCheckpoint) for command in world.open))
     [late] = saves(world)
     world.open.remove(late)  # it takes longer than the next step
-    until(world, lambda: rooms.training.save_due == 2 and rooms.training.step is not None)
+    until(world, lambda: rooms.training.save_due == 2 and rooms.training.step.has_begun)
     world.answer(late)
     assert saves(world) == [late]
     until(world, lambda: rooms.training.version == 3)

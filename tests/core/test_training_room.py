@@ -14,6 +14,7 @@ from tailrace.core.training import facts
 from tailrace.core.training.room import Training
 from tailrace.core.training.rules import advance
 from tailrace.core.training.saves import Saves
+from tailrace.core.training.step import Step
 from tailrace.policies.strategies import policies_of
 
 LIMITS = Limits(start_s=1.0, train_s=2.0, weights_s=3.0, checkpoint_s=4.0)
@@ -24,6 +25,11 @@ NEWEST = 2
 
 def request(version: int, since: float = 0.0) -> OpenRequest:
     return OpenRequest(since=since, version=Version(version))
+
+
+def stepping(since: float = 0.0) -> Step:
+    """A step whose only piece and whose finish the trainer was sent."""
+    return Step(num_sent=1, is_finishing=True, since=since)
 
 
 def ready(version: int, **changes: object) -> Training:
@@ -55,7 +61,7 @@ def test_a_step_is_due_when_a_batch_is_there_and_nothing_else_has_to_come_first(
     assert ready(2, batches=[BATCH]).is_due(is_evaluated=True)
     assert not ready(2, batches=[BATCH]).is_due(is_evaluated=False)
     assert not ready(2).is_due(is_evaluated=True)
-    assert not ready(2, batches=[BATCH], step=request(2)).is_due(is_evaluated=True)
+    assert not ready(2, batches=[BATCH], step=stepping()).is_due(is_evaluated=True)
     assert not ready(2, batches=[BATCH], trainer=Version(1)).is_due(is_evaluated=True)
     assert not ready(2, batches=[BATCH], killed_at=0.0).is_due(is_evaluated=True)
 
@@ -79,7 +85,7 @@ def test_groups_of_all_batches_are_counted() -> None:
         ({"saves": Saves(version=Version(3))}, True),
         ({"saves": Saves(version=Version(2))}, False),
         ({"saves": Saves(version=Version(2)), "trainer": None}, True),
-        ({"saves": Saves(version=Version(3)), "step": request(3)}, False),
+        ({"saves": Saves(version=Version(3)), "step": stepping()}, False),
         ({"saves": Saves(version=Version(3)), "saving": request(3)}, False),
     ],
     ids=["saved", "not saved", "it cannot save", "a step", "a checkpoint"],
@@ -90,7 +96,7 @@ def test_a_trainer_is_at_rest_when_all_is_saved_that_can_be(changes: dict[str, o
 
 def test_the_last_work_of_a_run_that_stops_is_named() -> None:
     assert ready(3).last_work == "checkpoint of step 3"
-    assert ready(3, step=request(3)).last_work == "optimizer step 4 and its checkpoint"
+    assert ready(3, step=stepping()).last_work == "optimizer step 4 and its checkpoint"
 
 
 def test_a_trainer_that_was_asked_to_start_is_awaited_and_so_is_each_step_it_takes_again() -> None:
@@ -102,21 +108,21 @@ def test_a_trainer_that_was_asked_to_start_is_awaited_and_so_is_each_step_it_tak
 
 
 def test_a_step_a_publication_and_a_checkpoint_have_limits_of_their_own() -> None:
-    training = ready(3, step=request(3, 5.0), publishing=request(3, 6.0))
+    training = ready(3, step=stepping(5.0), publishing=request(3, 6.0))
     assert waits(training) == [
         ("optimizer step 4 and, before it, publishing of version 3", 5.0, 2.0, True),
         ("publishing of version 3", 6.0, 3.0, True),
     ]
-    assert waits(ready(3, step=request(3, 5.0))) == [("optimizer step 4", 5.0, 2.0, True)]
+    assert waits(ready(3, step=stepping(5.0))) == [("optimizer step 4", 5.0, 2.0, True)]
 
 
 def test_a_step_is_not_awaited_before_the_checkpoint_that_comes_first() -> None:
-    training = ready(3, step=request(3, 5.0), saving=request(3, 4.0))
+    training = ready(3, step=stepping(5.0), saving=request(3, 4.0))
     assert waits(training) == [("checkpoint of step 3", 4.0, 4.0, True)]
 
 
 def test_a_run_of_an_earlier_release_awaits_both_and_cannot_start_its_trainer_again() -> None:
-    training = ready(3, step=request(3, 5.0), saving=request(3, 4.0), publishing=request(3, 6.0))
+    training = ready(3, step=stepping(5.0), saving=request(3, 4.0), publishing=request(3, 6.0))
     assert waits(training, edition=1) == [
         ("optimizer step 4", 5.0, 2.0, False),
         ("publishing of version 3", 6.0, 3.0, False),
@@ -125,7 +131,7 @@ def test_a_run_of_an_earlier_release_awaits_both_and_cannot_start_its_trainer_ag
 
 
 def test_a_trainer_is_killed_once_and_then_only_its_end_is_awaited() -> None:
-    training = ready(3, step=request(3))
+    training = ready(3, step=stepping())
     assert list(training.kill("it is silent", 9.0)) == [do.KillTrainer(reason="it is silent")]
     assert list(training.kill("it is silent", 10.0)) == []
     assert waits(training) == [("end of the trainer", 9.0, 1.0, False)]
@@ -157,12 +163,13 @@ def test_a_resumed_run_writes_the_checkpoint_that_was_due_unless_it_is_there_or_
 def test_a_resumed_run_has_published_nothing_but_the_version_that_instances_start_with(
     version: int, published: int
 ) -> None:
-    rooms = rooms_with(ready(version, step=request(version), publishing=request(version), killed_at=1.0))
+    rooms = rooms_with(ready(version, step=stepping(), publishing=request(version), killed_at=1.0))
     facts.run_resumed(rooms, ev.RunResumed(limits=LIMITS, checkpoint=None), 0.0)
     training = rooms.training
     assert (training.published, training.can_pull, training.trainer) == (published, True, None)
     assert not training.is_trainer_asked
-    assert training.step is training.publishing is training.saving is training.killed_at is None
+    assert training.step == Step(since=training.step.since)
+    assert training.publishing is training.saving is training.killed_at is None
 
 
 @pytest.mark.parametrize("version", [0, 4])
@@ -199,9 +206,9 @@ def test_weights_and_checkpoints_that_were_not_asked_for_are_refused() -> None:
 
 @pytest.mark.parametrize(("edition", "since"), [(1, 2.0), (NEWEST, 8.0)])
 def test_the_limit_of_a_step_begins_when_the_checkpoint_before_it_is_written(edition: int, since: float) -> None:
-    rooms = rooms_with(ready(3, saving=request(3), save_due=Version(3), step=request(3, since=2.0)), edition=edition)
+    rooms = rooms_with(ready(3, saving=request(3), save_due=Version(3), step=stepping(2.0)), edition=edition)
     facts.checkpoint_saved(rooms, ev.CheckpointSaved(version=Version(3), seconds=1.0), 8.0)
-    assert rooms.training.step == request(3, since=since)
+    assert rooms.training.step == stepping(since)
 
 
 def test_a_checkpoint_that_became_due_meanwhile_stays_due() -> None:
@@ -217,10 +224,10 @@ def test_a_checkpoint_that_became_due_meanwhile_stays_due() -> None:
         ({"can_pull": False}, [do.PublishWeights(version=Version(3))]),
         ({"published": Version(2), "publishing": request(3)}, []),
         ({"published": Version(2), "trainer": Version(2)}, []),
-        ({"published": Version(2), "step": request(3)}, []),
+        ({"published": Version(2), "step": stepping()}, []),
         ({"save_due": Version(3)}, [do.SaveCheckpoint(version=Version(3))]),
         ({"save_due": Version(3), "saving": request(3)}, []),
-        ({"save_due": Version(3), "step": request(3)}, []),
+        ({"save_due": Version(3), "step": stepping()}, []),
         ({"save_due": Version(3), "trainer": None}, []),
         ({}, []),
     ],

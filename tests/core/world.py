@@ -95,6 +95,10 @@ class World:
     def is_busy(self) -> bool:
         return bool(self.open or self.rewards or any(self.running.values()))
 
+    @property
+    def is_dropping(self) -> bool:
+        return any(isinstance(command, do.DropStep) for command in self.open)
+
     def act(self) -> None:
         """An open command is answered, rewards come back or an instance reports."""
         if self.open and (self.rng.random() < 0.5 or not (self.rewards or any(self.running.values()))):
@@ -152,6 +156,8 @@ class World:
         if isinstance(chosen, do.FinishStep):
             before = do.PublishWeights | do.Accumulate
             chosen = next((c for c in self.open if isinstance(c, before)), chosen)
+        if isinstance(chosen, do.DropStep | do.SaveCheckpoint) and self.is_dropping:
+            chosen = next(c for c in self.open if isinstance(c, do.Accumulate | do.DropStep))
         receiver = getattr(chosen, "instance", type(chosen))
         first = next(c for c in self.open if getattr(c, "instance", type(c)) == receiver)
         self.open.remove(first)
@@ -190,12 +196,17 @@ class World:
                 self.reach()
             case do.KillTrainer(reason=reason):
                 self.lose_trainer(reason)
-            case do.Accumulate(version=version, responses=responses):
+            case do.Accumulate(version=version, responses=responses, piece=piece):
+                assert piece == 0 or self.accumulated, "a piece without those before it"
                 self.accumulated += responses
                 count = len(responses)
-                self.say("trainer", ev.GradientsAccumulated(version=version, num_responses=count, seconds=0.4))
+                told = ev.GradientsAccumulated(version=version, num_responses=count, seconds=0.4, piece=piece)
+                self.say("trainer", told)
+            case do.DropStep():
+                self.accumulated = ()
             case do.FinishStep(version=version):
-                self.trained.append(self.accumulated)
+                assert len({*self.accumulated}) == len(self.accumulated), "a response is in two pieces"
+                self.trained.append(tuple(sorted(self.accumulated)))
                 self.accumulated = ()
                 metrics = (("actor/lr", 0.1),)
                 self.say("trainer", ev.StepTrained(version=Version(version + 1), seconds=0.5, metrics=metrics))
@@ -312,7 +323,8 @@ class World:
 
     def drop_training(self) -> None:
         self.accumulated = ()
-        kinds = do.StartTrainer | do.KillTrainer | do.Accumulate | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
+        step = do.Accumulate | do.DropStep | do.FinishStep
+        kinds = step | do.StartTrainer | do.KillTrainer | do.PublishWeights | do.SaveCheckpoint
         self.open = deque(c for c in self.open if not isinstance(c, kinds))
 
     def crash_and_resume(self, **changes: Any) -> None:

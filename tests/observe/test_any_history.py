@@ -182,7 +182,7 @@ def check_instances(found: History, observers: Observers) -> None:
         told = {*run.instance(number).running}
         assert {*instance.running} <= told <= {*instance.running, *instance.aborting}
     assert {*run.state.scoring} == requested_responses(rooms)
-    asked = [Work.TRAIN] * (rooms.training.step is not None) + [Work.SAVE] * (rooms.training.saving is not None)
+    asked = [Work.TRAIN] * rooms.training.step.is_busy + [Work.SAVE] * (rooms.training.saving is not None)
     assert sorted(order.work.value for order in run.state.orders) == sorted(work.value for work in asked)
     for other in (observers.resumed._run, observers.live._run, observers.costs._run):
         assert other.state == run.state

@@ -231,6 +231,16 @@ class Accumulate(Command):
     """Responses that ended because their token budget was used up."""
     oldest: tuple[Version, ...] = ()
     """Version of the oldest token of each response."""
+    piece: int = 0
+    """Number of this piece of the step, from 0 on. A step without streaming has one piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropStep(Command):
+    """Forget the gradients of the step from ``version``, because the run stops before its round ends. No event
+    follows."""
+
+    version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from tailrace.core.run.rules import judge, waits, watch
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Schedule
 from tailrace.core.training import invariants as training_invariants
-from tailrace.core.training.rules import next_batch
+from tailrace.core.training.rules import sent_pieces
 
 _MAX_PASSES = 50
 """Most times that the rules are applied after one event. Two or three are usual."""
@@ -96,9 +96,9 @@ class Coordinator:
         """Return the responses whose payload the run still needs."""
         return {response.id for response in self._rooms.responses.all_responses()}
 
-    def batch_in_training(self) -> Accumulate | None:
-        """Return the batch of the step in progress; None if there is none."""
-        return next_batch(self._rooms) if self._rooms.training.is_stepping else None
+    def step_in_training(self) -> tuple[Accumulate, ...]:
+        """Return the pieces that the trainer was sent of the step in progress; empty if there is none."""
+        return tuple(sent_pieces(self._rooms))
 
     @property
     def rooms(self) -> Rooms:

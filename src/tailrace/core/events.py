@@ -231,11 +231,13 @@ class TrainerReached(TrainerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsAccumulated(TrainerEvent):
-    """The gradients of a batch were added to the step from ``version``. Answers ``Accumulate``."""
+    """The gradients of a piece were added to the step from ``version``. Answers ``Accumulate``."""
 
     version: Version
     num_responses: int
     seconds: float
+    piece: int = 0
+    """Number of the piece within the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

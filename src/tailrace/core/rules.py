@@ -17,7 +17,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.collection import facts as collection_facts
 from tailrace.core.collection.relief import relieve
-from tailrace.core.collection.rules import abort_surplus, collect, open_round, request_prompts
+from tailrace.core.collection.rules import abort_surplus, collect, commit, open_round, request_prompts
 from tailrace.core.evaluation import facts as evaluation_facts
 from tailrace.core.evaluation.rules import close_evaluation, drop_evaluation, open_evaluation
 from tailrace.core.fleet import facts as fleet_facts
@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     close_evaluation,
     relieve,
     collect,
+    commit,
     open_round,
     request_prompts,
     advance,

@@ -105,7 +105,7 @@ def instances(run: ExaminedRun) -> Iterator[Finding]:
 def stragglers(run: ExaminedRun) -> Iterator[Finding]:
     """Everything but a few responses is there, and the trainer has nothing to do."""
     memory = run.memory
-    if memory is None or run.life != RUNNING or memory.coordinator.batch_in_training() is not None:
+    if memory is None or run.life != RUNNING or memory.coordinator.rooms.training.is_stepping:
         return
     groups = [group for group in memory.coordinator.rooms.responses.training_groups() if group.is_live]
     members = [r for group in groups for r in group.members.values()]

@@ -296,7 +296,7 @@ class LocalRun:
                 self._rollouts.pull(command)
             case do.Score() | do.LimitCases() | do.AbortScores():
                 self._scores.perform(command)
-            case do.Accumulate() | do.FinishStep() | do.PublishWeights():
+            case do.Accumulate() | do.DropStep() | do.FinishStep() | do.PublishWeights():
                 self._batches.do(lambda: self._training.perform(command))
             case do.SaveCheckpoint():
                 return self._save(command)

@@ -109,6 +109,10 @@ class Observations:
     """Instances that ran beside other work since their last report."""
     _step: list[do.Accumulate] = field(default_factory=list)
     """Input of the optimizer step in progress."""
+    _num_asked: int = 0
+    """Parts of that step, pieces and finish, that the trainer was asked for and has not reported."""
+    _step_s: float = 0.0
+    """Seconds that the trainer spent on that step so far, without the time in which it waited for another piece."""
     _asked: dict[object, float] = field(default_factory=dict)
     """When each kind of trainer command, and each instance's pull or release, was requested."""
     _trainer_free_at: float = 0.0
@@ -128,8 +132,12 @@ class Observations:
                 case do.Submit(instance=instance, dispatches=dispatches):
                     self._clock(instance).submit(dispatches, entry.now)
                 case do.Accumulate():
-                    self._asked[type(command)] = self._asked[type(command)] if self._step else entry.now
+                    self._ask_for_step(entry.now)
                     self._step.append(command)
+                case do.FinishStep():
+                    self._ask_for_step(entry.now)
+                case do.DropStep():
+                    self._forget_step()
                 case do.PublishWeights() | do.SaveCheckpoint():
                     self._asked[type(command)] = entry.now
                 case do.Score(responses=responses, part=part):
@@ -146,12 +154,12 @@ class Observations:
     def _elapse(self, now: float) -> None:
         """Record what runs beside an optimizer step, and beside the start of a process."""
         busy = [clock for clock in self._clocks.values() if clock.is_busy]
-        if self._starting or self._step:
+        if self._starting or self._num_asked:
             self._disturbed.update(self._clocks)
         if self._starting:
             for clock in busy:
                 clock.note_start()
-        if self._step and busy and now > self._now:
+        if self._num_asked and busy and now > self._now:
             seconds, share = now - self._now, len(busy) / self._num_instances
             self._overlaps.append((seconds, share))
             for clock in busy:
@@ -185,11 +193,16 @@ class Observations:
                     clock.drop(part.response for part in aborted)
             case ev.ResponsesScored(scores=scores, part=part):
                 self._seen(part).take(scores, now, num_workers=self.num_reward_workers.get(part, 1))
+            case ev.GradientsAccumulated() if self._num_asked:
+                self._num_asked -= 1
+                if not self._num_asked:  # it waits for the next piece
+                    self._step_s += self._trainer_took(do.Accumulate, now)
             case ev.StepTrained() if self._step:
                 lengths = [self.lengths[r][0] for batch in self._step for r in batch.responses]
                 self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
             case ev.TrainerLost():
-                self._step, self._overlaps, self._is_trainer_warm = [], [], False
+                self._forget_step()
+                self._is_trainer_warm = False
             case ev.WeightsPublished():
                 self.publish_s.append(now - self._asked[do.PublishWeights])
             case ev.CheckpointSaved():
@@ -203,18 +216,28 @@ class Observations:
         self._clocks.clear()
         self._prefilled.clear()
         self._starting.clear()
-        self._step, self._overlaps, self._is_trainer_warm = [], [], False
+        self._forget_step()
+        self._is_trainer_warm = False
         for seen in self.rewards.values():
             seen.stop()
 
     def _seen(self, part: Part) -> PartSeen:
         return self.rewards.setdefault(part, PartSeen(part))
 
+    def _ask_for_step(self, now: float) -> None:
+        if not self._num_asked:
+            self._asked[do.Accumulate] = now
+        self._num_asked += 1
+
+    def _forget_step(self) -> None:
+        self._step, self._overlaps, self._num_asked, self._step_s = [], [], 0, 0.0
+
     def _trained(self, tokens: int, now: float) -> None:
-        took = self._trainer_took(do.Accumulate, now)
+        took = self._step_s + self._trainer_took(do.Accumulate, now)
         is_first = not self._is_trainer_warm
         self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))
-        self._step, self._overlaps, self._is_trainer_warm = [], [], True
+        self._forget_step()
+        self._is_trainer_warm = True
 
     def _trainer_took(self, kind: type[do.Command], now: float) -> float:
         """Return the seconds from the command, or from when the trainer became free, to the report."""

@@ -101,14 +101,22 @@ class TrainerModel:
     def _post(self, event: TrainerEvent) -> None:
         self._agenda.post(replace(event, incarnation=self._incarnation))
 
-    def accumulate(self, version: Version, num_responses: int, tokens: int) -> None:
+    def accumulate(self, version: Version, num_responses: int, tokens: int, *, piece: int = 0) -> None:
         def accumulated(seconds: float) -> TrainerEvent:
             self._step_s += seconds
-            return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds)
+            return GradientsAccumulated(
+                version=version, num_responses=num_responses, seconds=seconds, piece=piece
+            )
 
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True
         self._order(_Order(seconds=warm_up_s + self._costs.accumulation(tokens), end=accumulated, is_step=True))
+
+    def drop_step(self) -> None:
+        def drop() -> None:
+            self._step_s = 0.0
+
+        self._order(_Order(seconds=0.0, begin=drop))
 
     def finish_step(self, version: Version) -> None:
         def trained(seconds: float) -> TrainerEvent:

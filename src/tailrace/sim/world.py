@@ -112,10 +112,12 @@ class World:
                 self._trainer.start(incarnation)
             case do.KillTrainer(reason=reason):
                 self._trainer.kill(reason)
-            case do.Accumulate(version=version, responses=responses):
+            case do.Accumulate(version=version, responses=responses, piece=piece):
                 prompts = self._costs.prompt_length * len(responses)
                 tokens = prompts + sum(self._targets[r][0] for r in responses)
-                self._trainer.accumulate(version, len(responses), tokens)
+                self._trainer.accumulate(version, len(responses), tokens, piece=piece)
+            case do.DropStep():
+                self._trainer.drop_step()
             case do.FinishStep(version=version):
                 self._trainer.finish_step(version)
             case do.PublishWeights(version=version):

@@ -90,8 +90,20 @@ class HeldModel:
         seconds = time.monotonic() - start
         self._step_s += seconds
         self._link.send(
-            Accumulated(model=self.name, version=message.version, num_responses=len(samples), seconds=seconds)
+            Accumulated(
+                model=self.name,
+                version=message.version,
+                num_responses=len(samples),
+                seconds=seconds,
+                piece=message.piece,
+            )
         )
+
+    def drop_step(self, version: Version) -> None:
+        """Forget what was accumulated. A step that was refused stays refused: the run ends because of it."""
+        if version == self._trainer.version:
+            self._trainer.drop_step()
+            self._step_s = 0.0
 
     def finish_step(self, message: FinishStep) -> None:
         start = time.monotonic()

@@ -209,6 +209,8 @@ class Accumulate:
     model: str
     version: Version
     batch: Batch
+    piece: int = 0
+    """Number of this piece within its step. The answer carries it."""
     loss: AlgorithmSettings | None = None
     """None: those of ``ModelInit``."""
     replicas: tuple[int, ...] | None = None
@@ -221,6 +223,15 @@ class Accumulated:
     version: Version
     num_responses: int
     seconds: float
+    piece: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropStep:
+    """Forget what was accumulated for the step from ``version``. Not answered."""
+
+    model: str
+    version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

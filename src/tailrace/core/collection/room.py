@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tailrace.core.collection.filtering import FilteredShare
@@ -77,6 +78,11 @@ class Collection:
 
     def surplus_ids(self) -> set[ResponseId]:
         return set(self.surplus)
+
+    @property
+    def committed_groups(self) -> AbstractSet[GroupId]:
+        """Complete groups that are being trained, or were, before their batch is full."""
+        return self.ledger.committed.keys()
 
     def admission(self) -> Overlay:
         """Return a light copy of the ledger, for planning."""

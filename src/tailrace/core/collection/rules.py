@@ -29,6 +29,7 @@ from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.response import ResponsePhase
 from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Stream
 
 
 def abort_surplus(rooms: Rooms, now: float) -> Iterator[do.Command]:
@@ -75,6 +76,22 @@ def _may_collect(rooms: Rooms) -> bool:
         # While the trainer is busy the batch can still get fresher groups.
         return not rooms.schedule.has_rounds and not rooms.training.num_batches and room.ledger.is_ready
     return room.ledger.has(room.round.batch_size) and not is_held_open(rooms)
+
+
+def commit(rooms: Rooms, now: float) -> Iterator[None]:
+    """Choose complete groups of the round that are trained while it runs, if the trainer is free and the schedule
+    streams steps. The groups belong to the batch from then on."""
+    room, schedule, training = rooms.collection, rooms.schedule, rooms.training
+    if not schedule.streams or rooms.run.is_stopping or room.round is None or room.round.number != training.version:
+        return
+    if _may_collect(rooms) or not training.awaits_piece(rooms.evaluation_is_over()):
+        return
+    if schedule.stream is Stream.ONCE and training.has_streamed:
+        return
+    count = min(room.ledger.num_uncommitted, room.round.batch_size - training.num_streamed_groups)
+    if count >= schedule.stream_groups:
+        training.add_piece(room.ledger.commit(count))
+        yield None
 
 
 def open_round(rooms: Rooms, now: float) -> Iterator[do.Command | None]:

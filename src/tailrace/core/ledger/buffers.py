@@ -14,7 +14,7 @@ It follows that the first buffer holds a batch of finished groups whenever some 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from tailrace.core.errors import CoreError
 from tailrace.core.ids import GroupId
@@ -149,15 +149,20 @@ class Buffers:
                 self._move(occupied.first_of(occupied.oldest()), hole)
                 return
 
-    def consume(self, count: int) -> tuple[list[Holding], list[GroupId]]:
-        """Remove the first buffer. Return the ``count`` groups to train, oldest versions first, and the expired groups.
+    def trainable(self) -> Iterator[GroupId]:
+        """Return the finished groups of the current batch, oldest version first."""
+        return (group for group, _ in self.current.occupied)
+
+    def consume(self, count: int, first: Collection[GroupId] = ()) -> tuple[list[Holding], list[GroupId]]:
+        """Remove the first buffer. Return the ``count`` groups to train, those in ``first`` before others and then
+        oldest versions first, and the expired groups.
 
         All its reservations expire: by invariant 1, none of them fits into a later buffer.
         """
         buffer = self.line.pop(0)
         self.line.append(Buffer())
         self.first += 1
-        finished, expired = list(buffer.occupied), [group for group, _ in buffer.reserved]
+        finished, expired = sorted(buffer.occupied, key=lambda holding: holding[0] not in first), [group for group, _ in buffer.reserved]
         batch, surplus = finished[:count], finished[count:]
         for holding in surplus:
             expired += self._settle(holding)

@@ -7,7 +7,7 @@ work this way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice, takewhile
 
 from tailrace.core.errors import CoreError
@@ -27,8 +27,12 @@ class InOrder:
 
     @property
     def num_trainable(self) -> int:
-        head = islice(self.entries.values(), self.rules.batch_size)
-        return sum(1 for _ in takewhile(lambda entry: entry.is_occupied, head))
+        return sum(1 for _ in self.trainable())
+
+    def trainable(self) -> Iterator[GroupId]:
+        """Return the finished groups at the head of the line, as many as a batch takes."""
+        head = islice(self.entries.items(), self.rules.batch_size)
+        return (group for group, _ in takewhile(lambda holding: holding[1].is_occupied, head))
 
     @property
     def is_full(self) -> bool:
@@ -63,7 +67,8 @@ class InOrder:
         del self.entries[group]
         self.num_occupied -= entry.is_occupied
 
-    def consume(self, count: int) -> tuple[list[Holding], list[GroupId]]:
+    def consume(self, count: int, first: Collection[GroupId] = ()) -> tuple[list[Holding], list[GroupId]]:
+        """Take the head of the line, where those in ``first`` are too."""
         batch = list(islice(self.entries.items(), count))
         for group, entry in batch:
             self.remove(group, entry)

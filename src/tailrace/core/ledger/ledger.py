@@ -1,9 +1,11 @@
 """The ledger enforces the staleness bound. Every training group passes through it, under every schedule.
 
-    reserve --> occupy --> consume         delete: removes a group that is dropped, filtered or deferred
-    (first      (finished   (a batch
-     member      and         begins to
-     routed)     scored)     train)
+    reserve --> occupy --> commit ----> consume       delete: removes a group that is dropped, filtered or deferred
+    (first      (finished   (only if     (the batch
+     member      and         streamed)    is full)
+     routed)     scored)
+
+A committed group belongs to the current batch, whatever finishes later: it is trained while the batch is collected.
 
 Strict admission (`deadline`, `order`) admits a group only if it can be trained within the bound however long it takes.
 No finished group is dropped to keep the bound. With `count`, groups above the bound are trained and counted as
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from tailrace.core.errors import CoreError, UnknownSubject
 from tailrace.core.ids import GroupId
@@ -65,6 +68,8 @@ class Ledger:
     """Version whose batch is being collected. It increases by 1 when that batch begins to train."""
     entries: dict[GroupId, LedgerEntry] = field(default_factory=dict)
     """Record of each live group."""
+    committed: dict[GroupId, None] = field(default_factory=dict)
+    """Finished groups that are certain to be in the current batch, in the order in which they were committed."""
 
     def __post_init__(self) -> None:
         self._store: Buffers | InOrder | Pool
@@ -110,15 +115,28 @@ class Ledger:
 
     def delete(self, group: GroupId) -> None:
         """Remove a group. Other groups move into its slot where the rules of ``Buffers`` ask for it."""
+        if group in self.committed:
+            raise CoreError(f"group {group} is committed to batch {self.current} and cannot leave it")
         self._store.remove(group, self._entry(group))
 
+    def commit(self, count: int) -> tuple[GroupId, ...]:
+        """Commit ``count`` more finished groups to the current batch: those that it would take first. Return them,
+        ordered by id."""
+        if count > self.num_uncommitted:
+            raise CoreError(f"{count} groups cannot be committed: {self.num_uncommitted} are finished")
+        free = (group for group in self._store.trainable() if group not in self.committed)
+        chosen = sorted(islice(free, count))
+        self.committed.update(dict.fromkeys(chosen))
+        return tuple(chosen)
+
     def consume(self, count: int | None = None) -> Consumption:
-        """Take the current batch out of the ledger, to be trained. ``count``: groups of the batch; default:
-        ``batch_size``."""
+        """Take the current batch out of the ledger, to be trained: the committed groups, then others. ``count``: groups
+        of the batch; default: ``batch_size``."""
         count = self.rules.batch_size if count is None else count
         if not self.has(count):
             raise CoreError(f"batch {self.current} is {self.state.value}, not ready")
-        holdings, expired = self._store.consume(count)
+        holdings, expired = self._store.consume(count, self.committed)
+        self.committed.clear()
         trained, self.current = self.current, self.current + 1
         batch = sorted((group, trained - entry.version) for group, entry in holdings)
         bound = self.rules.max_staleness
@@ -150,6 +168,11 @@ class Ledger:
     def has(self, count: int) -> bool:
         """Whether at least ``count`` finished groups may be trained now."""
         return self._store.num_trainable >= count
+
+    @property
+    def num_uncommitted(self) -> int:
+        """Finished groups that may be trained now and are not committed."""
+        return self._store.num_trainable - len(self.committed)
 
     def awaited(self) -> tuple[GroupId, ...]:
         """Return the unfinished groups that a stuck batch waits for. Empty unless admission is strict."""
@@ -187,6 +210,8 @@ class Ledger:
             raise CoreError(f"the first batch to come is {self._store.first}, not {self.current}")
         for entry in self.entries.values():
             self._check_version(entry.version)
+        if not self.committed.keys() <= set(self._store.trainable()):
+            raise CoreError(f"committed groups of batch {self.current} cannot be trained: {list(self.committed)}")
 
     def _entry(self, group: GroupId) -> LedgerEntry:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 from tailrace.core.errors import CoreError
@@ -55,8 +55,14 @@ class Pool:
         del self.entries[group]
         self.occupied.pop(group, None)
 
-    def consume(self, count: int) -> tuple[list[Holding], list[GroupId]]:
-        batch = list(islice(self.occupied.items(), count))
+    def trainable(self) -> Iterator[GroupId]:
+        """Return the finished groups, in the order in which they finished."""
+        return iter(self.occupied)
+
+    def consume(self, count: int, first: Collection[GroupId] = ()) -> tuple[list[Holding], list[GroupId]]:
+        """Take those in ``first``, then those that finished before others."""
+        others = (holding for holding in self.occupied.items() if holding[0] not in first)
+        batch = [*((group, self.occupied[group]) for group in first), *islice(others, count - len(first))]
         for group, entry in batch:
             self.remove(group, entry)
         return batch, []

@@ -1,7 +1,7 @@
 """The schedule: the settings of a run that the core reads."""
 
 from tailrace.core.schedule.case_time import CaseTime
-from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
+from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, Stream, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.schedule import EDITION, EvalSet, Limits, Schedule
 
@@ -16,5 +16,6 @@ __all__ = [
     "OnStuck",
     "Placement",
     "Schedule",
+    "Stream",
     "VersionCap",
 ]

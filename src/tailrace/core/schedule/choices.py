@@ -31,6 +31,17 @@ class Placement(Enum):
     """Different devices."""
 
 
+class Stream(Enum):
+    """Whether complete groups are trained while their round is still running."""
+
+    NEVER = "never"
+    """No: training begins when the batch is full."""
+    ALWAYS = "always"
+    """Yes: each time that the trainer is free and enough groups are complete."""
+    ONCE = "once"
+    """Yes, but only one piece of each batch."""
+
+
 class EpochEnd(Enum):
     """What happens, when a pass over the data ends, to a long queue that is shorter than a batch."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tailrace.core.ledger.admission import NO_BOUND_BEFORE, AdmissionRule, LedgerRules
 from tailrace.core.outcomes import Part
 from tailrace.core.schedule.case_time import CaseTime
-from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, VersionCap
+from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, Stream, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 
 EDITION = 2
@@ -117,6 +117,11 @@ class Schedule:
     """How many rounds may begin before the batch of an earlier round is trained."""
     placement: Placement = Placement.SHARED
     """Which devices rollout and training use."""
+    stream: Stream = Stream.NEVER
+    """Whether complete groups are trained while their round is still running. The optimizer step is taken when the
+    round has ended."""
+    stream_groups: int = 1
+    """Fewest groups that are trained at once while their round is still running."""
     keep_deferred_tokens: bool = False
     """True: a deferred prompt continues its responses if ``max_staleness`` allows. False: it always starts again."""
     epoch_end: EpochEnd = EpochEnd.CARRY
@@ -168,7 +173,7 @@ class Schedule:
     """Time limits of waits, and the limit on restarts."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "group_size", "num_instances", "max_in_flight"):
+        for name in ("batch_size", "group_size", "num_instances", "max_in_flight", "stream_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_steps < 0:
@@ -253,6 +258,11 @@ class Schedule:
     def overlaps(self) -> bool:
         """Whether rollout continues during an optimizer step."""
         return self.rounds_ahead > 0 or (not self.has_rounds and self.max_staleness != 0)
+
+    @property
+    def streams(self) -> bool:
+        """Whether groups may be trained while their round is still running."""
+        return self.stream is not Stream.NEVER
 
     @property
     def ledger(self) -> LedgerRules:

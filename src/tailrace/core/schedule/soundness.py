@@ -27,9 +27,21 @@ def unsound(schedule: Schedule) -> Iterator[str]:
     yield from _unsound_bound(s, bound)
     if s.overlaps and s.placement is Placement.COLOCATED:
         yield "colocated rollout and training take turns, so they cannot overlap; use 'shared' or 'disaggregated'"
+    yield from _unsound_stream(s)
     is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
     if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
         yield "a response counts when its reward is back: only 'wait' without over-provisioning can hold rewards back"
+
+
+def _unsound_stream(s: Schedule) -> Iterator[str]:
+    if not s.streams:
+        return
+    if not s.has_rounds:
+        yield "'keep' has no rounds and trains beside rollout anyway, so there is nothing to stream: leave stream out"
+    if s.placement is Placement.COLOCATED:
+        yield "colocated training waits until rollout has ended, so it cannot stream; use 'shared' or 'disaggregated'"
+    if not s.is_reward_streamed:
+        yield "groups are complete only when their rewards are back: a streamed step needs streamed rewards"
 
 
 def _unsound_leftovers(s: Schedule, bound: int | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tailrace.core.ids import Version
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.rooms import Rooms
 from tailrace.core.training.saves import Saves
+from tailrace.core.training.step import Step
 
 E = TypeVar("E", bound=ev.TrainerEvent)
 Handler = Callable[[Rooms, E, float], None]
@@ -42,20 +43,26 @@ def trainer_reached(rooms: Rooms, event: ev.TrainerReached, now: float) -> None:
 
 @_of_the_present
 def gradients_accumulated(rooms: Rooms, event: ev.GradientsAccumulated, now: float) -> None:
-    if rooms.training.step is None or event.version != rooms.training.version:
-        rooms.run.refuse(f"gradients for version {event.version}, which were not asked for")
+    step = rooms.training.step
+    if rooms.run.is_stopping and not step.has_begun:
+        return  # the step was dropped after this
+    is_next = step.num_done < step.num_sent and event.piece == step.num_done
+    if event.version != rooms.training.version or not is_next:
+        rooms.run.refuse(f"gradients of piece {event.piece} for version {event.version}, which were not asked for")
+    elif rooms.schedule.streams:
+        step.add(now)
 
 
 @_of_the_present
 def step_trained(rooms: Rooms, event: ev.StepTrained, now: float) -> None:
     training = rooms.training
-    if training.step is None or event.version != training.version + 1 or training.publishing is not None:
+    if not training.step.is_finishing or event.version != training.version + 1 or training.publishing is not None:
         rooms.run.refuse(f"a step to version {event.version}, which was not asked for at version {training.version}")
         return
     for group in training.batches.pop(0):
         rooms.responses.remove(group).move(GroupPhase.TRAINED, now=now)
     training.version = training.trainer = event.version
-    training.step = None
+    training.step = Step()
     training.losses.count = 0
     rooms.fleet.step_trained()
     if rooms.schedule.is_save_due(training.version) or training.saves.is_due(rooms.schedule.save_share, now):
@@ -77,7 +84,8 @@ def _reset_trainer(rooms: Rooms) -> None:
     """Reset all requests to the trainer: they will not be answered."""
     training = rooms.training
     training.trainer, training.is_trainer_asked = None, False
-    training.step = training.publishing = training.saving = training.killed_at = None
+    training.step.forget()
+    training.publishing = training.saving = training.killed_at = None
 
 
 @_of_the_present
@@ -118,7 +126,7 @@ def checkpoint_skipped(rooms: Rooms, event: ev.CheckpointSkipped, now: float) ->
 def _end_save(rooms: Rooms, version: Version, now: float) -> None:
     training = rooms.training
     training.saving = None
-    if training.step is not None and rooms.schedule.edition > 1:
+    if training.step.has_begun and rooms.schedule.edition > 1:
         training.step.since = now  # the worker begins with it only now
     if training.save_due == version:
         training.save_due = None

@@ -12,6 +12,7 @@ from tailrace.core.requests import OpenRequest
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits
 from tailrace.core.training.saves import Saves
+from tailrace.core.training.step import Step
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class Training:
     """When the trainer was asked to start, or last reported a version."""
     losses: Losses = field(default_factory=Losses)
     """How often the trainer was lost since the last step."""
-    step: OpenRequest | None = None
-    """The optimizer step in progress."""
+    step: Step = field(default_factory=Step)
+    """The optimizer step from ``version``, as far as it was begun."""
     publishing: OpenRequest | None = None
     """The version that is being published."""
     saving: OpenRequest | None = None
@@ -93,25 +94,47 @@ class Training:
 
     @property
     def is_stepping(self) -> bool:
-        """Whether an optimizer step is in progress."""
-        return self.step is not None
+        """Whether the trainer has something to do for an optimizer step."""
+        return self.step.is_busy
+
+    @property
+    def num_streamed_groups(self) -> int:
+        """Groups of the step in progress that were chosen before its batch was full."""
+        return len(self.step.groups)
+
+    @property
+    def has_streamed(self) -> bool:
+        """Whether a piece of the next step was chosen already."""
+        return bool(self.step.streamed)
+
+    def is_open_for_pieces(self, is_evaluated: bool) -> bool:
+        """Whether the trainer may train pieces of a batch that is not full yet. A version is published, evaluated and
+        saved before the next step begins: no checkpoint is written in the middle of a step."""
+        is_published = self.published == self.version and self.can_pull and self.publishing is None
+        return is_published and self.is_saved and is_evaluated and self.is_trainer_ready and not self.step.is_finishing
+
+    def awaits_piece(self, is_evaluated: bool) -> bool:
+        """Whether the trainer could train a piece now and has nothing to do."""
+        is_idle = not self.batches and not self.step.is_busy and self.step.num_sent == len(self.step.streamed)
+        return is_idle and self.is_open_for_pieces(is_evaluated)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the trainer has ended all that it began, and has nothing to save or cannot save it."""
+        """Whether the trainer has ended all that it must, and has nothing to save or cannot save it. A step that waits
+        for its round is not ended: its pieces are sent again when the run is continued."""
         can_save = self.is_trainer_ready and self.version > self.saves.version
-        return self.step is None and self.saving is None and not can_save
+        return not self.step.is_finishing and self.saving is None and not can_save
 
     @property
     def last_work(self) -> str:
         """What the trainer must do before the run ends, in words."""
-        if self.step is not None:
-            return f"optimizer step {self.step.version + 1} and its checkpoint"
+        if self.step.is_finishing:
+            return f"optimizer step {self.version + 1} and its checkpoint"
         return f"checkpoint of step {self.version}"
 
     def is_due(self, is_evaluated: bool) -> bool:
-        """Whether the state of the trainer allows the next step."""
-        return self.step is None and self.is_trainer_ready and is_evaluated and bool(self.batches)
+        """Whether the state of the trainer allows the whole of the next step."""
+        return not self.step.is_finishing and self.is_trainer_ready and is_evaluated and bool(self.batches)
 
     def failure(self, limits: Limits) -> str | None:
         """Return why the run must fail; None if it can continue."""
@@ -130,11 +153,13 @@ class Training:
             return
         if self.is_trainer_asked and not self.is_trainer_ready:
             yield self._trainer_wait(limits, can_restart)
-        if (request := self.step) is not None and not (can_restart and self.saving is not None):
-            what = f"optimizer step {request.version + 1}"
+        if self.step.is_busy and not (can_restart and self.saving is not None):
+            what = f"optimizer step {self.version + 1}"
+            if not self.step.is_finishing:
+                what = f"piece {self.step.num_done + 1} of {what}"
             if can_restart and self.publishing is not None:
                 what += f" and, before it, publishing of version {self.publishing.version}"
-            yield Wait(what=what, since=request.since, limit_s=limits.train_s, is_trainer=can_restart)
+            yield Wait(what=what, since=self.step.since, limit_s=limits.train_s, is_trainer=can_restart)
         if (request := self.publishing) is not None:
             what = f"publishing of version {request.version}"
             yield Wait(what=what, since=request.since, limit_s=limits.weights_s, is_trainer=can_restart)
@@ -153,6 +178,10 @@ class Training:
     def add_batch(self, batch: tuple[GroupId, ...]) -> None:
         """Add a full batch."""
         self.batches.append(batch)
+
+    def add_piece(self, piece: tuple[GroupId, ...]) -> None:
+        """Add a piece of the batch that is being collected."""
+        self.step.streamed.append(piece)
 
     def kill(self, reason: str, now: float) -> Iterator[do.Command]:
         """Kill a trainer that does not answer."""

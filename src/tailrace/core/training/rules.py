@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tailrace.core import commands as do
 from tailrace.core.errors import CoreError
+from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.response import Finish
 from tailrace.core.rooms import Rooms
@@ -23,7 +24,7 @@ def start_trainer(rooms: Rooms, now: float) -> Iterator[do.Command]:
 
 
 def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Publish, then save, then take the next step.
+    """Publish, then save, then train pieces of the next batch, then take the step.
 
     This is one rule because the order of the commands matters. The training worker saves a version before it begins the
     next step. Publishing goes on meanwhile and is over before the step changes the weights. Publishing comes first
@@ -34,20 +35,25 @@ def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
         return
     yield from _publish(rooms, now)
     yield from _save(rooms, now)
+    if rooms.training.is_open_for_pieces(rooms.evaluation_is_over()):
+        yield from _stream(rooms, now)
     yield from _train(rooms, now)
 
 
 def _save_last(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Save what is not saved yet: the run ends after it."""
+    """Save what is not saved yet: the run ends after it. A step that still waits for its round is dropped first."""
     training = rooms.training
     if training.version > training.saves.version:
         training.save_due = training.version
+    if training.step.has_begun and not training.step.is_finishing:
+        training.step.forget()
+        yield do.DropStep(version=training.version)
     yield from _save(rooms, now)
 
 
 def _publish(rooms: Rooms, now: float) -> Iterator[do.Command]:
     training = rooms.training
-    is_possible = training.publishing is None and training.step is None and training.is_trainer_ready
+    is_possible = training.publishing is None and not training.step.has_begun and training.is_trainer_ready
     if (training.published < training.version or not training.can_pull) and is_possible:
         training.publishing = OpenRequest(since=now, version=training.version)
         yield do.PublishWeights(version=training.version)
@@ -55,7 +61,7 @@ def _publish(rooms: Rooms, now: float) -> Iterator[do.Command]:
 
 def _save(rooms: Rooms, now: float) -> Iterator[do.Command]:
     training = rooms.training
-    is_possible = training.saving is None and training.step is None and training.is_trainer_ready
+    is_possible = training.saving is None and not training.step.has_begun and training.is_trainer_ready
     if training.save_due is not None and is_possible:
         training.saving = OpenRequest(since=now, version=training.save_due)
         is_last = training.version == rooms.schedule.max_steps or rooms.run.is_stopping
@@ -70,19 +76,46 @@ def _train(rooms: Rooms, now: float) -> Iterator[do.Command]:
         return
     if schedule.placement is Placement.COLOCATED and not rooms.fleet.is_off_device():
         return
-    batch = next_batch(rooms)
-    if schedule.is_strict and min(batch.oldest) < training.version - (schedule.max_staleness or 0):
-        worst = min(zip(batch.oldest, batch.responses, strict=True))
-        raise CoreError(f"{worst[1]} has tokens of version {worst[0]}, too old to train {training.version}")
-    training.step = OpenRequest(since=now, version=training.version)
-    yield batch
+    yield from _stream(rooms, now)
+    streamed = set(training.step.groups)
+    if rest := [group for group in training.batches[0] if group not in streamed]:
+        yield _send(rooms, rest, now)
+    training.step.finish(now)
     yield do.FinishStep(version=training.version)
 
 
-def next_batch(rooms: Rooms) -> do.Accumulate:
-    """Return the command for the first batch that is not trained yet. It is the same for every call."""
-    version, groups = rooms.training.version, map(rooms.responses.group, rooms.training.batches[0])
-    members = sorted((r for group in groups for r in group.scored()), key=lambda r: r.id)
+def _stream(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Send the pieces that were chosen and that the trainer does not have."""
+    step = rooms.training.step
+    for groups in step.streamed[step.num_sent :]:
+        yield _send(rooms, groups, now)
+
+
+def _send(rooms: Rooms, groups: Iterable[GroupId], now: float) -> do.Accumulate:
+    """Return the command for the next piece, and note that it is sent."""
+    training, schedule = rooms.training, rooms.schedule
+    piece = _accumulate(rooms, training.step.num_sent, groups)
+    if schedule.is_strict and min(piece.oldest) < training.version - (schedule.max_staleness or 0):
+        worst = min(zip(piece.oldest, piece.responses, strict=True))
+        raise CoreError(f"{worst[1]} has tokens of version {worst[0]}, too old to train {training.version}")
+    training.step.send(now)
+    return piece
+
+
+def sent_pieces(rooms: Rooms) -> Iterator[do.Accumulate]:
+    """Return the commands for the pieces that the trainer was sent and has not trained. They are the same for every
+    call."""
+    step, pieces = rooms.training.step, list(rooms.training.step.streamed)
+    if step.is_finishing:
+        streamed = set(step.groups)
+        pieces.append(tuple(group for group in rooms.training.batches[0] if group not in streamed))
+    for number, groups in enumerate(pieces[: step.num_sent]):
+        yield _accumulate(rooms, number, groups)
+
+
+def _accumulate(rooms: Rooms, number: int, groups: Iterable[GroupId]) -> do.Accumulate:
+    version = rooms.training.version
+    members = sorted((r for group in groups for r in rooms.responses.group(group).scored()), key=lambda r: r.id)
     # A response without tokens counts as generated by the current version.
     oldest = tuple(min((version for version, _ in r.segments), default=version) for r in members)
     return do.Accumulate(
@@ -91,4 +124,5 @@ def next_batch(rooms: Rooms) -> do.Accumulate:
         scores=tuple(r.score for r in members),
         truncated=tuple(r.id for r in members if r.finish is Finish.LENGTH),
         oldest=oldest,
+        piece=number,
     )

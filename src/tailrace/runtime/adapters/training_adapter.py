@@ -23,6 +23,7 @@ from tailrace.workers.messages import (
     POLICY,
     Accumulate,
     Accumulated,
+    DropStep,
     FinishStep,
     ModelReady,
     Publish,
@@ -94,10 +95,12 @@ class TrainingAdapter:
             env=OPENMP_PASSIVE_WAIT | dict(self._env(rank)),
         )
 
-    def perform(self, command: do.Accumulate | do.FinishStep | do.PublishWeights) -> None:
+    def perform(self, command: do.Accumulate | do.DropStep | do.FinishStep | do.PublishWeights) -> None:
         match command:
             case do.Accumulate():
-                self._accumulate(command)
+                self._send(self._piece(command))
+            case do.DropStep(version=version):
+                self._send(DropStep(model=POLICY, version=version))
             case do.FinishStep(version=version):
                 self._send(FinishStep(model=POLICY, version=version))
             case do.PublishWeights(version=version):
@@ -129,8 +132,9 @@ class TrainingAdapter:
             remove_channel(self.channel)
             self.channel = None
 
-    def _accumulate(self, command: do.Accumulate) -> None:
-        self._send(Accumulate(model=POLICY, version=command.version, batch=self._batch(command)))
+    def _piece(self, command: do.Accumulate) -> Accumulate:
+        batch = self._batch(command)
+        return Accumulate(model=POLICY, version=command.version, batch=batch, piece=command.piece)
 
     def _send(self, message: object) -> None:
         worker = self._worker  # another thread may lose it meanwhile
@@ -150,8 +154,10 @@ class TrainingAdapter:
                 self._catch_up(version)
             case Accumulated() if self._is_catching_up:
                 pass
-            case Accumulated(version=version, num_responses=count, seconds=seconds):
-                self._tell(ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds))
+            case Accumulated(version=version, num_responses=count, seconds=seconds, piece=piece):
+                self._tell(
+                    ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds, piece=piece)
+                )
             case StepFinished(version=version, seconds=seconds, metrics=metrics):
                 self._tell(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
             case Published(version=version, seconds=seconds):
@@ -175,7 +181,7 @@ class TrainingAdapter:
     def _redo(self, step: TakenStep, version: Version, worker: WorkerHandle | None) -> None:
         """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
         for batch in step.batches:
-            message = Accumulate(model=POLICY, version=batch.version, batch=self._batch(batch))
+            message = self._piece(batch)
             if worker is self._worker:
                 self._send(message)
         if worker is self._worker:

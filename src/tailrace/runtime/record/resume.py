@@ -38,9 +38,9 @@ class RecalledRun:
     checkpoint: Path | None
     tail: tuple[Entry, ...]
     """Entries after the checkpoint. The coordinator has already handled them."""
-    begun: do.Accumulate | None
-    """The batch of a step that was requested together with the checkpoint. The tail may contain its end, but not its
-    beginning."""
+    begun: tuple[do.Accumulate, ...]
+    """Pieces of a step that were requested together with the checkpoint. The tail may contain the end of that step, but
+    not its beginning."""
     now: float
     journal_size: int
     metrics_size: int
@@ -76,7 +76,7 @@ def recall(*, journal: Path, checkpoint: Path | None, store: PayloadStore, sched
         metrics = state["metrics"]
         position, metrics_size, now = state["journal_size"], state["metrics_size"], state["now"]
         version, summary = state["version"], state["summary"]
-    begun = coordinator.batch_in_training()
+    begun = coordinator.step_in_training()
     tail: list[Entry] = []
     for end, entry in journal_file.read(journal, position) if end_of(journal) else ():
         if not _has_payload(entry.event, store):

@@ -31,9 +31,10 @@ class TakenStep:
 class TakenSteps:
     """Collects completed steps from a journal. Steps that a later checkpoint covers are removed."""
 
-    def __init__(self, begun: do.Accumulate | None) -> None:
-        """``begun``: step that was requested together with the checkpoint, so that later entries do not contain it."""
-        self._asked: tuple[do.Accumulate, ...] = () if begun is None else (begun,)
+    def __init__(self, begun: tuple[do.Accumulate, ...] = ()) -> None:
+        """``begun``: pieces that were requested together with the checkpoint, so that later entries do not contain
+        them."""
+        self._asked = begun
         self._done: dict[Version, TakenStep] = {}
         self._incarnation: int | None = None
         """Number of the last start of the trainer; None: the entries did not contain it."""
@@ -47,6 +48,8 @@ class TakenSteps:
             match command:
                 case do.StartTrainer(incarnation=incarnation):
                     self._incarnation, self._asked = incarnation, ()  # the trainer that was asked is gone
+                case do.DropStep():
+                    self._asked = ()
                 case do.Accumulate():
                     self._asked += (command,)
 
