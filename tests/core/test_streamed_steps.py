@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
 from core.histories import (
-    NUM_PROMPTS,
     Case,
     History,
-    MakeSchedule,
     active_partial,
     cases,
     check_batches,
@@ -22,16 +19,11 @@ from core.histories import (
     held_to,
     lagging_cases,
     one_schedule,
-    started,
     tail_batching,
-    until,
 )
-from core.world import World
 from tailrace.core import commands as do
-from tailrace.core import events as ev
-from tailrace.core.ids import GroupId, Version
-from tailrace.core.schedule import EvalSet, Leftovers, Placement, Schedule, Stream
-from tailrace.core.schedule.soundness import unsound
+from tailrace.core.ids import Version
+from tailrace.core.schedule import Placement, Schedule, Stream
 
 
 def streamed(rng: random.Random, **changes: object) -> Schedule:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tailrace.core.ledger.admission import AdmissionRule
-from tailrace.core.schedule import Leftovers
+from tailrace.core.schedule import Leftovers, Stream
 from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
 
-PresetName = Literal["sync", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"]
+PresetName = Literal[
+    "sync", "stage-overlap", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"
+]
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
 BoundName = Literal["deadline", "order", "count"]
@@ -27,6 +29,8 @@ class Preset:
     rounds_ahead: int = 0
     bound: AdmissionRule = AdmissionRule.DEADLINE
     """How `max_staleness` is enforced, unless it is None."""
+    stream: Stream = Stream.NEVER
+    """Whether complete groups are trained while their round still runs."""
     routing: Routing = Routing.VANILLA
     synchronization: Synchronization = Synchronization.VANILLA
     migration: Migration = Migration.VANILLA
@@ -34,6 +38,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "sync": Preset(),
+    "stage-overlap": Preset(stream=Stream.ALWAYS),
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
@@ -47,6 +52,15 @@ PRESETS: dict[str, Preset] = {
     ),
     ROLLOUT_ONLY: Preset(),
 }
+
+
+_STREAM_SHARES = {Stream.ALWAYS: 0.125, Stream.ONCE: 0.5}
+"""Least part of a batch that is trained at once while its round runs, where it is not given."""
+
+
+def stream_groups(stream: Stream, share: float | None, *, batch_size: int) -> int:
+    """Fewest groups that are trained at once while their round runs."""
+    return max(1, math.ceil((share or _STREAM_SHARES.get(stream, 0.0)) * batch_size - 1e-9))
 
 
 def check_trains(name: str, more: Collection[str] = ()) -> None:

@@ -10,6 +10,7 @@ from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rollout_settings import CostSettings
 from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
+from tailrace.core.schedule import Stream
 
 TRAIN_SOURCE = "train"
 """Name of the training prompts. No evaluation set may have this name."""
@@ -81,6 +82,26 @@ def _learning(settings: Settings) -> Iterator[str]:
     buffer, longest = algorithm.overlong.buffer_length, settings.rollout.max_response_length
     if buffer > longest:
         yield f"algorithm.overlong.buffer_length ({buffer}) is longer than rollout.max_response_length ({longest})"
+
+
+def _streaming(settings: Settings) -> Iterator[str]:
+    """A step in pieces must be the step on the whole batch, and a deterministic run the same in every repetition."""
+    asked = settings.schedule
+    if asked.resolved().stream is Stream.NEVER:
+        if asked.stream_share is not None:
+            yield "schedule.stream_share is given but nothing is streamed; set schedule.stream, or leave it out"
+        return
+    name = settings.algorithm.advantage_estimator
+    if ESTIMATORS[name].whitens_batch:
+        yield (
+            f"schedule.stream trains a batch in pieces, but {name} whitens advantages over the whole batch; set"
+            " schedule.stream to never, or use another advantage_estimator"
+        )
+    if settings.rollout.deterministic:
+        yield (
+            "schedule.stream: which groups are trained together depends on when they arrive, so rollout.deterministic"
+            " cannot repeat the sums; set schedule.stream to never"
+        )
 
 
 def _clipping(settings: Settings) -> Iterator[str]:
@@ -160,6 +181,7 @@ def _ray(settings: Settings) -> Iterator[str]:
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _evaluation,
     _learning,
+    _streaming,
     _clipping,
     _engine,
     _halves,

@@ -70,6 +70,8 @@ def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
         max_staleness=preset.max_staleness,
         admission=preset.bound,
         rounds_ahead=preset.rounds_ahead,
+        stream=preset.stream,
+        stream_groups=presets.stream_groups(preset.stream, chosen.stream_share, batch_size=plain.batch_size),
         coordination=replace(plain.coordination, **presets.strategies(preset)),
         keep_deferred_tokens=chosen.keep_deferred_tokens,
         max_versions_per_sample=chosen.max_versions_per_sample,

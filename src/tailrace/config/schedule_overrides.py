@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tailrace.config.presets import PRESETS, BoundName, Preset
 from tailrace.config.section import Common, Section
 from tailrace.core.ledger.admission import AdmissionRule
-from tailrace.core.schedule import Leftovers
+from tailrace.core.schedule import Leftovers, Stream
 from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
 
 
@@ -43,6 +43,12 @@ class ScheduleOverrides(Section):
     is not strict, so slow responses can be staler."""
     rounds_ahead: NonNegativeInt | None = None
     """Rounds that may start before the batches of earlier rounds are trained. Above 0, rollout and training overlap."""
+    stream: Common[Stream | None] = None
+    """Whether complete groups are trained while their round still runs; the optimizer step is taken at its end.
+    `always`: each time that the trainer is free. `once`: only once in a round. `never`: training begins when the batch
+    is full."""
+    stream_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Least part of the batch that `stream` trains at once. Default: 0.125 with `always`, 0.5 with `once`."""
     routing: Routing | None = None
     """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
     that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
@@ -70,7 +76,7 @@ class ScheduleOverrides(Section):
         """Return the preset with the given values in place of its own."""
         given: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead", *KINDS)
+            for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead", "stream", *KINDS)
             if getattr(self, name) is not None
         }
         if self.leftovers is not None:

@@ -104,9 +104,7 @@ class TrainerModel:
     def accumulate(self, version: Version, num_responses: int, tokens: int, *, piece: int = 0) -> None:
         def accumulated(seconds: float) -> TrainerEvent:
             self._step_s += seconds
-            return GradientsAccumulated(
-                version=version, num_responses=num_responses, seconds=seconds, piece=piece
-            )
+            return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds, piece=piece)
 
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True

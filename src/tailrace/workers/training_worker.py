@@ -1,6 +1,7 @@
 """The training worker: does one thing after the other, in the order asked, and publishes beside it.
 
-A step is some ``Accumulate`` and one ``FinishStep``, or a ``DropStep`` instead of it. The worker holds models by name; each has a step of its own.
+A step is some ``Accumulate`` and one ``FinishStep``, or a ``DropStep`` instead of it. The worker holds models by name;
+each has a step of its own.
 
 * A checkpoint asked for after step v and before step v + 1 holds version v.
 * A version asked for there is published while step v + 1 adds up its gradients, and before its optimizer step.

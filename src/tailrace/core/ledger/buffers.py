@@ -162,7 +162,10 @@ class Buffers:
         buffer = self.line.pop(0)
         self.line.append(Buffer())
         self.first += 1
-        finished, expired = sorted(buffer.occupied, key=lambda holding: holding[0] not in first), [group for group, _ in buffer.reserved]
+        finished, expired = (
+            sorted(buffer.occupied, key=lambda holding: holding[0] not in first),
+            [group for group, _ in buffer.reserved],
+        )
         batch, surplus = finished[:count], finished[count:]
         for holding in surplus:
             expired += self._settle(holding)

@@ -68,6 +68,7 @@ class Clock:
     reward_exposed_s: float = 0.0
     """Seconds in which scores were awaited, no response was generated and the trainer had nothing to do."""
     reward_hidden_s: float = 0.0
+    update_hidden_s: float = 0.0
     """Other seconds in which scores were awaited."""
     parts: dict[Part, PartClock] = field(default_factory=dict)
     limits: LimitCounts = field(default_factory=LimitCounts)
@@ -86,7 +87,7 @@ class Clock:
     def begin(self, now: float) -> None:
         """The step begins now: what was waited for until now is not part of it."""
         self.step_began = now
-        self.reward_exposed_s = self.reward_hidden_s = 0.0
+        self.reward_exposed_s = self.reward_hidden_s = self.update_hidden_s = 0.0
         for part in self.parts.values():
             part.exposed_s = part.hidden_s = 0.0
 

@@ -95,6 +95,8 @@ class Metrics:
     def _elapse(self, seconds: float) -> None:
         run, memory = self._run, self._memory
         memory.elapse(seconds, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
+        if run.is_training_beside_rollout:
+            memory.clock.update_hidden_s += seconds
         if not run.is_evaluating:
             exposed_s, hidden_s = elapse_parts(run, memory.clock.parts, seconds)
             memory.clock.reward_exposed_s += exposed_s
@@ -158,6 +160,7 @@ class Metrics:
             "timing_s/reward_hidden": clock.reward_hidden_s,
             "timing_s/reward_fn_max": max(response.reward_s for response in responses),
             "timing_s/update_actor": event.seconds,
+            "timing_s/update_hidden": clock.update_hidden_s,
             "timing_s/update_weights": clock.publish_s + clock.pull_s,
             "timing_s/save": clock.save_s,
             "timing_s/eval": clock.eval_s,

@@ -49,8 +49,8 @@ def _counted(entries: Sequence[Entry], source: str) -> tuple[set[GroupId], Count
             step = []
         for command in entry.commands:
             match command:
-                case do.StartTrainer():
-                    step = []  # the trainer that was asked is gone
+                case do.StartTrainer() | do.DropStep():
+                    step = []  # the trainer that was asked is gone, or has forgotten it
                 case do.Accumulate(version=version, responses=responses):
                     step += dict.fromkeys(response.group for response in responses)
                 case do.ReportDropped(filtered=filtered, dropped=dropped):

@@ -140,11 +140,18 @@ class InstanceRecord:
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """A training step that was asked for."""
+    """A training step of which at least one piece was asked for."""
 
     version: Version
     """The version it starts from."""
     responses: tuple[ResponseId, ...]
+    """Of all pieces that were asked for."""
+    num_asked: int = 0
+    """Pieces that were asked for."""
+    num_done: int = 0
+    """Pieces that were added."""
+    is_finishing: bool = False
+    """Whether the finish was asked for, too."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,12 +30,10 @@ from tailrace.observe.shared_fold.records import (
     InstanceRecord,
     ResponseRecord,
     RunState,
-    StepRecord,
     Task,
-    TrainerOrder,
-    Work,
 )
 from tailrace.observe.shared_fold.responses import ResponseRecords
+from tailrace.observe.shared_fold.trainer_work import TrainerWork
 
 Handler = Callable[[Any, News], bool | None]
 
@@ -47,6 +45,7 @@ class RunFold:
         self.state = state or RunState()
         self._responses = ResponseRecords(self.state)
         self.scores = PartScores(self.state, self._responses)
+        self._trainer = TrainerWork(self.state)
         self.occupied: dict[InstanceId, None] = {
             number: None for number, instance in self.state.instances.items() if instance.task is not None
         }
@@ -102,6 +101,11 @@ class RunFold:
     def is_evaluating(self) -> bool:
         """Whether instances generate responses of evaluations and no others. Such seconds are no training rollout."""
         return bool(self.generating) and not self._responses.num_running(self.train_source)
+
+    @property
+    def is_training_beside_rollout(self) -> bool:
+        """Whether the trainer works on an optimizer step while instances generate for training."""
+        return self._trainer.is_training and bool(self.generating) and not self.is_evaluating
 
     def sources_generating(self) -> list[str]:
         return self._responses.sources_running()
@@ -294,22 +298,10 @@ class RunFold:
 
     # The trainer
 
-    def _accumulate(self, command: do.Accumulate, news: News) -> None:
-        """A step is some accumulations and one finish: the first of them begins it."""
-        order, step = TrainerOrder(Work.TRAIN, command.version), self.state.step
-        if order in self.state.orders and step is not None:
-            self.state.step = StepRecord(version=step.version, responses=(*step.responses, *command.responses))
-        else:
-            self.state.orders.append(order)
-            self.state.step = StepRecord(version=command.version, responses=command.responses)
-
     def _step_trained(self, event: ev.StepTrained, news: News) -> bool:
         if event.version <= self.state.version:
             return False
-        step = self.state.step
-        assert step is not None, f"version {event.version} was trained, but no step was asked for"
-        self.state.version, self.state.step = event.version, None
-        self._done(TrainerOrder(Work.TRAIN, step.version))
+        step = self._trainer.end_step(event)
         news.step, news.trained = step, self._responses.take(step.responses)
         self._drop_groups({response.id.group: None for response in news.trained}, news)
         return True
@@ -319,30 +311,7 @@ class RunFold:
             self.state.is_trainer_starting = False
 
     def _trainer_stopped(self, event: ev.Event, news: News) -> None:
-        self.state.orders.clear()
-        self.state.publishing = None
-
-    def _saved(self, event: ev.CheckpointSaved | ev.CheckpointFailed | ev.CheckpointSkipped, news: News) -> bool:
-        return self._done(TrainerOrder(Work.SAVE, event.version))
-
-    def _done(self, order: TrainerOrder) -> bool:
-        """Whether the order was outstanding."""
-        if order not in self.state.orders:
-            return False
-        self.state.orders.remove(order)
-        return True
-
-    def _save(self, command: do.SaveCheckpoint, news: News) -> None:
-        self.state.orders.append(TrainerOrder(Work.SAVE, command.version))
-
-    def _publish(self, command: do.PublishWeights, news: News) -> None:
-        self.state.publishing = command.version
-
-    def _published(self, event: ev.WeightsPublished, news: News) -> bool:
-        if event.version != self.state.publishing:
-            return False
-        self.state.publishing = None
-        return True
+        self._trainer.stop()
 
     def _start_trainer(self, command: do.StartTrainer, news: News) -> None:
         self.state.is_trainer_starting, self.state.trainer_incarnation = True, command.incarnation
@@ -369,10 +338,11 @@ class RunFold:
             ev.TrainerReached: self._trainer_reached,
             ev.TrainerLost: self._trainer_stopped,
             ev.TrainingFailed: self._trainer_stopped,
-            ev.CheckpointSaved: self._saved,
-            ev.CheckpointFailed: self._saved,
-            ev.CheckpointSkipped: self._saved,
-            ev.WeightsPublished: self._published,
+            ev.GradientsAccumulated: lambda event, news: self._trainer.accumulated(event),
+            ev.CheckpointSaved: lambda event, news: self._trainer.saved(event.version),
+            ev.CheckpointFailed: lambda event, news: self._trainer.saved(event.version),
+            ev.CheckpointSkipped: lambda event, news: self._trainer.saved(event.version),
+            ev.WeightsPublished: lambda event, news: self._trainer.published(event.version),
             do.StartInstance: self._start,
             do.PullWeights: self._pull,
             do.ReleaseMemory: lambda command, news: self._set_task(command.instance, Task.RELEASE),
@@ -385,8 +355,10 @@ class RunFold:
             do.CloseRound: self._close_round,
             do.CloseEvaluation: self._close_evaluation,
             do.Score: lambda command, news: self.scores.ask(command),
-            do.Accumulate: self._accumulate,
-            do.SaveCheckpoint: self._save,
-            do.PublishWeights: self._publish,
+            do.Accumulate: lambda command, news: self._trainer.accumulate(command),
+            do.FinishStep: lambda command, news: self._trainer.finish(command.version),
+            do.DropStep: lambda command, news: self._trainer.drop_step(),
+            do.SaveCheckpoint: lambda command, news: self._trainer.save(command.version),
+            do.PublishWeights: lambda command, news: self._trainer.publish(command.version),
             do.StartTrainer: self._start_trainer,
         }

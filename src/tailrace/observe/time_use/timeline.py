@@ -210,7 +210,7 @@ class Timeline:
             case ev.StepTrained() | ev.CheckpointSaved() | ev.CheckpointFailed() | ev.CheckpointSkipped():
                 self._track(TRAINER).switch(None, self._now)  # two steps in a row are two spans
                 self._show_trainer()
-            case ev.WeightsPublished() | ev.TrainingFailed() | ev.TrainerLost():
+            case ev.GradientsAccumulated() | ev.WeightsPublished() | ev.TrainingFailed() | ev.TrainerLost():
                 self._show_trainer()
 
     def _command(self, command: do.Command) -> None:
@@ -230,7 +230,7 @@ class Timeline:
                 self._track(TRAINER).switch(ENDING, self._now)
             case do.StartTrainer():
                 self._track(TRAINER).switch(STARTING, self._now)
-            case do.Accumulate() | do.SaveCheckpoint() | do.PublishWeights():
+            case do.Accumulate() | do.FinishStep() | do.DropStep() | do.SaveCheckpoint() | do.PublishWeights():
                 self._show_trainer()
 
     def _end_lanes(self) -> None:

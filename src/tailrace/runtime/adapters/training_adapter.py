@@ -155,9 +155,7 @@ class TrainingAdapter:
             case Accumulated() if self._is_catching_up:
                 pass
             case Accumulated(version=version, num_responses=count, seconds=seconds, piece=piece):
-                self._tell(
-                    ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds, piece=piece)
-                )
+                self._tell(ev.GradientsAccumulated(version=version, num_responses=count, seconds=seconds, piece=piece))
             case StepFinished(version=version, seconds=seconds, metrics=metrics):
                 self._tell(ev.StepTrained(version=version, seconds=seconds, metrics=metrics))
             case Published(version=version, seconds=seconds):
