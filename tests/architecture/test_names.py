@@ -14,6 +14,7 @@ SHARED = {
     "Aborted": "the worker's message, and the event it becomes",
     "Accumulate": "the core's command, and the message that carries it out",
     "Command": "what each of the two deciders answers",
+    "DropStep": "the core's command, and the message that carries it out",
     "Driver": "one for real time, two for virtual time",
     "Entry": "a line of each of the two journals",
     "Event": "what each of the two deciders is told",

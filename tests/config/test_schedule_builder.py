@@ -18,7 +18,7 @@ from tailrace.config.load import SettingsError, leaves
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import AdmissionRule
-from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, VersionCap
+from tailrace.core.schedule import Coordination, EpochEnd, Leftovers, OnStuck, Placement, Schedule, Stream, VersionCap
 
 
 def built(num_prompts: int, *, batch_size: int, **schedule: Any) -> Schedule:
@@ -110,6 +110,8 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.leftovers": (DEFER, "drop", of("leftovers"), Leftovers.DROP),
     "schedule.max_staleness": (RESUME, 3, of("max_staleness"), 3),
     "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), AdmissionRule.ORDER),
+    "schedule.stream": ({}, "once", of("stream"), Stream.ONCE),
+    "schedule.stream_share": ({"schedule.stream": "always"}, 0.5, of("stream_groups"), 16),
     "schedule.rounds_ahead": ({"schedule.max_staleness": 2}, 2, of("rounds_ahead"), 2),
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),

@@ -13,13 +13,14 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.journal import decode, encode, replay_all
-from tailrace.core.schedule import EvalSet, Leftovers, Schedule
+from tailrace.core.schedule import EvalSet, Leftovers, Schedule, Stream
 from tailrace.policies.strategies import policies_of
 
 HELDOUT = EvalSet(name="heldout", num_prompts=2, group_size=2)
 HARD = EvalSet(name="hard", num_prompts=3, group_size=1)
 SHAPES: dict[str, dict[str, Any]] = {
     "sync": {},
+    "streamed": {"stream": Stream.ALWAYS},
     "tail-batching": {"leftovers": Leftovers.DEFER, "launch_prompts": 3, "launch_responses": 3},
     "active-partial": {"leftovers": Leftovers.RESUME, "launch_prompts": 4, "max_staleness": 3},
     "one-step": {"rounds_ahead": 1, "max_staleness": 1},

@@ -21,7 +21,8 @@ from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
 from tailrace.core.responses.response import Finish, Response, ResponsePhase
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import EvalSet, Leftovers, Schedule
+from tailrace.core.schedule import EvalSet, Leftovers, Schedule, Stream
+from tailrace.core.training.step import Step
 from tailrace.policies.strategies import policies_of
 
 HELDOUT = (EvalSet(name="heldout", num_prompts=2, group_size=2),)
@@ -30,7 +31,16 @@ STRANGER = GroupId("train", 99, 99)
 
 def schedules() -> list[Schedule]:
     common = {"num_instances": 2, "eval_sets": HELDOUT, "eval_interval": 1, "max_in_flight": 3}
-    tail = tail_batching(random.Random(0), batch_size=2, group_size=2, launch_prompts=3, max_steps=6, **common)
+    tail = tail_batching(
+        random.Random(0),
+        batch_size=2,
+        group_size=2,
+        launch_prompts=3,
+        max_steps=6,
+        stream=Stream.ALWAYS,
+        stream_groups=1,
+        **common,
+    )
     partial = active_partial(random.Random(0), batch_size=2, group_size=2, max_steps=6, **common)
     keep = Schedule(
         train_source="train",
@@ -281,8 +291,15 @@ CHANGES: dict[str, Change] = {
     "a reservation is older than its group": age_reservation,
     # versions
     "a version is published that is not there": lambda s: put(s.training, published=Version(s.training.version + 1)),
-    "training takes nothing": lambda s: (
-        s.training.batches or put(s.training, step=OpenRequest(since=0.0, version=s.training.version))
+    "training takes nothing": lambda s: s.training.batches or put(s.training, step=Step(is_finishing=True)),
+    "a piece is finished that was not sent": lambda s: put(s.training, step=Step(num_done=1)),
+    "a piece is sent that was not chosen": lambda s: s.training.batches or put(s.training, step=Step(num_sent=1)),
+    "a group is in two pieces": lambda s: put(s.training, step=Step(streamed=2 * [(GroupId("train", 0, 0),)])),
+    "a committed group is not trained": lambda s: s.collection.ledger.committed.update(
+        dict.fromkeys(s.collection.complete)
+    ),
+    "a group is trained that is not committed": lambda s: (
+        s.training.batches or put(s.training, step=Step(streamed=[(GroupId("train", 0, 99),)]))
     ),
     "another version is being published": lambda s: put(
         s.training, publishing=OpenRequest(since=0.0, version=Version(s.training.version - 1))

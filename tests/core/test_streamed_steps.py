@@ -22,6 +22,7 @@ from core.histories import (
     tail_batching,
 )
 from tailrace.core import commands as do
+from tailrace.core import events as ev
 from tailrace.core.ids import Version
 from tailrace.core.schedule import Placement, Schedule, Stream
 
@@ -29,13 +30,10 @@ from tailrace.core.schedule import Placement, Schedule, Stream
 def streamed(rng: random.Random, **changes: object) -> Schedule:
     """Any schedule that streams."""
     make = rng.choice([one_schedule, tail_batching, active_partial])
-    batch_size = rng.randint(2, 4)
     chosen = {"stream": rng.choice([Stream.ALWAYS, Stream.ALWAYS, Stream.ONCE]), "stream_groups": rng.randint(1, 2)}
     if make is one_schedule:
         chosen |= {"placement": rng.choice([Placement.SHARED, Placement.DISAGGREGATED]), "is_reward_streamed": True}
-    schedule = make(rng, **chosen, **changes)
-    del batch_size
-    return schedule
+    return make(rng, **{**chosen, **changes})
 
 
 def pieces(found: History) -> dict[Version, list[do.Accumulate]]:
@@ -45,6 +43,32 @@ def pieces(found: History) -> dict[Version, list[do.Accumulate]]:
         if isinstance(command, do.Accumulate):
             sent[command.version] = [*(sent[command.version] if command.piece else []), command]
     return sent
+
+
+def check_order(found: History) -> None:
+    """Before the first piece of a step its version is published, evaluated and saved; none of it comes between."""
+    schedule, published, evaluated, is_step_open = found.schedule, Version(0), set[tuple[int, str]](), False
+    for entry in found.world.entries:
+        match entry.event:
+            case ev.WeightsPublished(version=version):
+                published = version
+            case ev.StepTrained():
+                is_step_open = False
+            case ev.TrainerLost() | ev.RunResumed():
+                is_step_open = False
+                published = min(published, Version(0))  # what was published is lost, but for what instances start with
+        ends_round = any(isinstance(command, do.FinishStep) for command in entry.commands)
+        for command in entry.commands:
+            match command:
+                case do.CloseEvaluation(version=version, source=source):
+                    evaluated.add((version, source))
+                case do.PublishWeights() | do.SaveCheckpoint():
+                    assert not is_step_open
+                case do.Accumulate(version=version):
+                    is_step_open = True
+                    assert ends_round or published == version, "it is not published"
+                    due = schedule.eval_sets if schedule.is_eval_due(version) else ()
+                    assert {(version, each.name) for each in due} <= evaluated
 
 
 def check_pieces(found: History) -> None:
@@ -75,6 +99,7 @@ def test_any_streamed_history_trains_each_committed_group_once(case: Case) -> No
     check_conservation(found)
     check_batches(found)
     check_bound(found)
+    check_order(found)
     check_pieces(found)
 
 
@@ -86,6 +111,7 @@ def test_many_streamed_histories_train_each_committed_group_once(case: Case) -> 
     check_conservation(found)
     check_batches(found)
     check_bound(found)
+    check_order(found)
     check_pieces(found)
 
 

@@ -15,7 +15,7 @@ SCHEDULE = Schedule(train_source="train", batch_size=2, group_size=2, max_steps=
 
 
 def told(world: World) -> TakenSteps:
-    steps = TakenSteps(None)
+    steps = TakenSteps()
     for entry in world.entries:
         steps.feed(entry)
     return steps
