@@ -17,7 +17,7 @@ from tailrace.cli.main import main
     [
         (["--schedules", "sync,sync"], "--schedules names 'sync' twice"),
         (["--schedules", "sync,rollout-only"], "--schedules: 'rollout-only' does not train"),
-        (["--schedules", "sync,sinc"], "--schedules: no schedule 'sinc'; there are sync, tail-batching"),
+        (["--schedules", "sync,sinc"], "--schedules: no schedule 'sinc'; there are sync, stage-overlap, tail-batching"),
         (["--schedules", "sync,one-step", "--placement", "colocated"], "the schedule does not work: colocated"),
         (
             ["--schedules", "sync", "--json", "no/such/folder.json"],

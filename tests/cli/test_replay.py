@@ -83,7 +83,7 @@ def test_another_schedule_is_simulated_beside_the_recorded_one(
     ("arguments", "sentence"),
     [
         (["--schedule", "rollout-only"], "'rollout-only' does not train, so it has no steps to compare"),
-        (["--schedule", "sinc"], "no schedule 'sinc'; there are sync, tail-batching"),
+        (["--schedule", "sinc"], "no schedule 'sinc'; there are sync, stage-overlap, tail-batching"),
         (["--fast"], "unexpected argument '--fast'"),
     ],
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from core.histories import in_one
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN
@@ -90,7 +91,10 @@ class Told:
                 self._asked = None
         for command in entry.commands:
             if isinstance(command, do.Accumulate):
-                self._asked = command
+                is_more = command.piece > 0 and self._asked is not None
+                self._asked = in_one(self._asked, command) if is_more else command
+            elif isinstance(command, do.DropStep):
+                self._asked = None
             elif isinstance(command, do.StartTrainer):
                 self._start = command.incarnation
             elif isinstance(command, do.ReportDropped):
@@ -120,7 +124,10 @@ class PartOracle:
     awaited: set[tuple[Part, ResponseId]] = field(default_factory=set)
     running: dict[ResponseId, int] = field(default_factory=dict)
     trainer: set[str] = field(default_factory=set)
-    """What the trainer was asked to do."""
+    """What the trainer was asked to do: ``train`` while a piece of a step is not added, and from its finish on."""
+    num_pieces: int = 0
+    """Pieces that were asked for and not added."""
+    finishes: bool = False
     starts: dict[int | str, int] = field(default_factory=dict)
     submitted: bool = False
     stopping: bool = False
@@ -150,7 +157,7 @@ class PartOracle:
         match event:
             case ev.RunResumed():
                 self.awaited, self.running, self.stopping = set(), {}, False
-                self.trainer -= {"train", "save"}
+                self._forget_trainer()
             case ev.StopRequested(saves=True):
                 self.stopping = True
             case (
@@ -169,8 +176,13 @@ class PartOracle:
                     if (part, scored.response) in self.awaited:
                         self.awaited.remove((part, scored.response))
                         self._scored(part, scored)
-            case ev.StepTrained() if "train" in self.trainer:
+            case ev.GradientsAccumulated() if self.num_pieces:
+                self.num_pieces -= 1
+                if not self.num_pieces and not self.finishes:
+                    self.trainer.remove("train")
+            case ev.StepTrained() if self.finishes:
                 self.trainer.remove("train")
+                self.num_pieces, self.finishes = 0, False
                 self.steps.append(self.current)
                 self.current, self.submitted = ToldOfParts(), False
             case ev.CheckpointSaved() | ev.CheckpointFailed() | ev.CheckpointSkipped():
@@ -178,7 +190,11 @@ class PartOracle:
             case ev.TrainerReached(version=version) if version == len(self.steps):
                 self.trainer.discard("start")
             case ev.TrainerLost() | ev.TrainingFailed():
-                self.trainer -= {"train", "save"}
+                self._forget_trainer()
+
+    def _forget_trainer(self) -> None:
+        self.trainer -= {"train", "save"}
+        self.num_pieces, self.finishes = 0, False
 
     def _scored(self, part: Part, scored: ev.Scored) -> None:
         if scored.response.group.source == self.source:
@@ -200,6 +216,13 @@ class PartOracle:
                 self.current.limits += [max([limits.others_s, *(s for _, s in limits.cases)])] * len(mine)
             case do.Accumulate():
                 self.trainer.add("train")
+                self.num_pieces += 1
+            case do.FinishStep():
+                self.trainer.add("train")
+                self.finishes = True
+            case do.DropStep():
+                self.trainer.discard("train")
+                self.num_pieces = 0
             case do.SaveCheckpoint():
                 self.trainer.add("save")
             case do.StartTrainer(incarnation=number):

@@ -45,6 +45,7 @@ _FOLDS = {
     ("tailrace.observe.shared_fold.part_scores", "PartScores"),
     ("tailrace.observe.shared_fold.responses", "ResponseRecords"),
     ("tailrace.observe.shared_fold.run_fold", "RunFold"),
+    ("tailrace.observe.shared_fold.trainer_work", "TrainerWork"),
     ("tailrace.observe.time_use.timeline", "Timeline"),
 }
 """Classes of an account that are not records."""
