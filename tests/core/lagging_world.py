@@ -17,7 +17,7 @@ from enum import Enum
 
 from hypothesis import assume
 
-from core.world import Sender, World
+from core.world import TO_TRAINER, Sender, World
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId
@@ -82,6 +82,8 @@ class LaggingWorld(World):
         self.lag, self.faults = lag, sorted(faults, key=lambda fault: fault.at)
         self.mail: dict[Sender, deque[ev.Event]] = {}
         self.held_until: dict[Sender, float] = {}
+        self.is_trainer_gone = False
+        """Whether it was lost and no new one was started: nobody is there to do what is asked for."""
         self.slowed: set[Sender] = set()
         """Those that were held up, as far as the core may have noticed."""
 
@@ -142,6 +144,10 @@ class LaggingWorld(World):
 
     def answer(self, command: do.Command) -> None:
         number = getattr(command, "instance", None)
+        if isinstance(command, do.StartTrainer):
+            self.is_trainer_gone = False
+        if self.is_trainer_gone and isinstance(command, TO_TRAINER):
+            return
         if isinstance(command, do.StartInstance):
             self.slowed.discard(command.instance)
         elif isinstance(command, do.StartTrainer) and self.held_until.get("trainer", 0.0) <= self.now:
@@ -168,6 +174,7 @@ class LaggingWorld(World):
         self.send_end(instance, self.signed(ev.InstanceLost(instance=instance, reason=reason)))
 
     def lose_trainer(self, reason: str = "worker 'training' was killed by SIGKILL") -> None:
+        self.is_trainer_gone = True
         self.drop_training()
         self.send_end("trainer", self.signed(ev.TrainerLost(reason=reason)))
 
@@ -178,5 +185,5 @@ class LaggingWorld(World):
         self.mail[sender] = deque([*list(news)[:num_heard], end])
 
     def crash_and_resume(self) -> None:
-        self.mail, self.held_until, self.slowed = {}, {}, set()
+        self.mail, self.held_until, self.slowed, self.is_trainer_gone = {}, {}, set(), False
         super().crash_and_resume()

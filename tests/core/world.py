@@ -30,6 +30,10 @@ Sender = InstanceId | str
 """Who has something to say: an instance, or "trainer", "rewards", "prompts"."""
 
 
+TO_TRAINER = do.KillTrainer | do.Accumulate | do.DropStep | do.FinishStep | do.PublishWeights | do.SaveCheckpoint
+"""What a trainer is asked that runs."""
+
+
 def draw_costs(rng: random.Random) -> CostModel:
     return CostModel(k1=rng.choice([0.0, 0.01]), k2=0.5, k3=rng.choice([0.0, 0.25]), k4=0.1, k5=rng.choice([1.0, 1.5]))
 
@@ -323,9 +327,7 @@ class World:
 
     def drop_training(self) -> None:
         self.accumulated = ()
-        step = do.Accumulate | do.DropStep | do.FinishStep
-        kinds = step | do.StartTrainer | do.KillTrainer | do.PublishWeights | do.SaveCheckpoint
-        self.open = deque(c for c in self.open if not isinstance(c, kinds))
+        self.open = deque(c for c in self.open if not isinstance(c, do.StartTrainer | TO_TRAINER))
 
     def crash_and_resume(self, **changes: Any) -> None:
         """The processes of the run end, and it is continued, with these changes of its schedule."""

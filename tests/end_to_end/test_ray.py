@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -130,6 +131,34 @@ def test_killed_instances_and_trainers_change_nothing(local: Path, given: dict[s
     assert "worker 'training' on node " in trainer.reason
     assert "was killed or crashed: " in instance.reason
     assert_equal_runs(output, local)
+    found = conservation(entries_of(output))
+    assert found["adds_up"]
+    assert not found["trained_twice"]
+
+
+def test_a_trainer_and_then_the_driver_killed_in_mid_stream_lose_no_group(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text(json.dumps([[8, 12, 16, 20], [6, 10, 14, 18], [12, 16, 24, 28], [20, 24, 40, 400]] * 6))
+    streamed = given | {
+        "rollout__deterministic": False,
+        "rollout__forced_lengths": lengths,
+        "rollout__max_response_length": 400,
+        "schedule__preset": "stage-overlap",
+    }
+    process = launch.start(output, **streamed)
+    try:
+        kill_at(process, output, "training", wounds.streams(after_version=1))
+        launch.wait_until(process, lambda: len(lost(output, ev.TrainerLost)) == 1)
+        launch.wait_until(process, lambda: wounds.streams(after_version=2)(entries_of(output)))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    launch.train_well(output, **streamed)
     found = conservation(entries_of(output))
     assert found["adds_up"]
     assert not found["trained_twice"]

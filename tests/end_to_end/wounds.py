@@ -56,6 +56,25 @@ def trains(after_version: int) -> Moment:
     return has_come
 
 
+def streams(after_version: int) -> Moment:
+    """Whether the trainer has added a piece of the step from this version or a later one, whose round still runs."""
+
+    def has_come(entries: list[Entry]) -> bool:
+        version, is_round_over = -1, True
+        for entry in entries:
+            if isinstance(entry.event, ev.GradientsAccumulated):
+                version = entry.event.version
+            if isinstance(entry.event, ev.StepTrained | ev.TrainerLost | ev.RunResumed):
+                version = -1
+            for command in entry.commands:
+                is_round_over = isinstance(command, do.FinishStep) or (
+                    is_round_over and not isinstance(command, do.Accumulate)
+                )
+        return version >= after_version and not is_round_over
+
+    return has_come
+
+
 def generates(number: int) -> Moment:
     """Whether this instance has responses to generate."""
 
