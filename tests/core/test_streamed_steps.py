@@ -91,11 +91,21 @@ def check_pieces(found: History) -> None:
 
 
 def check(found: History) -> None:
+    check_order(found)
+    if not found.verdict.is_complete:
+        assert any(words in found.verdict.reason for words in ("failing reward", "equal scores"))
+        return
     check_conservation(found)
     check_batches(found)
     check_bound(found)
-    check_order(found)
     check_pieces(found)
+
+
+def check_trained(found: History) -> None:
+    """What the trainer had when it finished each step is what the step was asked for."""
+    steps = found.steps()
+    assert found.world.trained == [step.responses for step in steps[: len(found.world.trained)]]
+    assert len(found.world.trained) == found.world.coordinator.version
 
 
 @held_to(60)
@@ -103,11 +113,11 @@ def check(found: History) -> None:
 def test_any_streamed_history_trains_each_committed_group_once(case: Case) -> None:
     found = case.run(checks=True)
     check(found)
-    assert found.world.trained == [step.responses for step in found.steps()], "what the trainer had when it finished"
+    check_trained(found)
 
 
 @held_to(15)
-@given(lagging_cases(streamed))
+@given(lagging_cases(streamed, filters_equal_scores=False))
 def test_slow_and_lost_news_harms_no_streamed_step(case: Case) -> None:
     check(case.run_lagging(checks=True))
 
@@ -118,11 +128,11 @@ def test_slow_and_lost_news_harms_no_streamed_step(case: Case) -> None:
 def test_many_streamed_histories_train_each_committed_group_once(case: Case) -> None:
     found = case.run(checks=True)
     check(found)
-    assert found.world.trained == [step.responses for step in found.steps()]
+    check_trained(found)
 
 
 @pytest.mark.long
 @held_to(1000)
-@given(lagging_cases(streamed))
+@given(lagging_cases(streamed, filters_equal_scores=False))
 def test_slow_and_lost_news_harms_none_of_many_streamed_steps(case: Case) -> None:
     check(case.run_lagging(checks=True))
