@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -121,3 +122,13 @@ def test_where_and_in_which_pieces_a_judge_computes_may_change(name: str) -> Non
 def test_what_decides_the_scores_may_not(name: str, is_on_request: bool) -> None:
     assert not may_change(f"reward.judge.{name}")
     assert Difference(name=f"reward.judge.{name}", value=1, before=2).is_on_request is is_on_request
+
+
+@pytest.mark.parametrize("name", ["code_tests", "judge"])
+def test_a_limit_that_would_have_no_effect_is_refused_with_the_one_that_has(name: str) -> None:
+    judge = {"reward.judge.model": "m"} if name == "judge" else {}
+    functions = json.dumps([{"function": name, "timeout_s": 3.0}])
+    with pytest.raises(
+        SettingsError, match=rf"'{name}' in reward.functions has no effect: set reward.{name}.timeout_s"
+    ):
+        load("quickstart", {"reward.functions": functions, **judge})

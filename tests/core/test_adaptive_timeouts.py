@@ -22,7 +22,8 @@ from tailrace.core.rewards import facts
 from tailrace.core.rewards.case_times import CaseTimes, problem_of
 from tailrace.core.rewards.rules import limit_cases, score
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import CaseTime, Schedule
+from tailrace.core.rules import run_resumed
+from tailrace.core.schedule import CaseTime, Limits, Schedule
 from tailrace.policies.strategies import policies_of
 from tailrace.policies.timeouts.adaptive import AdaptiveTimeouts, is_probe
 
@@ -277,6 +278,29 @@ def test_limits_that_are_changed_when_a_run_is_continued_hold_from_then_on() -> 
     times = CaseTimes(anchors={1: 4.0})
     asked = ResponseId(TRAIN, 0)
     assert AdaptiveTimeouts().limits(asked, times, changed.case_time) == do.CaseLimits(2.0, ((1, 10.0),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_known"),
+    [
+        ({}, True),
+        ({"least_s": 3.0}, True),
+        ({"least_s": 1.0}, False),
+        ({"factor": 3.0}, False),
+        ({"most_s": 9.0}, True),
+    ],
+)
+def test_what_is_known_of_a_problem_is_forgotten_where_shorter_times_matter_from_now_on(
+    changes: dict[str, float], is_known: bool
+) -> None:
+    """Nobody has told those: a case of which nothing is known would get the shortest limit, which may be too short."""
+    rooms = rooms_that_score()
+    limits(rooms, 0)
+    tell(rooms, 0, slow_cases=((3, 6.0),), is_correct=True)
+    schedule = replace(rooms.schedule, case_time=replace(rooms.schedule.case_time, **changes))
+    run_resumed(rooms, ev.RunResumed(limits=Limits(), checkpoint=None, schedule=schedule), 1.0)
+    assert bool(rooms.rewards.case_times) == is_known
+    assert (limits(rooms, 1) == [do.CaseLimits(schedule.case_time.most_s)]) == (not is_known)
 
 
 @pytest.mark.parametrize(

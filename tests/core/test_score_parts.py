@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -137,3 +138,41 @@ def test_an_aborted_part_makes_the_whole_aborted() -> None:
 
 def replace_outcome(part: PartScore) -> PartScore:
     return part._replace(outcome=Outcome.OK)
+
+
+def continued(rooms: Rooms, *parts: Part) -> dict[Part, tuple[ResponseId, ...]]:
+    """The run is continued, and scores have these parts from now on. Return what is asked for."""
+    rooms.schedule = rooms.schedule.continued(replace(rooms.schedule, score_parts=parts))
+    facts.run_resumed(rooms, ev.RunResumed(limits=Limits(), checkpoint=None), 2.0)
+    return {command.part: command.responses for command in score(rooms, 3.0) if isinstance(command, do.Score)}
+
+
+def test_a_continued_run_does_not_wait_for_a_part_that_it_no_longer_has() -> None:
+    rooms = rooms_with_finished(score_parts=(Part.FUNCTION, Part.TESTS))
+    list(score(rooms, 0.0))
+    tell(rooms, Part.FUNCTION, value=0.25)
+    asked = continued(rooms, Part.FUNCTION)
+    response = rooms.responses.response(FIRST)
+    assert (response.phase, response.score, response.part_scores) == (ResponsePhase.SCORED, 0.25, ())
+    assert set(asked) == {Part.FUNCTION}
+    assert len(asked[Part.FUNCTION]) == SIZE - 1
+
+
+def test_what_came_of_a_part_that_a_continued_run_no_longer_has_does_not_count() -> None:
+    rooms = rooms_with_finished(score_parts=(Part.FUNCTION, Part.TESTS))
+    list(score(rooms, 0.0))
+    tell(rooms, Part.TESTS, Outcome.CRASH)
+    asked = continued(rooms, Part.FUNCTION)
+    assert len(asked[Part.FUNCTION]) == SIZE
+    tell(rooms, Part.FUNCTION, value=0.5)
+    assert rooms.responses.response(FIRST).score == 0.5
+
+
+def test_a_continued_run_asks_for_a_part_that_it_did_not_have() -> None:
+    rooms = rooms_with_finished(score_parts=(Part.FUNCTION, Part.TESTS))
+    list(score(rooms, 0.0))
+    tell(rooms, Part.FUNCTION)
+    asked = continued(rooms, *EVERY)
+    assert FIRST in asked[Part.TESTS]
+    assert FIRST in asked[Part.JUDGE]
+    assert FIRST not in asked[Part.FUNCTION]

@@ -21,7 +21,8 @@ class RewardFunctionSettings(Section):
     weight: Common[float] = 1.0
     """Factor that multiplies this function's score."""
     timeout_s: Common[Seconds | None] = None
-    """Seconds that this function may take for one response. Default: `reward.timeout_s`."""
+    """Seconds that this function may take for one response. Default: `reward.timeout_s`. `code_tests` and `judge` have
+    limits of their own."""
 
     @model_validator(mode="before")
     @classmethod

@@ -178,6 +178,13 @@ def _ray(settings: Settings) -> Iterator[str]:
         yield "ray.checkpoints is 'gathered', which needs all ranks on one node: add 'training' to ray.one_node"
 
 
+def _rewards(settings: Settings) -> Iterator[str]:
+    own = {"code_tests": "reward.code_tests.timeout_s", "judge": "reward.judge.timeout_s"}
+    for entry in settings.reward.functions or ():
+        if entry.timeout_s is not None and entry.function in own:
+            yield f"timeout_s of '{entry.function}' in reward.functions has no effect: set {own[entry.function]}"
+
+
 _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _evaluation,
     _learning,
@@ -187,5 +194,6 @@ _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _halves,
     _weights,
     _ray,
+    _rewards,
     judge_rules,
 )

@@ -125,8 +125,8 @@ class Score(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCases(Command):
-    """New time limits for the test cases of responses to one problem whose ``Score`` has none but older ones. They hold
-    for those that no worker has yet. No event follows."""
+    """New time limits for the test cases of responses to one problem, whose ``Score`` carried older ones. They hold for
+    those that no worker has yet. No event follows."""
 
     responses: tuple[ResponseId, ...]
     limits: CaseLimits

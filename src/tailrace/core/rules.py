@@ -62,6 +62,8 @@ def prompts_offered(rooms: Rooms, event: ev.PromptsOffered, now: float) -> None:
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     """Reset all open requests, because no earlier command will be answered: the rules then make them again."""
     if event.schedule is not None:
+        if event.schedule.case_time.slow_s < rooms.schedule.case_time.slow_s:
+            rooms.rewards.forget_case_times()
         rooms.schedule = event.schedule
     for facts in (fleet_facts, rewards_facts, evaluation_facts, collection_facts, training_facts, run_facts):
         facts.run_resumed(rooms, event, now)

@@ -3,7 +3,7 @@
 * Every response is a request of its own, in a thread of its own. At most ``max_requests`` are open at the same time.
 * A request that is not answered in time has the outcome ``timeout``, and its thread is left alone: it may hang in the
   resolver. What the server does wrong is the outcome ``error``.
-* The key of the server is read from the environment. It is in no message and in no text.
+* The key of the server is read from the environment of the worker. It is in no text that the run writes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tailrace.core import events as ev
 from tailrace.core.collection.facts import close_group
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.group import GroupPhase
 from tailrace.core.responses.part_score import PartScore, combined
@@ -43,11 +46,19 @@ def _take_part(rooms: Rooms, response: Response, part: Part, scored: ev.Scored, 
         _learn_times(rooms, scored)
     if scored.outcome not in (Outcome.OK, Outcome.ABSTAINED):
         rooms.rewards.last_failure = f"{scored.outcome.value}: {scored.detail}"
-    parts = (*response.part_scores, PartScore(part, scored.outcome, scored.score))
-    if len(parts) < len(rooms.schedule.score_parts):
-        response.part_scores = parts
-        return
-    response.part_scores = ()
+    response.part_scores = (*response.part_scores, PartScore(part, scored.outcome, scored.score))
+    if _is_whole(rooms, response):
+        _conclude(rooms, response, now)
+
+
+def _is_whole(rooms: Rooms, response: Response) -> bool:
+    """Whether all parts of its score are there."""
+    return len(response.part_scores) == len(rooms.schedule.score_parts)
+
+
+def _conclude(rooms: Rooms, response: Response, now: float) -> None:
+    """Settle a response whose score is whole."""
+    parts, response.part_scores = response.part_scores, ()
     response.outcome, response.score = combined(parts)
     if response.outcome is Outcome.INVALID and all(each.outcome is Outcome.ABSTAINED for each in parts):
         rooms.rewards.last_failure = "invalid: no reward function applies to this response"
@@ -93,3 +104,16 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     rewards.requested.clear()
     rewards.relimited.clear()
     rewards.num_failed_in_a_row = 0
+    _change_parts(rooms, awaited, now)
+
+
+def _change_parts(rooms: Rooms, awaited: Iterable[ResponseId], now: float) -> None:
+    """A run that is continued with other evaluation sets may have scores of other parts: remove what came of parts that
+    it no longer has, and settle responses that missed nothing else."""
+    for response in filter(None, map(rooms.responses.find, awaited)):
+        kept = tuple(score for score in response.part_scores if score.part in rooms.schedule.score_parts)
+        response.part_scores = kept
+        if _is_whole(rooms, response):
+            response.move(ResponsePhase.SCORING, now=now)
+            rooms.rewards.remove_generated(response.id)
+            _conclude(rooms, response, now)

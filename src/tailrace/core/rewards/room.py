@@ -74,6 +74,12 @@ class Rewards:
         """Note that a response is finished and needs a score."""
         self.generated[response] = None
 
+    def forget_case_times(self) -> None:
+        """Note that shorter times of test cases matter from now on. Nobody has told those of the problems that were
+        solved, so each has to be solved again before its cases have limits of their own."""
+        self.case_times.clear()
+        self.relimited.clear()
+
     def remove_generated(self, response: ResponseId) -> None:
         """Note that a finished response was aborted before its reward was requested."""
         del self.generated[response]

@@ -19,7 +19,7 @@ def score(rooms: Rooms, now: float) -> Iterator[do.Command]:
     rewards, responses = rooms.rewards, rooms.responses
     if rooms.run.is_stopping or not rewards.generated:
         return
-    due = list(rewards.generated)
+    due = [response for response in rewards.generated if responses.find(response) is not None]  # others are surplus
     if not rooms.schedule.is_reward_streamed and _is_generating(rooms):
         # The barrier applies to training responses only.
         due = [response for response in due if not responses.is_training(response)]

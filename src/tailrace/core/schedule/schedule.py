@@ -199,6 +199,7 @@ class Schedule:
             eval_interval=other.eval_interval,
             save_interval=other.save_interval,
             save_share=other.save_share,
+            score_parts=other.score_parts,
             case_time=replace(other.case_time, strategy=self.case_time.strategy),
             limits=other.limits,
         )

@@ -51,7 +51,8 @@ def open_score_parts(
         if part is Part.JUDGE:
             judges = _judges(settings, sources, place, scores.add, say=say, recover=recover)
             scoring = Scoring(judges, scores, task=task, work=work, applies=applies)
-            return ScorePart(pool=judges, scoring=scoring, kill_on_gpu=judges.kill_all)
+            is_elsewhere = settings.reward.judge.url is not None
+            return ScorePart(pool=judges, scoring=scoring, kill_on_gpu=None if is_elsewhere else judges.kill_all)
         pool = _pool(part, settings, sources, place, scores.add, limits, say)
         return ScorePart(pool=pool, scoring=Scoring(pool, scores, task=task, work=work, applies=applies, limits=limits))
 

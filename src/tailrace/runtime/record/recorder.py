@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tailrace.core import events as ev
@@ -21,6 +22,7 @@ from tailrace.runtime.record.resume import RecalledRun
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.runtime.record.summarizer import Summarizer
 
+_EVALUATION_FAILURES = re.compile(r"eval/.*/reward_failures")
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Bytes by which the journal must grow before the next checkpoint closes a segment of it."""
 
@@ -49,7 +51,8 @@ class Recorder:
         )
         self._prediction = None if prediction is None else Guarded("prediction", lambda: prediction, complain)
         self._now = past.now
-        self._explained: set[tuple[Part, Outcome]] = set()
+        self._explained: set[tuple[Part | None, Outcome]] = set()
+        """Kinds of failures that were explained; None: no part failed, and none applies."""
         self._is_stopping = False
         """Whether the run takes no scores any more, because it saves and then ends."""
         self._metrics = _open_metrics(directory, past, complain)
@@ -81,6 +84,7 @@ class Recorder:
             self._display.entry(entry)
             self._explain(entry.event)
             for row in self._measure(entry):
+                self._explain_row(row)
                 self._display.row(row)
                 self._sinks.write(row)
 
@@ -143,6 +147,18 @@ class Recorder:
                 self._explained.add(kind)
                 told = f"reward of {scored.response}: {scored.outcome.value}: {scored.detail}"
                 self._display.say(f"{told} (see {logs_of(event.part)})")
+
+    def _explain_row(self, row: Row) -> None:
+        """Print once that no reward applies to some responses. No part of their scores has failed, so no event says
+        it."""
+        is_told = any(outcome is Outcome.INVALID for _, outcome in self._explained)
+        count = 0 if is_told else row.get("reward/num_invalid", 0)
+        if not self._explained:  # an evaluation counts failures of all kinds together
+            count += sum(value for name, value in row.items() if _EVALUATION_FAILURES.fullmatch(name))
+        if count:
+            self._explained.add((None, Outcome.INVALID))
+            told = "a response has the score 0" if count == 1 else f"{count:.0f} responses have the score 0"
+            self._display.say(f"{told}: invalid: no reward function applies to them")
 
 
 def _open_metrics(directory: RunDirectory, past: RecalledRun, complain: Complain) -> Guarded[Measurements]:
