@@ -32,15 +32,17 @@ from tailrace.core.schedule import (
     EpochEnd,
     EvalSet,
     Leftovers,
+    Lending,
     Limits,
     OnStuck,
     Placement,
     Schedule,
+    SharedPlace,
     Stream,
     VersionCap,
 )
 from tailrace.core.schedule.soundness import sound
-from tailrace.policies.strategies import KINDS, policies_of
+from tailrace.policies.strategies import KINDS, Scaling, policies_of
 
 NUM_PROMPTS = 29
 I0 = InstanceId(0)
@@ -293,6 +295,21 @@ def _draw(rng: random.Random) -> dict[str, object]:
 def _stream(rng: random.Random, batch_size: int) -> dict[str, object]:
     """How steps are streamed, if at all."""
     return {"stream": rng.choice(list(Stream)), "stream_groups": rng.randint(1, batch_size)}
+
+
+def lending(rng: random.Random, num_instances: int) -> dict[str, object]:
+    """Instances are lent to training. Some places have two instances or two replicas."""
+    numbers, places = list(range(num_instances)), list[SharedPlace]()
+    while numbers:
+        size = min(len(numbers), rng.choice([1, 1, 2]))
+        mine, numbers = numbers[:size], numbers[size:]
+        replicas = rng.choice([1, 1, 2])
+        first = sum(len(place.replicas) for place in places)
+        places.append(SharedPlace(instances=tuple(mine), replicas=tuple(range(first, first + replicas))))
+    strategy = rng.choice([Scaling.FIXED, Scaling.KV_PEAK]).value
+    chosen = Lending(strategy=strategy, places=tuple(places), at=rng.choice([0.2, 0.4]), max_length=40)
+    engine = Coordination(kv_tokens=rng.choice([0, 0, 60, 200]), max_running=rng.choice([0, 8]), prompt_length=2)
+    return {"lending": chosen, "coordination": engine, "num_instances": num_instances, "rounds_ahead": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

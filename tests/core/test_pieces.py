@@ -221,7 +221,7 @@ def test_a_step_as_older_releases_stored_it_was_asked_for_as_a_whole() -> None:
     ("changes", "sentence"),
     [
         ({"leftovers": Leftovers.KEEP, "max_staleness": 1}, "'keep' has no rounds"),
-        ({"placement": Placement.COLOCATED}, "colocated training waits until rollout has ended"),
+        ({"placement": Placement.COLOCATED}, "colocated training waits until instances have left its devices"),
         ({"is_reward_streamed": False}, "groups are complete only when their rewards are back"),
     ],
 )

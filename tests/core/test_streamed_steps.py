@@ -18,6 +18,7 @@ from core.histories import (
     check_conservation,
     held_to,
     lagging_cases,
+    lending,
     one_schedule,
     tail_batching,
 )
@@ -28,11 +29,17 @@ from tailrace.core.schedule import Placement, Schedule, Stream
 
 
 def streamed(rng: random.Random, **changes: object) -> Schedule:
-    """Any schedule that streams."""
+    """Any schedule that streams. Half of them lend instances."""
     make = rng.choice([one_schedule, tail_batching, active_partial])
     chosen = {"stream": rng.choice([Stream.ALWAYS, Stream.ALWAYS, Stream.ONCE]), "stream_groups": rng.randint(1, 2)}
+    lends = rng.random() < 0.5
+    if lends:
+        chosen |= lending(rng, rng.randint(2, 4))
+    if lends and make is not tail_batching:
+        chosen |= {"batch_size": rng.randint(3, 6), "launch_prompts": 0}
     if make is one_schedule:
-        chosen |= {"placement": rng.choice([Placement.SHARED, Placement.DISAGGREGATED]), "is_reward_streamed": True}
+        places = list(Placement)[0 if lends else 1 :]
+        chosen |= {"placement": rng.choice(places), "is_reward_streamed": True}
     return make(rng, **{**chosen, **changes})
 
 

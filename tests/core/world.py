@@ -17,12 +17,13 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.costs import CostModel
+from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.rules import RULES, Rule
-from tailrace.core.schedule import Schedule
+from tailrace.core.schedule import Placement, Schedule
 from tailrace.core.schedule.soundness import sound
 from tailrace.policies.strategies import policies_of
 
@@ -145,7 +146,21 @@ class World:
                 case _:
                     if isinstance(command, do.StartTrainer):
                         self.trainer_incarnation = command.incarnation
+                    if isinstance(command, do.Accumulate):
+                        self.check_devices(command)
                     self.open.append(command)
+
+    def check_devices(self, piece: do.Accumulate) -> None:
+        """Nobody generates on devices where a piece is trained that names its replicas, nor anywhere if training and
+        rollout take turns."""
+        is_colocated = self.schedule.placement is Placement.COLOCATED
+        if not piece.replicas and not is_colocated:
+            return
+        for number, instance in self.coordinator.rooms.fleet.instances.items():
+            own = [place for place in self.schedule.lending.places if number in place.instances]
+            is_used = not piece.replicas or any({*place.replicas} & {*piece.replicas} for place in own)
+            if is_used:
+                assert instance.phase in (InstancePhase.RELEASED, InstancePhase.ABSENT), f"{instance} is on its devices"
 
     def believed(self, report: ev.RolloutReported) -> tuple[ev.Progressed | ev.Finished, ...]:
         """The parts of a report that were true when it came: here, all of them."""

@@ -233,6 +233,8 @@ class Accumulate(Command):
     """Version of the oldest token of each response."""
     piece: int = 0
     """Number of this piece of the step, from 0 on. A step without streaming has one piece."""
+    replicas: tuple[int, ...] = ()
+    """Replicas of the trainer that compute it; empty: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

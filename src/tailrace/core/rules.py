@@ -21,6 +21,7 @@ from tailrace.core.collection.rules import abort_surplus, collect, commit, open_
 from tailrace.core.evaluation import facts as evaluation_facts
 from tailrace.core.evaluation.rules import close_evaluation, drop_evaluation, open_evaluation
 from tailrace.core.fleet import facts as fleet_facts
+from tailrace.core.fleet.lending import lend
 from tailrace.core.fleet.planning import plan
 from tailrace.core.fleet.rules import release_memory, retire_instances, start_instances
 from tailrace.core.rewards import facts as rewards_facts
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     close_evaluation,
     relieve,
     collect,
+    lend,
     commit,
     open_round,
     request_prompts,

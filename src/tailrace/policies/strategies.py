@@ -12,6 +12,7 @@ from enum import Enum, unique
 from typing import Self
 
 from tailrace.core.fleet.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
+from tailrace.core.fleet.scaling import ScalingPolicy
 from tailrace.core.rewards.policy import TimeoutPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.policies.migration.never import Never
@@ -19,6 +20,9 @@ from tailrace.policies.migration.rebalance import Rebalance
 from tailrace.policies.routing.fixed import Fixed
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
+from tailrace.policies.scaling.at_share import LentAtShare
+from tailrace.policies.scaling.kv_peak import LentAtKvPeak
+from tailrace.policies.scaling.never import NeverLent
 from tailrace.policies.synchronization.as_published import AsPublished
 from tailrace.policies.synchronization.when_useful import WhenUseful
 from tailrace.policies.timeouts.adaptive import AdaptiveTimeouts
@@ -86,6 +90,17 @@ class Timeouts(Strategy):
     ADAPTIVE = "adaptive", AdaptiveTimeouts.of
 
 
+@unique
+class Scaling(Strategy):
+    """When instances are lent to training for the rest of a round."""
+
+    make: Callable[[Schedule], ScalingPolicy]
+
+    NEVER = "never", NeverLent.of
+    FIXED = "fixed", LentAtShare.of
+    KV_PEAK = "kv-peak", LentAtKvPeak.of
+
+
 KINDS: dict[str, type[Strategy]] = {"routing": Routing, "synchronization": Synchronization, "migration": Migration}
 """The kinds of strategies that coordinate rollout, by the name of the setting that chooses one."""
 
@@ -99,6 +114,7 @@ def policies_of(schedule: Schedule) -> Policies:
         synchronization=Synchronization.named(chosen.synchronization).make(schedule, routing),
         migration=Migration.named(chosen.migration).make(schedule),
         timeouts=Timeouts.named(schedule.case_time.strategy).make(schedule),
+        scaling=Scaling.named(schedule.lending.strategy).make(schedule),
     )
     for sentence in _unsound(schedule, policies):
         raise ValueError(sentence)

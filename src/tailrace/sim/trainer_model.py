@@ -49,8 +49,9 @@ class TrainerCosts:
     def step(self, tokens: int) -> float:
         return self.fixed_s + self.accumulation(tokens)
 
-    def accumulation(self, tokens: int) -> float:
-        return self.token_s * tokens / self.num_replicas
+    def accumulation(self, tokens: int, num_replicas: int | None = None) -> float:
+        """``num_replicas``: those that share the tokens; default: all."""
+        return self.token_s * tokens / (num_replicas or self.num_replicas)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,14 +102,17 @@ class TrainerModel:
     def _post(self, event: TrainerEvent) -> None:
         self._agenda.post(replace(event, incarnation=self._incarnation))
 
-    def accumulate(self, version: Version, num_responses: int, tokens: int, *, piece: int = 0) -> None:
+    def accumulate(
+        self, version: Version, num_responses: int, tokens: int, *, piece: int = 0, num_replicas: int | None = None
+    ) -> None:
         def accumulated(seconds: float) -> TrainerEvent:
             self._step_s += seconds
             return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds, piece=piece)
 
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True
-        self._order(_Order(seconds=warm_up_s + self._costs.accumulation(tokens), end=accumulated, is_step=True))
+        seconds = warm_up_s + self._costs.accumulation(tokens, num_replicas)
+        self._order(_Order(seconds=seconds, end=accumulated, is_step=True))
 
     def drop_step(self) -> None:
         def drop() -> None:

@@ -112,10 +112,12 @@ class World:
                 self._trainer.start(incarnation)
             case do.KillTrainer(reason=reason):
                 self._trainer.kill(reason)
-            case do.Accumulate(version=version, responses=responses, piece=piece):
+            case do.Accumulate(version=version, responses=responses, piece=piece, replicas=replicas):
                 prompts = self._costs.prompt_length * len(responses)
                 tokens = prompts + sum(self._targets[r][0] for r in responses)
-                self._trainer.accumulate(version, len(responses), tokens, piece=piece)
+                self._trainer.accumulate(
+                    version, len(responses), tokens, piece=piece, num_replicas=len(replicas) or None
+                )
             case do.DropStep():
                 self._trainer.drop_step()
             case do.FinishStep(version=version):

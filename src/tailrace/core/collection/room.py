@@ -80,6 +80,19 @@ class Collection:
         return set(self.surplus)
 
     @property
+    def progress(self) -> tuple[int, int, int] | None:
+        """Number of the round, its complete groups and the size of its batch; None if there is no round, or if it
+        launched more than it trains: then no group is waited for in particular."""
+        round = self.round
+        if round is None or round.num_kept > round.batch_size:
+            return None
+        return round.number, len(self.complete), round.batch_size
+
+    @property
+    def is_round_long(self) -> bool:
+        return self.round is not None and self.round.is_long
+
+    @property
     def committed_groups(self) -> AbstractSet[GroupId]:
         """Complete groups that are being trained, or were, before their batch is full."""
         return self.ledger.committed.keys()

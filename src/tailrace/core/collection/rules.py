@@ -24,6 +24,7 @@ from tailrace.core.collection.rounds import (
     num_missing,
     unfinished_prompts,
 )
+from tailrace.core.fleet.lending import piece_replicas
 from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
@@ -67,6 +68,7 @@ def collect(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
         return
     room.search.note(round, now - (now if round.began_at is None else round.began_at))
     room.filtered_share.fade()
+    rooms.fleet.round_ended(is_long=round.is_long)
     yield from close_round(rooms, round, consumption.batch, now)
 
 
@@ -87,6 +89,8 @@ def commit(rooms: Rooms, now: float) -> Iterator[None]:
     if _may_collect(rooms) or not training.awaits_piece(rooms.evaluation_is_over()):
         return
     if schedule.stream is Stream.ONCE and training.has_streamed:
+        return
+    if piece_replicas(rooms) is None:
         return
     count = min(room.ledger.num_uncommitted, room.round.batch_size - training.num_streamed_groups)
     if count >= schedule.stream_groups:

@@ -2,7 +2,7 @@
 
 ABSENT --> STARTING --> READY <--------> PULLING
                           |                 ^
-                          +--> RELEASING --> RELEASED      (colocated with training)
+                          +--> RELEASING --> RELEASED      (colocated with training, or lent to it)
                           |
                           +--> STOPPING --> (leaves the fleet)
 
@@ -76,6 +76,8 @@ class Instance:
     """It gets no more work. When it is idle, it pulls."""
     is_retiring: bool = False
     """It gets no more work. When it is idle, it leaves the fleet."""
+    is_lent: bool = False
+    """It gets no more work before the next optimizer step. When it is idle, it releases its memory to training."""
     is_being_killed: bool = False
     """``KillInstance`` was sent, and ``InstanceLost`` has not arrived."""
     moved_at: float | None = None
@@ -115,13 +117,18 @@ class Instance:
     @property
     def accepts_work(self) -> bool:
         is_ready = self.phase is InstancePhase.READY and not self.is_being_killed
-        return is_ready and not self.stopping and not self.is_draining and not self.is_retiring
+        return is_ready and not (self.stopping or self.is_draining or self.is_retiring or self.is_lent)
 
     @property
     def owes_nothing(self) -> bool:
         """Whether it is ready and has no outstanding interrupt or abort."""
         is_ready = self.phase is InstancePhase.READY and not self.is_being_killed
         return is_ready and not self.stopping and not self.aborting
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether it is ready, runs nothing and has no outstanding interrupt or abort."""
+        return self.owes_nothing and not self.running
 
     @property
     def is_idle(self) -> bool:

@@ -32,3 +32,13 @@ def check(rooms: Rooms) -> None:
         for response in group.members.values():
             if response.instance is not None and group.version is not None:
                 assert instances[response.instance].version >= group.version
+    _check_lent(rooms)
+
+
+def _check_lent(rooms: Rooms) -> None:
+    """Lent instances get no work, and there are some exactly as long as something is lent."""
+    fleet = rooms.fleet
+    for instance in fleet.instances.values():
+        assert fleet.has_lent or not instance.is_lent
+        assert not instance.is_lent or instance.running.keys() == instance.stopping.keys()
+    assert not fleet.has_lent or rooms.collection.progress is not None or rooms.training.num_batches

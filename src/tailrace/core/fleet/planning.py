@@ -119,7 +119,7 @@ def pull(rooms: Rooms, now: float) -> Iterator[do.Command]:
     if not behind:
         rooms.fleet.all_hold = published
     for instance in behind:
-        if instance.is_retiring:
+        if instance.is_retiring or instance.is_lent:
             continue
         may_pull = instance.is_draining or rooms.schedule.has_rounds
         is_free = may_pull and instance.owes_nothing and not instance.running

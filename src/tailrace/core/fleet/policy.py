@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from tailrace.core.costs import CostModel
+from tailrace.core.fleet.scaling import ScalingPolicy
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
 from tailrace.core.rewards.policy import TimeoutPolicy
@@ -213,6 +214,7 @@ class Policies:
     synchronization: SynchronizationPolicy
     migration: MigrationPolicy
     timeouts: TimeoutPolicy
+    scaling: ScalingPolicy
 
     @property
     def plans(self) -> bool:

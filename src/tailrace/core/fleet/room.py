@@ -8,11 +8,30 @@ from dataclasses import dataclass, field
 from tailrace.core import commands as do
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.fleet.length_history import LengthHistory
 from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.responses.response import Response
 from tailrace.core.responses.room import Responses
 from tailrace.core.run.waits import Wait
 from tailrace.core.schedule import Limits
+
+
+@dataclass(slots=True, kw_only=True)
+class Loans:
+    """What is remembered for lending instances to training."""
+
+    round: int = -1
+    """Round in which lending was last considered."""
+    num_seen: int = 0
+    """Complete groups at that time."""
+    is_made: bool = False
+    """Whether instances are lent."""
+    short: LengthHistory = field(default_factory=LengthHistory)
+    """Lengths of short rounds. Kept if the policy asks for it."""
+    long: LengthHistory = field(default_factory=LengthHistory)
+
+    def of_kind(self, *, is_long: bool) -> LengthHistory:
+        return self.long if is_long else self.short
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,12 +59,19 @@ class Fleet:
     """Running and queued responses at that time."""
     plan_at: float | None = None
     """When the next plan is due; None: no plan is scheduled."""
+    loans: Loans = field(default_factory=Loans)
+    """Instances that are lent to training."""
 
     # Questions
 
     @property
     def next_plan_at(self) -> float | None:
         return self.plan_at
+
+    @property
+    def has_lent(self) -> bool:
+        """Whether instances are lent to training."""
+        return self.loans.is_made
 
     def is_off_device(self) -> bool:
         """Whether all instances have released their memory, so that colocated training can use the devices."""
@@ -101,9 +127,21 @@ class Fleet:
         self.needs_plan = True
 
     def step_trained(self) -> None:
-        """Note that an optimizer step is complete: the counts of lost instances start again at 0."""
+        """Note that an optimizer step is complete: the counts of lost instances start again at 0, and lent instances
+        come back."""
         for instance in self.instances.values():
             instance.losses.count = 0
+        self.take_back()
+
+    def take_back(self) -> None:
+        """Note that no instance is lent any more: each pulls and works again."""
+        self.loans.is_made = False
+        for instance in self.instances.values():
+            instance.is_lent = False
+
+    def round_ended(self, *, is_long: bool) -> None:
+        """Note that a round has ended: lengths of the next one of its kind count more."""
+        self.loans.of_kind(is_long=is_long).fade()
 
     def interrupt(self, responses: Iterable[ResponseId]) -> Iterator[do.Command]:
         """Interrupt those of these responses that run. Their tokens are kept."""

@@ -18,6 +18,8 @@ def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
     if rooms.run.is_stopping or not rooms.fleet.num_absent:
         return
     for instance in rooms.fleet.instances.values():
+        if instance.is_lent:
+            continue  # training uses its devices
         if instance.phase is InstancePhase.ABSENT and instance.losses.count <= rooms.run.limits.max_restarts:
             rooms.fleet.move(instance, InstancePhase.STARTING, now)
             rooms.fleet.num_starts += 1
@@ -42,10 +44,12 @@ def retire_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
 
 
 def release_memory(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    """Release the memory of colocated instances before an optimizer step."""
-    if rooms.schedule.placement is not Placement.COLOCATED or not rooms.training.is_due(rooms.evaluation_is_over()):
+    """Release the memory of colocated instances before an optimizer step, and that of lent ones."""
+    is_colocated = rooms.schedule.placement is Placement.COLOCATED
+    is_step_due = is_colocated and rooms.training.is_due(rooms.evaluation_is_over())
+    if not is_step_due and not rooms.fleet.has_lent:
         return
     for instance in rooms.fleet.instances.values():
-        if instance.is_idle:
+        if (is_step_due and instance.is_idle) or (instance.is_lent and instance.has_nothing):
             rooms.fleet.move(instance, InstancePhase.RELEASING, now)
             yield do.ReleaseMemory(instance=instance.id)

@@ -50,7 +50,8 @@ def _share(rooms: Rooms) -> int:
     instance finishes responses, it gets new ones, so an instance that never becomes ready cannot stop the run.
     """
     most, published = rooms.schedule.max_in_flight, rooms.training.published
-    present = [i for i in rooms.fleet.instances.values() if i.phase is not InstancePhase.ABSENT and not i.is_retiring]
+    there = (i for i in rooms.fleet.instances.values() if i.phase is not InstancePhase.ABSENT)
+    present = [i for i in there if not i.is_retiring and not i.is_lent]
     coming = [i for i in present if i.phase is not InstancePhase.READY or i.is_draining]
     if not coming:
         return most
@@ -157,7 +158,8 @@ def _begun(rooms: Rooms, groups: list[Group], prompt_length: int, is_open: bool)
 def _homes(rooms: Rooms, members: list[Response]) -> tuple[InstanceId | None, ...]:
     """Return where each was last, unless that instance is gone or about to go."""
     instances = rooms.fleet.instances
-    there = {i.id for i in instances.values() if i.phase not in _GONE and not (i.is_retiring or i.is_being_killed)}
+    present = (i for i in instances.values() if i.phase not in _GONE)
+    there = {i.id for i in present if not (i.is_retiring or i.is_lent or i.is_being_killed)}
     return tuple([r.home if r.home in there else None for r in members])
 
 

@@ -3,6 +3,7 @@
 from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, Stream, VersionCap
 from tailrace.core.schedule.coordination import Coordination
+from tailrace.core.schedule.lending import Lending, SharedPlace
 from tailrace.core.schedule.schedule import EDITION, EvalSet, Limits, Schedule
 
 __all__ = [
@@ -12,10 +13,12 @@ __all__ = [
     "EpochEnd",
     "EvalSet",
     "Leftovers",
+    "Lending",
     "Limits",
     "OnStuck",
     "Placement",
     "Schedule",
+    "SharedPlace",
     "Stream",
     "VersionCap",
 ]

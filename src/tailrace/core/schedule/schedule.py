@@ -14,6 +14,7 @@ from tailrace.core.outcomes import Part
 from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, Stream, VersionCap
 from tailrace.core.schedule.coordination import Coordination
+from tailrace.core.schedule.lending import Lending
 
 EDITION = 2
 """Number of the rules that new runs follow. It grows when the core answers the same events in another way."""
@@ -122,6 +123,8 @@ class Schedule:
     round has ended."""
     stream_groups: int = 1
     """Fewest groups that are trained at once while their round is still running."""
+    lending: Lending = Lending()
+    """Whether instances are lent to training for the rest of a round, and which."""
     keep_deferred_tokens: bool = False
     """True: a deferred prompt continues its responses if ``max_staleness`` allows. False: it always starts again."""
     epoch_end: EpochEnd = EpochEnd.CARRY
@@ -201,6 +204,7 @@ class Schedule:
             save_share=other.save_share,
             score_parts=other.score_parts,
             case_time=replace(other.case_time, strategy=self.case_time.strategy),
+            lending=replace(other.lending, strategy=self.lending.strategy),
             limits=other.limits,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
+from tailrace.core.schedule.lending import Lending
 from tailrace.core.schedule.schedule import Schedule
 
 
@@ -34,12 +35,20 @@ def unsound(schedule: Schedule) -> Iterator[str]:
 
 
 def _unsound_stream(s: Schedule) -> Iterator[str]:
+    lends = s.lending.strategy != Lending().strategy
+    if lends and not s.streams:
+        yield "instances are lent so that training can stream: set stream to 'always' or 'once'"
+    if lends and s.rounds_ahead:
+        yield "lent instances come back with the next version, so the next round cannot begin before it"
     if not s.streams:
         return
     if not s.has_rounds:
         yield "'keep' has no rounds and trains beside rollout anyway, so there is nothing to stream: leave stream out"
-    if s.placement is Placement.COLOCATED:
-        yield "colocated training waits until rollout has ended, so it cannot stream; use 'shared' or 'disaggregated'"
+    if s.placement is Placement.COLOCATED and not lends:
+        yield (
+            "colocated training waits until instances have left its devices, so it streams only if they are lent: set"
+            " lending, or use 'shared' or 'disaggregated'"
+        )
     if not s.is_reward_streamed:
         yield "groups are complete only when their rewards are back: a streamed step needs streamed rewards"
 

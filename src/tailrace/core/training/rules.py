@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tailrace.core import commands as do
 from tailrace.core.errors import CoreError
+from tailrace.core.fleet.lending import piece_replicas
 from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.response import Finish
@@ -36,7 +38,9 @@ def advance(rooms: Rooms, now: float) -> Iterator[do.Command]:
     yield from _publish(rooms, now)
     yield from _save(rooms, now)
     if rooms.training.is_open_for_pieces(rooms.evaluation_is_over()):
-        yield from _stream(rooms, now)
+        replicas = piece_replicas(rooms)
+        if replicas is not None and not rooms.training.num_batches:
+            yield from _stream(rooms, now, replicas)
     yield from _train(rooms, now)
 
 
@@ -84,17 +88,18 @@ def _train(rooms: Rooms, now: float) -> Iterator[do.Command]:
     yield do.FinishStep(version=training.version)
 
 
-def _stream(rooms: Rooms, now: float) -> Iterator[do.Command]:
+def _stream(rooms: Rooms, now: float, replicas: tuple[int, ...] = ()) -> Iterator[do.Command]:
     """Send the pieces that were chosen and that the trainer does not have."""
     step = rooms.training.step
     for groups in step.streamed[step.num_sent :]:
-        yield _send(rooms, groups, now)
+        yield _send(rooms, groups, now, replicas)
 
 
-def _send(rooms: Rooms, groups: Iterable[GroupId], now: float) -> do.Accumulate:
-    """Return the command for the next piece, and note that it is sent."""
+def _send(rooms: Rooms, groups: Iterable[GroupId], now: float, replicas: tuple[int, ...] = ()) -> do.Accumulate:
+    """Return the command for the next piece, and note that it is sent. ``replicas``: those that train it; empty:
+    all."""
     training, schedule = rooms.training, rooms.schedule
-    piece = _accumulate(rooms, training.step.num_sent, groups)
+    piece = replace(_accumulate(rooms, training.step.num_sent, groups), replicas=replicas)
     if schedule.is_strict and min(piece.oldest) < training.version - (schedule.max_staleness or 0):
         worst = min(zip(piece.oldest, piece.responses, strict=True))
         raise CoreError(f"{worst[1]} has tokens of version {worst[0]}, too old to train {training.version}")

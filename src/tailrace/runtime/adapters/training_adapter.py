@@ -133,8 +133,13 @@ class TrainingAdapter:
             self.channel = None
 
     def _piece(self, command: do.Accumulate) -> Accumulate:
-        batch = self._batch(command)
-        return Accumulate(model=POLICY, version=command.version, batch=batch, piece=command.piece)
+        return Accumulate(
+            model=POLICY,
+            version=command.version,
+            batch=self._batch(command),
+            piece=command.piece,
+            replicas=command.replicas or None,
+        )
 
     def _send(self, message: object) -> None:
         worker = self._worker  # another thread may lose it meanwhile
@@ -179,7 +184,7 @@ class TrainingAdapter:
     def _redo(self, step: TakenStep, version: Version, worker: WorkerHandle | None) -> None:
         """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
         for batch in step.batches:
-            message = self._piece(batch)
+            message = self._piece(replace(batch, replicas=()))  # there may be fewer now, and all of them are free
             if worker is self._worker:
                 self._send(message)
         if worker is self._worker:
