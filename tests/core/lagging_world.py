@@ -146,7 +146,7 @@ class LaggingWorld(World):
         number = getattr(command, "instance", None)
         if isinstance(command, do.StartTrainer):
             self.is_trainer_gone = False
-        if self.is_trainer_gone and isinstance(command, TO_TRAINER):
+        if self.is_trainer_gone and isinstance(command, TO_TRAINER) and not isinstance(command, do.KillTrainer):
             return
         if isinstance(command, do.StartInstance):
             self.slowed.discard(command.instance)

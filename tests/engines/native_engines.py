@@ -32,7 +32,7 @@ def _maker(model: Path, device: str, decoding: Decoding) -> Callable[..., Native
         limits = EngineLimits(
             max_running=max_running, max_length=max_length, kv_tokens=kv_tokens, prefill_chunk=prefill_chunk
         )
-        options.setdefault("is_colocated", True)  # so that release and restore are tested where they are hardest
+        options.setdefault("may_release", True)  # so that release and restore are tested where they are hardest
         return NativeEngine(model, seed=0, limits=limits, device=device, decoding=decoding, **options)
 
     return make

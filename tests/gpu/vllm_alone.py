@@ -53,7 +53,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, torch.Tens
 
 @pytest.fixture
 def make_engine(checkpoint: Path, reference_model: PreTrainedModel) -> Iterator[Callable[[], VllmEngine]]:
-    options = VllmOptions(max_running=8, max_length=160, kv_tokens=640, is_colocated=True)
+    options = VllmOptions(max_running=8, max_length=160, kv_tokens=640, may_release=True)
     made: list[VllmEngine] = []
 
     def make() -> VllmEngine:

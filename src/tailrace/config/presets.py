@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Stream
-from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
+from tailrace.policies.strategies import KINDS, Migration, Routing, Scaling, Synchronization
 
 PresetName = Literal[
     "sync", "stage-overlap", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"
@@ -31,6 +31,8 @@ class Preset:
     """How `max_staleness` is enforced, unless it is None."""
     stream: Stream = Stream.NEVER
     """Whether complete groups are trained while their round still runs."""
+    lending: Scaling = Scaling.NEVER
+    """When instances are lent to training for the rest of a round."""
     routing: Routing = Routing.VANILLA
     synchronization: Synchronization = Synchronization.VANILLA
     migration: Migration = Migration.VANILLA

@@ -15,7 +15,7 @@ from tailrace.config.presets import PRESETS, BoundName, Preset
 from tailrace.config.section import Common, Section
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Stream
-from tailrace.policies.strategies import KINDS, Migration, Routing, Synchronization
+from tailrace.policies.strategies import KINDS, Migration, Routing, Scaling, Synchronization
 
 
 class ScheduleOverrides(Section):
@@ -49,6 +49,12 @@ class ScheduleOverrides(Section):
     is full."""
     stream_share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Least part of the batch that `stream` trains at once. Default: 0.125 with `always`, 0.5 with `once`."""
+    lending: Common[Scaling | None] = None
+    """Whether instances leave their devices to training for the rest of a round; needs `stream` and at least two
+    replicas of the trainer. `fixed`: as soon as `lend_at` of the batch is complete. `kv-peak`: when the responses that
+    are left fit into the other instances. `never`: all instances work until the round ends."""
+    lend_at: Annotated[float, Field(ge=0.2, le=0.5)] = 0.4
+    """Part of the batch that is complete when `lending = "fixed"` lends instances."""
     routing: Routing | None = None
     """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
     that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
@@ -76,7 +82,14 @@ class ScheduleOverrides(Section):
         """Return the preset with the given values in place of its own."""
         given: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("over_provision_prompts", "over_provision_responses", "rounds_ahead", "stream", *KINDS)
+            for name in (
+                "over_provision_prompts",
+                "over_provision_responses",
+                "rounds_ahead",
+                "stream",
+                "lending",
+                *KINDS,
+            )
             if getattr(self, name) is not None
         }
         if self.leftovers is not None:

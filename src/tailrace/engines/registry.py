@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tailrace.config.memory_release import releases_memory
 from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.config.settings import Settings
 from tailrace.engines.contract import Capabilities, Unsupported
@@ -196,10 +197,12 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
         yield f"{asking}: the {name} engine does not return the experts of tokens"
     if settings.trainer.replay_routing and settings.rollout.return_routing == "never":
         yield "trainer.replay_routing needs the experts that the rollout chose, but rollout.return_routing is 'never'"
-    if settings.schedule.placement == "colocated" and not capabilities.releases_memory:
+    if releases_memory(settings) and not capabilities.releases_memory:
+        is_lent = settings.schedule.placement != "colocated"
+        asking, remedy = ("schedule.lending", "never") if is_lent else ("schedule.placement", "shared")
         yield (
-            f"schedule.placement is 'colocated', but the {name} engine cannot release its memory while training runs;"
-            " set it to 'shared'"
+            f"{asking} asks for it, but the {name} engine cannot release its memory while training runs; set it to"
+            f" '{remedy}'"
         )
     if settings.eval_interval is not None and not capabilities.uses_weights:
         yield (

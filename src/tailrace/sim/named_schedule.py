@@ -8,7 +8,8 @@ from tailrace.config import presets
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.schedule_builder import apply_preset, most_in_flight
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import CaseTime, Coordination, EvalSet, Limits, Schedule
+from tailrace.core.schedule import CaseTime, Coordination, EvalSet, Lending, Limits, Placement, Schedule, SharedPlace
+from tailrace.core.schedule.lending import places_by_order
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
@@ -56,10 +57,17 @@ def _plain(scenario: Scenario, variant: VariantSection) -> Schedule:
         case_time=CaseTime() if tests is None else tests.case_time(),
         is_reward_streamed=variant.reward.timing == "streamed",
         filters_equal_scores=chosen.dynamic_sampling,
+        lending=Lending(max_length=scenario.lengths.max_response_length, places=_places(scenario)),
         coordination=_coordination(scenario),
         # Time limits are switched off, except for those that detect a dead instance.
         limits=replace(Limits(), reward_s=1e6, train_s=1e6, weights_s=1e6, checkpoint_s=1e6),
     )
+
+
+def _places(scenario: Scenario) -> tuple[SharedPlace, ...]:
+    """Return what can be lent to training. Instances and replicas share the devices by order."""
+    is_apart = scenario.engine.placement is Placement.DISAGGREGATED
+    return () if is_apart else places_by_order(scenario.num_instances, scenario.num_replicas)
 
 
 def _coordination(scenario: Scenario) -> Coordination:

@@ -62,12 +62,15 @@ class _Order:
     end: Callable[[float], TrainerEvent] | None = None
     """Returns the event that reports its end, given its seconds."""
     is_step: bool = False
+    is_alone: bool = False
+    """Whether no instance is on its devices: then neither slows the other down."""
     changes_weights: bool = False
 
 
 class TrainerModel:
     def __init__(self, costs: TrainerCosts, agenda: Agenda, *, on_busy: Callable[[bool], None]) -> None:
-        """``on_busy`` is called with True when an optimizer step begins and with False when it ends."""
+        """``on_busy`` is called with True when work on an optimizer step begins that shares devices with instances, and
+        with False when it ends."""
         self._costs, self._agenda, self._on_busy = costs, agenda, on_busy
         self._orders: deque[_Order] = deque()
         self._slowdown = 1.0
@@ -105,6 +108,8 @@ class TrainerModel:
     def accumulate(
         self, version: Version, num_responses: int, tokens: int, *, piece: int = 0, num_replicas: int | None = None
     ) -> None:
+        """``num_replicas``: replicas whose devices were lent to it; None: all compute, beside the instances."""
+
         def accumulated(seconds: float) -> TrainerEvent:
             self._step_s += seconds
             return GradientsAccumulated(version=version, num_responses=num_responses, seconds=seconds, piece=piece)
@@ -112,7 +117,8 @@ class TrainerModel:
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True
         seconds = warm_up_s + self._costs.accumulation(tokens, num_replicas)
-        self._order(_Order(seconds=seconds, end=accumulated, is_step=True))
+        is_alone = num_replicas is not None
+        self._order(_Order(seconds=seconds, end=accumulated, is_step=True, is_alone=is_alone))
 
     def drop_step(self) -> None:
         def drop() -> None:
@@ -153,11 +159,15 @@ class TrainerModel:
 
     def slow_down(self, factor: float) -> None:
         """Make optimizer steps take ``factor`` times as long as alone on their devices, from now on."""
-        if self._orders and self._orders[0].is_step and factor != self._slowdown:
+        if self._orders and self._is_slowed(self._orders[0]) and factor != self._slowdown:
             self._left_s -= (self._agenda.now - self._since) / self._slowdown
             self._slowdown = factor
             self._plan()
         self._slowdown = factor
+
+    @staticmethod
+    def _is_slowed(order: _Order) -> bool:
+        return order.is_step and not order.is_alone
 
     def _order(self, order: _Order) -> None:
         self._orders.append(order)
@@ -171,13 +181,13 @@ class TrainerModel:
             order.begin()
         self._plan()
         if order.is_step:
-            self._on_busy(True)
+            self._on_busy(self._is_slowed(order))
 
     def _plan(self) -> None:
         """Schedule the end of the order at the current speed. This replaces an earlier end."""
         self._since = self._agenda.now
         self._num_plans += 1
-        plan, factor = self._num_plans, self._slowdown if self._orders[0].is_step else 1.0
+        plan, factor = self._num_plans, self._slowdown if self._is_slowed(self._orders[0]) else 1.0
         self._agenda.after(self._left_s * factor, lambda: self._finish(plan))
 
     def _finish(self, plan: int) -> None:

@@ -32,8 +32,8 @@ class RolloutInit:
     max_length: int
     """Most tokens of a prompt with its response."""
     seed: int
-    is_colocated: bool = False
-    """Whether its memory is released while training runs."""
+    may_release: bool = False
+    """Whether it will be asked to release its memory while training runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,7 +214,7 @@ def native_engine(init: RolloutInit) -> Engine:
         deterministic=rollout.deterministic,
         decoding=Decoding(rollout.decoding),
         decode_text=_text_decoder(init.checkpoint),
-        is_colocated=init.is_colocated,
+        may_release=init.may_release,
     )
     if engine.decoding_note:
         print(engine.decoding_note, flush=True)
@@ -239,7 +239,7 @@ def vllm_engine(init: RolloutInit) -> Engine:
         device=device_of(init.model),
         max_length=init.max_length,
         seed=init.seed,
-        is_colocated=init.is_colocated,
+        may_release=init.may_release,
         decode_text=_text_decoder(init.checkpoint),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -31,3 +32,37 @@ class Lending:
     def __post_init__(self) -> None:
         if not 0 <= self.at <= 1 or not 0 < self.share < 1:
             raise ValueError(f"at must be from 0 to 1 and share between 0 and 1, got {self.at} and {self.share}")
+
+
+def places_by_order(num_instances: int, num_replicas: int) -> tuple[SharedPlace, ...]:
+    """Return the places of a CPU, or of imagined devices: as many as there are of the fewer kind."""
+    count = min(num_instances, num_replicas)
+    return joined_places(_spread(num_instances, count), _spread(num_replicas, count))
+
+
+def joined_places(instances: Sequence[set[str]], replicas: Sequence[set[str]]) -> tuple[SharedPlace, ...]:
+    """Return the places that have both instances and replicas, given the devices of each."""
+    return tuple(
+        SharedPlace(instances=tuple(mine), replicas=tuple(theirs))
+        for mine, theirs in _joined(instances, replicas)
+        if mine and theirs
+    )
+
+
+def _spread(number: int, count: int) -> list[set[str]]:
+    return [{str(each * count // number)} for each in range(number)]
+
+
+def _joined(instances: Sequence[set[str]], replicas: Sequence[set[str]]) -> list[tuple[list[int], list[int]]]:
+    """Join what shares a device, directly or through others. Return the numbers of instances and replicas of each
+    part."""
+    parts: list[tuple[set[str], list[int], list[int]]] = []
+    for is_replica, kind in ((False, instances), (True, replicas)):
+        for number, devices in enumerate(kind):
+            touching = [part for part in parts if part[0] & devices]
+            parts = [part for part in parts if not part[0] & devices]
+            own: tuple[list[int], list[int]] = ([], [number]) if is_replica else ([number], [])
+            mine = sorted(each for part in touching for each in part[1]) + own[0]
+            theirs = sorted(each for part in touching for each in part[2]) + own[1]
+            parts.append((devices.union(*(part[0] for part in touching)), mine, theirs))
+    return sorted((mine, theirs) for _, mine, theirs in parts)

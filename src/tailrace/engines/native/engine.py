@@ -48,7 +48,7 @@ class NativeEngine:
         deterministic: bool = False,
         decoding: Decoding = Decoding.AUTO,
         decode_text: DecodeText | None = None,
-        is_colocated: bool = False,
+        may_release: bool = False,
         version: Version = INITIAL_VERSION,
     ) -> None:
         self.architecture = read_architecture(checkpoint)
@@ -71,7 +71,7 @@ class NativeEngine:
                 dtype=dtype,
                 deterministic=deterministic,
                 decoding=decoding,
-                is_colocated=is_colocated,
+                may_release=may_release,
             )
         self._runner, self._batcher, self._meter = chosen.runner, chosen.batcher, chosen.meter
         self.decoding_note = chosen.note

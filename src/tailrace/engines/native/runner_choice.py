@@ -56,7 +56,7 @@ def choose_runner(
     dtype: torch.dtype,
     deterministic: bool,
     decoding: Decoding,
-    is_colocated: bool,
+    may_release: bool,
 ) -> RunnerChoice:
     meter = PrefillMeter()
     is_paged, note = choose_decoding(shape, device, dtype, deterministic, decoding)
@@ -79,7 +79,7 @@ def choose_runner(
         device=device,
         dtype=dtype,
         num_steps=STEPS_PER_REPLAY,
-        is_colocated=is_colocated,
+        may_release=may_release,
     )
     return RunnerChoice(runner=runner, batcher=paged, meter=meter, tokens_per_step=STEPS_PER_REPLAY)
 

@@ -25,8 +25,8 @@ ON_CPU = Capabilities(
 ON_GPU = replace(ON_CPU, releases_memory=True)
 
 
-def capabilities(*, is_gpu: bool, is_colocated: bool, is_float32: bool, num_ranks: int = 1) -> Capabilities:
+def capabilities(*, is_gpu: bool, may_release: bool, is_float32: bool, num_ranks: int = 1) -> Capabilities:
     """What an engine can do that was started this way."""
-    found = ON_GPU if is_gpu and is_colocated else ON_CPU
+    found = ON_GPU if is_gpu and may_release else ON_CPU
     # vLLM's kernels for adapters on GPUs take only half precision.
     return replace(found, serves_adapters=not (is_gpu and is_float32), ranks_fetch=num_ranks > 1)

@@ -56,7 +56,7 @@ class VllmEngine:
         device = torch.device(device)
         self.capabilities = capabilities(
             is_gpu=device.type == "cuda",
-            is_colocated=options.is_colocated,
+            may_release=options.may_release,
             is_float32=dtype == torch.float32,
             num_ranks=options.tensor_parallel_size,
         )

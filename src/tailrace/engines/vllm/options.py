@@ -38,7 +38,7 @@ class VllmOptions:
     """Part of a GPU's memory that vLLM may use, weights included."""
     enforce_eager: bool = True
     """Run without compilation and CUDA graphs: vLLM starts sooner and generates more slowly."""
-    is_colocated: bool = False
+    may_release: bool = False
     """Whether the memory is released while training runs."""
     max_adapters: int = 0
     """Most LoRA adapters at the same time. Without any, vLLM leaves out the code for them, which costs time."""
@@ -72,7 +72,7 @@ def vllm_config(
         enforce_eager=options.enforce_eager,
         tensor_parallel_size=options.tensor_parallel_size,
         gpu_memory_utilization=options.gpu_memory_utilization,
-        enable_sleep_mode=options.is_colocated and is_gpu,
+        enable_sleep_mode=options.may_release and is_gpu,
         worker_extension_cls=WORKER_EXTENSION,
         enable_lora=options.max_adapters > 0,
         # On CPUs vLLM computes requests without adapter with the adapter in the last place, so that one stays empty.

@@ -22,7 +22,7 @@ def start_engine(
     device: torch.device,
     max_length: int,
     seed: int,
-    is_colocated: bool,
+    may_release: bool,
     decode_text: DecodeText,
 ) -> Engine:
     version, is_gpu = installed_version(), device.type == "cuda"
@@ -46,7 +46,7 @@ def start_engine(
         prefill_chunk=rollout.prefill_limit,
         tensor_parallel_size=rollout.tensor_parallel_size,
         enforce_eager=not is_gpu,
-        is_colocated=is_colocated,
+        may_release=may_release,
         routing=rollout.return_routing if is_mixture(checkpoint) else "never",
     )
     print(f"vLLM {version} on {device}: log-probs are {LOGPROBS_MODE}; {options}", flush=True)  # for the worker's log

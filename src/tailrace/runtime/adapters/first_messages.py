@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from tailrace.config.memory_release import releases_memory
 from tailrace.config.settings import Settings
 from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.runtime.gpus.found_devices import seen_by_worker
@@ -21,7 +22,7 @@ def rollout_init(settings: Settings, sources: Sources) -> RolloutInit:
         rollout=rollout,
         max_length=sources.engine_length(settings, engine_name(rollout)),
         seed=settings.seed,
-        is_colocated=settings.schedule.placement == "colocated",
+        may_release=releases_memory(settings),
     )
 
 

@@ -59,12 +59,12 @@ class PagedRunner:
         device: torch.device,
         dtype: torch.dtype,
         num_steps: int,
-        is_colocated: bool,
+        may_release: bool,
     ) -> None:
         limits, pages = batcher.limits, batcher.rows
         self._batcher, self._table, self._kernels = batcher, table, kernels
         self._device, self._num_steps = device, num_steps
-        self._memory = releasable_memory(device) if is_colocated else StorageMemory(device)
+        self._memory = releasable_memory(device) if may_release else StorageMemory(device)
         parameters = allocate(shape, self._memory, dtype=dtype)
         self._filling = Filling(parameters, shape)
         self._blocks = torch.zeros(pages.blocks.shape, device=device, dtype=torch.int32)

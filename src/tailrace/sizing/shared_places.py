@@ -1,0 +1,39 @@
+"""Which instances and which replicas of the trainer stand on the same devices: such a place is lent as a whole. Pure.
+
+    instance 0  instance 1 | instance 2  instance 3
+    replica 0   replica 0  | replica 1   replica 1
+    GPU 0       GPU 1      | GPU 2       GPU 3
+
+These are two places: none of the left one uses a device of the right one. With fewer than two nothing can be lent.
+"""
+
+from __future__ import annotations
+
+from tailrace.config.settings import Settings
+from tailrace.core.schedule import SharedPlace
+from tailrace.core.schedule.lending import joined_places, places_by_order
+from tailrace.sizing.device_plan import DISAGGREGATED, DevicePlan
+
+
+def shared_places(plan: DevicePlan, num_replicas: int) -> tuple[SharedPlace, ...]:
+    """Return the places that have both instances and replicas. On a CPU the instances are divided by order."""
+    num_ranks = len(plan.training)
+    if not num_ranks or not plan.rollout:
+        return ()
+    size = num_ranks // num_replicas
+    ranks = [range(replica * size, (replica + 1) * size) for replica in range(num_replicas)]
+    replicas = [{device for rank in own for device in plan.of_rank(rank)} for own in ranks]
+    if not plan.devices:
+        return places_by_order(len(plan.rollout), num_replicas)
+    return joined_places([set(own) for own in plan.rollout], replicas)
+
+
+def why_not_lent(settings: Settings) -> str:
+    """Why a run with fewer than two places lends nothing."""
+    if settings.schedule.placement == DISAGGREGATED:
+        return "rollout and training have devices of their own (schedule.placement)"
+    if settings.trainer.num_replicas == 1:
+        return "the trainer has one replica, which is not divided (trainer.num_replicas)"
+    if settings.rollout.num_instances == 1:
+        return "there is one instance, which is not divided (rollout.num_instances)"
+    return "every instance shares devices with every replica"
