@@ -68,6 +68,10 @@ def of(name: str) -> Callable[[Schedule], Any]:
     return lambda schedule: getattr(schedule, name)
 
 
+def of_lending(name: str) -> Callable[[Schedule], Any]:
+    return lambda schedule: getattr(schedule.lending, name)
+
+
 def of_limits(name: str) -> Callable[[Schedule], Any]:
     return lambda schedule: getattr(schedule.limits, name)
 
@@ -112,6 +116,8 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.bound": ({"schedule.preset": "async-cap"}, "order", of("admission"), AdmissionRule.ORDER),
     "schedule.stream": ({}, "once", of("stream"), Stream.ONCE),
     "schedule.stream_share": ({"schedule.stream": "always"}, 0.5, of("stream_groups"), 16),
+    "schedule.lending": ({"schedule.stream": "always"}, "kv-peak", of_lending("strategy"), "kv-peak"),
+    "schedule.lend_at": ({"schedule.stream": "always", "schedule.lending": "fixed"}, 0.3, of_lending("at"), 0.3),
     "schedule.rounds_ahead": ({"schedule.max_staleness": 2}, 2, of("rounds_ahead"), 2),
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),

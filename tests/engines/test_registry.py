@@ -60,6 +60,16 @@ def test_the_rollout_worker_starts_every_engine() -> None:
             " set it to 'shared'",
         ),
         (
+            "releases_memory",
+            {
+                "schedule": {"stream": "always", "lending": "fixed"},
+                "rollout": {"num_instances": 2},
+                "trainer": {"num_ranks": 2, "num_replicas": 2},
+            },
+            "schedule.lending lends instances to training, but the native engine cannot release its memory while"
+            " training runs; set it to 'never'",
+        ),
+        (
             "uses_weights",
             {"eval_interval": 1},
             "eval_interval is given, but responses of the native engine say nothing about the weights being trained;"

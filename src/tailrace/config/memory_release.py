@@ -8,5 +8,13 @@ from tailrace.policies.strategies import Scaling
 
 def releases_memory(settings: Settings) -> bool:
     """Whether instances release their memory: all of them, with `colocated`, or those that are lent to training."""
+    return settings.schedule.placement == "colocated" or may_lend(settings)
+
+
+def may_lend(settings: Settings) -> bool:
+    """Whether an instance may be lent: it is asked for, and there are others, and another replica."""
     asked = settings.schedule
-    return asked.placement == "colocated" or asked.resolved().lending is not Scaling.NEVER
+    is_possible = (
+        asked.placement != "disaggregated" and min(settings.rollout.num_instances, settings.trainer.num_replicas) > 1
+    )
+    return is_possible and asked.resolved().lending is not Scaling.NEVER

@@ -198,11 +198,12 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     if settings.trainer.replay_routing and settings.rollout.return_routing == "never":
         yield "trainer.replay_routing needs the experts that the rollout chose, but rollout.return_routing is 'never'"
     if releases_memory(settings) and not capabilities.releases_memory:
-        is_lent = settings.schedule.placement != "colocated"
-        asking, remedy = ("schedule.lending", "never") if is_lent else ("schedule.placement", "shared")
+        asked = settings.schedule
+        is_colocated = asked.placement == "colocated"
+        asking = "schedule.placement is 'colocated'" if is_colocated else "schedule.lending lends instances to training"
         yield (
-            f"{asking} asks for it, but the {name} engine cannot release its memory while training runs; set it to"
-            f" '{remedy}'"
+            f"{asking}, but the {name} engine cannot release its memory while training runs; set it to"
+            f" '{'shared' if is_colocated else 'never'}'"
         )
     if settings.eval_interval is not None and not capabilities.uses_weights:
         yield (
