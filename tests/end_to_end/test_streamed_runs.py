@@ -13,11 +13,13 @@ import pytest
 from safetensors.torch import load_file
 
 from end_to_end import launch
-from end_to_end.wounds import entries_of, losses, stop_at, streams
+from end_to_end.test_lost_instances import worker
+from end_to_end.wounds import entries_of, lent, losses, stop_at, streams
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import ResponseId
 from tailrace.observe.prompts.conservation import conservation
+from tailrace.trainer.checkpoints.export import export, find_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 STEPS = 6
@@ -34,7 +36,7 @@ def score(response, answer):
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
     """Settings of a run whose rounds wait for one long response each, while the trainer is free."""
-    (tmp_path / "lengths.json").write_text(json.dumps(LENGTHS * STEPS))
+    (tmp_path / "lengths.json").write_text(json.dumps(LENGTHS * 2 * STEPS))
     (tmp_path / "reward.py").write_text(REWARD)
     return {
         "reward__functions": f'["{tmp_path / "reward.py"}:score"]',
@@ -48,6 +50,15 @@ def given(tmp_path: Path) -> dict[str, Any]:
         "eval": "[]",
         "eval_interval": "null",
     }
+
+
+LENDING: dict[str, Any] = {
+    "schedule__lending": "fixed",
+    "schedule__lend_at": 0.3,
+    "schedule__rollout_batch_size": 8,
+    "trainer__num_ranks": 2,
+    "trainer__num_replicas": 2,
+}
 
 
 def pieces(output: Path) -> dict[int, list[do.Accumulate]]:
@@ -70,7 +81,18 @@ def trained(output: Path) -> dict[tuple[int, ResponseId], float]:
     }
 
 
-def assert_nothing_is_lost(output: Path) -> None:
+def largest_difference(one: Path, other: Path) -> float:
+    """Of the final weights of two runs."""
+    found = []
+    for output in (one, other):
+        export(find_checkpoint(output), output / "exported", base=None)
+        found.append(load_file(output / "exported" / "model.safetensors"))
+    weights, others = found
+    assert weights.keys() == others.keys()
+    return max(float((weights[name] - others[name]).abs().max()) for name in weights)
+
+
+def assert_nothing_is_lost(output: Path, num_groups: int = 4) -> None:
     found = conservation(entries_of(output))
     assert found["adds_up"]
     assert not found["trained_twice"]
@@ -78,7 +100,7 @@ def assert_nothing_is_lost(output: Path) -> None:
     assert sorted(steps) == list(range(STEPS))
     for sent in steps.values():
         groups = [group for piece in sent for group in sorted({r.group for r in piece.responses})]
-        assert len(groups) == len(set(groups)) == 4
+        assert len(groups) == len(set(groups)) == num_groups
 
 
 def test_a_step_in_pieces_is_the_step_on_the_whole_batch(tmp_path: Path, given: dict[str, Any]) -> None:
@@ -90,9 +112,7 @@ def test_a_step_in_pieces_is_the_step_on_the_whole_batch(tmp_path: Path, given: 
     norms = [[row["actor/grad_norm"] for row in launch.untimed_metrics(each)] for each in (whole, streamed)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
     assert min(norms[0]) > 0.01
-    [weights, others] = [load_file(each / "checkpoints" / "latest" / "model.safetensors") for each in (whole, streamed)]
-    print(max((weights[name] - others[name]).abs().max() for name in weights))
-    assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
+    assert largest_difference(whole, streamed) < 1e-5
 
 
 def test_a_trainer_killed_in_mid_stream_gets_the_same_pieces_again(tmp_path: Path, given: dict[str, Any]) -> None:
@@ -150,3 +170,44 @@ def test_a_run_that_is_asked_to_stop_in_mid_stream_saves_the_version_before(
     again = launch.train_well(output, **given)
     assert "repeating" not in again.said
     assert_nothing_is_lost(output)
+
+
+@pytest.mark.parametrize("placement", ["shared", "colocated"])
+def test_a_lent_instance_and_then_the_controller_are_killed_and_nothing_is_lost(
+    tmp_path: Path, given: dict[str, Any], placement: str
+) -> None:
+    output, given = tmp_path / "run", given | LENDING | {"schedule__placement": placement}
+    process = launch.start(output, **given)
+    try:
+        launch.wait_until(process, lambda: lent(entries_of(output)) is not None)
+        number = lent(entries_of(output))
+        victim = worker(process, f"rollout-{number}" if number is not None else "rollout-1")
+        victim.kill()
+        launch.wait_until(process, lambda: bool(losses(output, ev.InstanceLost)))
+        launch.wait_until(process, lambda: len(losses(output, ev.StepTrained)) >= 2)
+        launch.kill_when(process, lambda: lent(entries_of(output)) is not None)
+    finally:
+        process.kill()
+        process.wait()
+    launch.train_well(output, **given)
+    assert_nothing_is_lost(output, num_groups=8)
+    used = {piece.replicas for sent in pieces(output).values() for piece in sent}
+    assert used & {(0,), (1,)}, "no piece was trained on what was lent"
+    entries = entries_of(output)
+    at = next(i for i, entry in enumerate(entries) if isinstance(entry.event, ev.InstanceLost))
+    lost = entries[at].event
+    later = entries[at:]
+    assert isinstance(lost, ev.InstanceLost)
+    started = next(i for i, e in enumerate(later) for c in e.commands if isinstance(c, do.StartInstance))
+    assert any(isinstance(entry.event, ev.StepTrained) for entry in later[: started + 1])
+
+
+def test_lending_trains_what_the_synchronous_run_trains(tmp_path: Path, given: dict[str, Any]) -> None:
+    twice = given | LENDING | {"schedule__max_steps": 2, "save_interval": "null"}
+    whole = launch.train_well(
+        tmp_path / "whole", **twice | {"schedule__preset": "sync", "schedule__lending": "never"}
+    ).output
+    streamed = launch.train_well(tmp_path / "streamed", **twice).output
+    assert any(piece.replicas for sent in pieces(streamed).values() for piece in sent)
+    assert trained(whole) == trained(streamed)
+    assert largest_difference(whole, streamed) < 1e-5

@@ -75,6 +75,21 @@ def streams(after_version: int) -> Moment:
     return has_come
 
 
+def lent(entries: list[Entry]) -> int | None:
+    """The instance that has released its memory to training, while its round still runs; None: there is none."""
+    found, is_round_over = None, True
+    for entry in entries:
+        if isinstance(entry.event, ev.MemoryReleased):
+            found = int(entry.event.instance)
+        if isinstance(entry.event, ev.StepTrained | ev.RunResumed | ev.InstanceLost):
+            found = None
+        for command in entry.commands:
+            is_round_over = isinstance(command, do.FinishStep) or (
+                is_round_over and not isinstance(command, do.Accumulate)
+            )
+    return None if is_round_over else found
+
+
 def generates(number: int) -> Moment:
     """Whether this instance has responses to generate."""
 

@@ -29,9 +29,10 @@ class Plan:
     given: dict[str, Any]
     """Settings of the trainer."""
     actions: list[tuple[Any, ...]]
-    """Names of the trainer's methods with their arguments. ``gradient`` and ``weights`` note these. ``publish``
-    accumulates while weights are published; it notes them as they were before, and as they were published.
-    ``fail to save`` may have ``{index}`` in its folder, the number of the rank."""
+    """Names of the trainer's methods with their arguments. ``gradient`` and ``weights`` note these, ``masters`` the
+    weights as the optimizer has them. ``publish`` accumulates while weights are published; it notes them as they were
+    before, and as they were published. ``fail to save`` may have ``{index}`` in its folder, the number of the rank."""
+    is_in_fp64: bool = False
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,15 @@ class Found:
     num_rows: int = 0
     """Rows of the embedding that this rank holds."""
     error: str | None = None
+
+
+class ExactRanks(ProcessRanks):
+    """Ranks that may compute in fp64."""
+
+    is_in_fp64 = False
+
+    def shard(self, model: torch.nn.Module, dtype: torch.dtype | None) -> Any:
+        return super().shard(model.double() if self.is_in_fp64 else model, dtype)
 
 
 def run(
@@ -89,6 +99,8 @@ def carry_out(plan: Plan, trainer: Trainer, index: int = 0) -> Found:
                 found.gradients.append(torch.cat(gradients))
             case "weights":
                 found.weights.append({name: tensor.clone() for name, tensor in trainer.named_weights()})
+            case "masters":
+                found.weights.append({name: _whole(p.detach()) for name, p in trainer.model.named_parameters()})
             case "publish":
                 groups, is_whole = given
                 weights = trainer.named_weights if is_whole else lambda: _local_weights(trainer)
@@ -127,7 +139,7 @@ def main(path: Path, index: int, num_shards: int, num_replicas: int, tensor_para
     plans: dict[str, Plan] = pickle.loads(path.read_bytes())
     sys.addaudithook(forbid_objects_of_other_ranks)
     found = {}
-    ranks = ProcessRanks(
+    ranks = ExactRanks(
         dist.FileStore(str(path.parent / "store"), num_shards * num_replicas * tensor_parallel_size),
         index=index,
         num_shards=num_shards,
@@ -136,6 +148,7 @@ def main(path: Path, index: int, num_shards: int, num_replicas: int, tensor_para
         device=torch.device("cpu"),
     )
     for name, plan in plans.items():
+        ranks.is_in_fp64 = plan.is_in_fp64
         found[name] = carry_out(plan, Trainer(plan.model_path, ranks=ranks, **plan.given), index)
     Path(f"{path}.{index}").write_bytes(pickle.dumps(found))
     ranks.close()
