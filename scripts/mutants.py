@@ -54,9 +54,10 @@ QUICK = (
     "fleet_views", "reopened_groups", "rewards", "training_room", "run_room", "fleet_room", "collection_room", "pulls",
     "groups", "fleet", "redundant_responses", "waits", "planning", "codec", "costs", "refusals", "resume",
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
-    "commands", "invariants", "rounds", "lost_trainer", "ledger", "signs_of_life", "failed_pulls", "few_useful_prompts",
+    "commands", "invariants", "pieces", "commit", "lending", "rounds", "lost_trainer", "ledger", "signs_of_life",
+    "failed_pulls", "few_useful_prompts",
 )  # fmt: skip
-HISTORIES = ("any_schedule", "tail_batching", "active_partial", "staleness")
+HISTORIES = ("streamed_steps", "any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"
 """Importing torch takes seconds, so only the last stage does it."""
 STAGES: tuple[Stage, ...] = (
