@@ -32,6 +32,7 @@ SPAN_COLOURS = {
     "scoring": "#8a6fc0",
     "publishing": "#c9a227",
     "loading weights": "#dcbf4a",
+    "lent to training": "#b7c7ea",
     "saving": "#b0649b",
     "starting": "#8a94a6",
     "ending": "#6b7280",

@@ -7,7 +7,8 @@ A *lane* is one of them: each rollout instance, each part of the scores, the tra
 holds for every lane, finished run or not. What is still open when the journal ends counts up to its last entry.
 
 * An instance is `starting` until it has weights, `generating` while it holds at least one unfinished response,
-  `loading weights` during a pull, `ending` from the command to end it until it has ended.
+  `loading weights` during a pull, `ending` from the command to end it until it has ended. From when it has left its
+  devices to training in mid-round until its next pull it is `lent to training`.
 * A part of the scores is `scoring` while it is asked for and not back for at least one response. If scores have only
   the part of reward functions, its lane is called `rewards`.
 * The trainer is `starting` until it has loaded a version, and `catching up` while it takes steps again that a crash
@@ -32,6 +33,7 @@ from tailrace.observe.shared_fold.records import Work
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 STARTING, GENERATING, LOADING, ENDING = "starting", "generating", "loading weights", "ending"
+LENT = "lent to training"
 SCORING = "scoring"
 TRAINING, SAVING, PUBLISHING, CATCHING_UP = "training", "saving", "publishing", "catching up"
 DOWN, IDLE = "down", "idle"
@@ -145,6 +147,7 @@ class Timeline:
         self._run = run or RunFold()
         self._tracks: dict[str, _Track] = {}
         self._now = 0.0
+        self._is_round_open = False
 
     def feed(self, entry: Entry) -> None:
         for news in self._run.feed(entry):
@@ -200,6 +203,8 @@ class Timeline:
                 self._end_lanes()
             case ev.InstanceStopped() | ev.InstanceRetired() | ev.RunResumed():
                 self._end_lanes()
+            case ev.MemoryReleased(instance=instance) if self._is_round_open:
+                self._instance(instance).switch(LENT, self._now)
             case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
                 self._stop_generating(instance)
             case ev.ResponsesScored(part=part):
@@ -226,6 +231,8 @@ class Timeline:
                 self._instance(instance).switch(GENERATING, self._now)
             case do.Score(part=part):
                 self._scores(part).switch(SCORING, self._now)
+            case do.OpenRound() | do.CloseRound():
+                self._is_round_open = isinstance(command, do.OpenRound)
             case do.KillTrainer():
                 self._track(TRAINER).switch(ENDING, self._now)
             case do.StartTrainer():
