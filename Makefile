@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox bench-reward bench-journal ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox bench-reward bench-streamed bench-journal ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -109,6 +109,9 @@ bench-sandbox: $(STAMP)  ## programs in the sandbox: cost of a case beside a bar
 
 bench-reward: $(STAMP)  ## rollout plus exposed rewards with fixed and adaptive time limits, five seeds (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/reward_limits.py --json benchmarks/results/reward_limits.json
+
+bench-streamed: $(STAMP)  ## steps whose gradients are computed while the round runs, with and without lending, five pairs (about 10 minutes on two cores)
+	@$(BIN)/python benchmarks/streamed_round.py --json benchmarks/results/streamed_round.json --picture docs/images/streamed-round.svg
 
 bench-journal: $(STAMP)  ## journal bytes per step that adaptive limits add (about a minute)
 	@$(BIN)/python benchmarks/journal_bytes.py --json benchmarks/results/journal_bytes.json

@@ -14,7 +14,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.journal import Entry
-from tailrace.core.outcomes import Outcome
+from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
 from tailrace.observe.account import Account
@@ -186,3 +186,25 @@ def test_a_reward_that_comes_while_the_run_stops_does_not_count() -> None:
     again = (ev.RunResumed(limits=Limits(), checkpoint=None), (do.Score(responses=(A,)),))
     run = fed(*before, (ev.ResponsesScored(scores=(wrong,)), ()), again, (ev.ResponsesScored(scores=(right,)), ()))
     assert run.state.responses[A].score == 0.75
+
+
+def test_totals_of_a_source_are_added_up_over_the_parts_of_a_score_and_other_extras_are_not() -> None:
+    schedule = Schedule(
+        train_source="train", batch_size=1, group_size=1, max_steps=1, score_parts=(Part.FUNCTION, Part.TESTS)
+    )
+    run = RunFold()
+
+    def scored(part: Part, **extras: float) -> ev.ResponsesScored:
+        told = tuple((name.replace("_", "/"), value) for name, value in extras.items())
+        score = ev.Scored(response=A, outcome=Outcome.OK, score=1.0, seconds=0.1, extras=told)
+        return ev.ResponsesScored(scores=(score,), part=part)
+
+    asked = tuple(do.Score(responses=(A,), part=part) for part in schedule.score_parts)
+    for event, commands in (
+        (ev.RunStarted(schedule=schedule), (submit(A),)),
+        (ended(A, 3), asked),
+        (scored(Part.FUNCTION, source_math=0.5, length=3.0), ()),
+        (scored(Part.TESTS, source_math=0.25, length=4.0), ()),
+    ):
+        run.follow(Entry(now=1.0, event=event, commands=commands))
+    assert run.state.responses[A].extras == (("source/math", 0.75), ("length", 4.0))
