@@ -104,13 +104,14 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
     rewards.requested.clear()
     rewards.relimited.clear()
     rewards.num_failed_in_a_row = 0
-    _change_parts(rooms, awaited, now)
+    # Also those that were not asked for again since an earlier resume.
+    _change_parts(rooms, list(rewards.generated), now)
 
 
-def _change_parts(rooms: Rooms, awaited: Iterable[ResponseId], now: float) -> None:
+def _change_parts(rooms: Rooms, unscored: Iterable[ResponseId], now: float) -> None:
     """A run that is continued with other evaluation sets may have scores of other parts: remove what came of parts that
     it no longer has, and settle responses that missed nothing else."""
-    for response in filter(None, map(rooms.responses.find, awaited)):
+    for response in filter(None, map(rooms.responses.find, unscored)):
         kept = tuple(score for score in response.part_scores if score.part in rooms.schedule.score_parts)
         response.part_scores = kept
         if _is_whole(rooms, response):

@@ -39,7 +39,7 @@ class Step:
     @property
     def has_begun(self) -> bool:
         """Whether the trainer was sent anything."""
-        return self.num_sent > 0 or self.is_finishing
+        return self.num_sent > 0
 
     @property
     def is_busy(self) -> bool:

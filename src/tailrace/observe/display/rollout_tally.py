@@ -41,7 +41,7 @@ class RolloutTally:
             case ev.RolloutReported():
                 self._lengths += [response.length for response in news.ended]
                 self._num_truncated += sum(response.is_clipped for response in news.ended)
-            case ev.ResponsesScored():
+            case ev.ResponsesScored() | ev.RunResumed():
                 for scored, _ in news.scored:
                     self._score(scored)
 

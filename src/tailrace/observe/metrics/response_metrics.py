@@ -26,7 +26,8 @@ def reward_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
 def failure_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
     """How many rewards failed, by kind of failure."""
     failures = [outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.ABSTAINED)]
-    return {f"reward/num_{kind.value}": sum(each.outcome is kind for each in responses) for kind in failures}
+    counts = {f"reward/num_{kind.value}": sum(each.outcome is kind for each in responses) for kind in failures}
+    return {**counts, "reward/num_without": sum(each.is_without_reward for each in responses)}
 
 
 def length_metrics(responses: list[ResponseRecord]) -> dict[str, float]:
@@ -75,6 +76,7 @@ def evaluation_metrics(name: str, groups: list[list[ResponseRecord]]) -> dict[st
         f"eval/{name}/response_length/max": max(each.length for each in everyone),
         f"eval/{name}/clip_ratio": fmean(each.is_clipped for each in everyone),
         f"eval/{name}/reward_failures": sum(each.outcome is not Outcome.OK for each in everyone),
+        f"eval/{name}/without_reward": sum(each.is_without_reward for each in everyone),
     }
 
 

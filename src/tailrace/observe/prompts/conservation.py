@@ -55,7 +55,7 @@ def _counted(entries: Sequence[Entry], source: str) -> tuple[set[GroupId], Count
                     step += dict.fromkeys(response.group for response in responses)
                 case do.ReportDropped(filtered=filtered, dropped=dropped):
                     left_out["filtered"] += len(filtered)
-                    left_out["dropped"] += len(dropped)
+                    left_out["dropped"] += sum(group.source == source for group in dropped)
                 case do.CloseRound(dropped=dropped):
                     left_out["dropped"] += len(dropped)
     return issued, trained, left_out

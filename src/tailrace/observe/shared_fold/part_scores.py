@@ -73,16 +73,16 @@ class PartScores:
             if not left:
                 news.scored.append((scored if response is None else _whole_score(response, scored), response))
 
-    def resume(self, parts: Collection[Part]) -> None:
+    def resume(self, parts: Collection[Part], news: News) -> None:
         """Nothing that was asked for will be answered. ``parts``: those that scores have from now on; what came of
-        others does not count."""
+        others does not count, and a score that misses nothing else is whole."""
         self._state.scoring.clear()
         self._num_awaited.clear()
         for response in self._state.responses.values():
             if response.parts and response.outcome is None:
                 response.parts = tuple(each for each in response.parts if each.part in parts)
                 if len(response.parts) == len(parts):
-                    _conclude(response)
+                    news.scored.append((_concluded(response), response))
 
     def _count(self, response: ResponseId, part: Part, change: int) -> None:
         key = response.group.source, part
@@ -110,27 +110,27 @@ def _add_part(response: ResponseRecord, part: Part, scored: Scored) -> None:
 def _whole_score(response: ResponseRecord, last: Scored) -> Scored:
     """Conclude the score of a response whose parts are all there, and return it as if it had one part. ``last``: the
     part that came last."""
-    parts, outcome = response.parts, _conclude(response)
-    if len(parts) == 1 and outcome is last.outcome:
+    whole = _concluded(response)
+    if len(response.parts) == 1 and whole.outcome is last.outcome:
         return last
+    return replace(whole, detail=whole.detail or last.detail)
+
+
+def _concluded(response: ResponseRecord) -> Scored:
+    """Note the score of a response whose parts are all there, and return it as if it had one part."""
+    parts = response.parts
+    outcome, response.score = combined([PartScore(each.part, each.outcome, each.score) for each in parts])
+    response.outcome = outcome
     details = [each.detail for each in parts if each.outcome is outcome is not Outcome.OK]
-    return replace(
-        last,
+    return Scored(
+        response=response.id,
         outcome=outcome,
         score=response.score,
         seconds=response.reward_s,
         queued_s=max(each.queued_s for each in parts),
         extras=response.extras,
-        detail=(details or [last.detail])[0],
+        detail=details[0] if details else "",
     )
-
-
-def _conclude(response: ResponseRecord) -> Outcome:
-    """Note the score of a response whose parts are all there; return its outcome."""
-    parts = [PartScore(each.part, each.outcome, each.score) for each in response.parts]
-    outcome, response.score = combined(parts)
-    response.outcome = outcome
-    return outcome
 
 
 def _joined(ours: tuple[tuple[str, float], ...], more: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:

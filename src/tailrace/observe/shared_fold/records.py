@@ -84,6 +84,12 @@ class ResponseRecord:
         return sum(part.seconds for part in self.parts)
 
     @property
+    def is_without_reward(self) -> bool:
+        """Whether its score is invalid because no reward applies to it."""
+        abstained = [part.outcome is Outcome.ABSTAINED for part in self.parts]
+        return self.outcome is Outcome.INVALID and all(abstained)
+
+    @property
     def is_clipped(self) -> bool:
         """Whether the token limit ended it."""
         return self.finish is Finish.LENGTH

@@ -133,7 +133,7 @@ class RunFold:
         for number, instance in self.state.instances.items():
             self._stop(number, news)
             instance.has_had_work = False
-        self.scores.resume(() if self.state.schedule is None else self.state.schedule.score_parts)
+        self.scores.resume(() if self.state.schedule is None else self.state.schedule.score_parts, news)
         self.state.is_stopping = False
         self._trainer_stopped(event, news)
 

@@ -22,7 +22,7 @@ from tailrace.runtime.record.resume import RecalledRun
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.runtime.record.summarizer import Summarizer
 
-_EVALUATION_FAILURES = re.compile(r"eval/.*/reward_failures")
+_WITHOUT_REWARD = re.compile(r"reward/num_without|eval/.*/without_reward")
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Bytes by which the journal must grow before the next checkpoint closes a segment of it."""
 
@@ -51,8 +51,8 @@ class Recorder:
         )
         self._prediction = None if prediction is None else Guarded("prediction", lambda: prediction, complain)
         self._now = past.now
-        self._explained: set[tuple[Part | None, Outcome]] = set()
-        """Kinds of failures that were explained; None: no part failed, and none applies."""
+        self._explained: set[tuple[Part, Outcome]] = set()
+        self._has_explained_missing = False
         self._is_stopping = False
         """Whether the run takes no scores any more, because it saves and then ends."""
         self._metrics = _open_metrics(directory, past, complain)
@@ -151,14 +151,11 @@ class Recorder:
     def _explain_row(self, row: Row) -> None:
         """Print once that no reward applies to some responses. No part of their scores has failed, so no event says
         it."""
-        is_told = any(outcome is Outcome.INVALID for _, outcome in self._explained)
-        count = 0 if is_told else row.get("reward/num_invalid", 0)
-        if not self._explained:  # an evaluation counts failures of all kinds together
-            count += sum(value for name, value in row.items() if _EVALUATION_FAILURES.fullmatch(name))
-        if count:
-            self._explained.add((None, Outcome.INVALID))
-            told = "a response has the score 0" if count == 1 else f"{count:.0f} responses have the score 0"
-            self._display.say(f"{told}: invalid: no reward function applies to them")
+        count = sum(value for name, value in row.items() if _WITHOUT_REWARD.fullmatch(name))
+        if count and not self._has_explained_missing:
+            self._has_explained_missing = True
+            who = "1 response has" if count == 1 else f"{count:.0f} responses have"
+            self._display.say(f"{who} the score 0 (invalid), because no reward function applies")
 
 
 def _open_metrics(directory: RunDirectory, past: RecalledRun, complain: Complain) -> Guarded[Measurements]:
