@@ -136,18 +136,29 @@ def test_killed_instances_and_trainers_change_nothing(local: Path, given: dict[s
     assert not found["trained_twice"]
 
 
-def test_a_trainer_and_then_the_driver_killed_in_mid_stream_lose_no_group(
-    given: dict[str, Any], tmp_path: Path
-) -> None:
-    output = tmp_path / "run"
+@pytest.fixture
+def streamed(given: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """Settings of a run whose rounds wait for one long response each, while complete groups are trained."""
     lengths = tmp_path / "lengths.json"
-    lengths.write_text(json.dumps([[8, 12, 16, 20], [6, 10, 14, 18], [12, 16, 24, 28], [20, 24, 40, 400]] * 6))
-    streamed = given | {
+    lengths.write_text(json.dumps([[8, 12, 16, 20], [6, 10, 14, 18], [12, 16, 24, 28], [20, 24, 40, 400]] * 12))
+    return given | {
         "rollout__deterministic": False,
         "rollout__forced_lengths": lengths,
         "rollout__max_response_length": 400,
         "schedule__preset": "stage-overlap",
     }
+
+
+def assert_nothing_is_lost(output: Path) -> None:
+    found = conservation(entries_of(output))
+    assert found["adds_up"]
+    assert not found["trained_twice"]
+
+
+def test_a_trainer_and_then_the_driver_killed_in_mid_stream_lose_no_group(
+    streamed: dict[str, Any], tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
     process = launch.start(output, **streamed)
     try:
         kill_at(process, output, "training", wounds.streams(after_version=1))
@@ -159,9 +170,24 @@ def test_a_trainer_and_then_the_driver_killed_in_mid_stream_lose_no_group(
         process.kill()
         process.wait()
     launch.train_well(output, **streamed)
-    found = conservation(entries_of(output))
-    assert found["adds_up"]
-    assert not found["trained_twice"]
+    assert_nothing_is_lost(output)
+
+
+def test_a_lent_instance_that_is_killed_comes_back_after_the_step(streamed: dict[str, Any], tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    lends = {"schedule__lending": "fixed", "schedule__lend_at": 0.3, "schedule__rollout_batch_size": 8}
+    process = launch.start(output, **streamed | lends, trainer__num_ranks=2, trainer__num_replicas=2)
+    try:
+        launch.wait_until(process, lambda: wounds.lent(entries_of(output)) is not None)
+        number = wounds.lent(entries_of(output))
+        ray_cluster.actor(output, f"rollout-{number}").kill()
+        assert process.wait(timeout=LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    [instance] = lost(output, ev.InstanceLost)
+    assert instance.instance == number
+    assert_nothing_is_lost(output)
 
 
 STUCK = """
