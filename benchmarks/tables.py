@@ -66,6 +66,41 @@ def rewards_changed(result: Result) -> list[str]:
     return table(["row", "", "what is changed", "before", "after"], rows)
 
 
+def streaming(result: Result) -> list[str]:
+    """Tables 3 and 4: seconds of a step, and the gain over the step without streaming."""
+    plain = [row for row in result["rows"] if not row["change"]]
+    gains = {row["name"]: row for row in plain if row["table"] in ("3, gain", "4, gain")}
+    made = []
+    for row in (row for row in plain if row["table"] in ("3", "4")):
+        gain = gains.get(row["name"])
+        cells = ["", ""] if gain is None else [f"{gain['paper']:.2f}", shown_range(gain["simulated"])]
+        made.append([row["name"], f"{row['paper']:.1f}", shown_range(row["simulated"]), *cells])
+    return table(["", "paper, seconds", "simulated", "paper, times as fast", "simulated"], made)
+
+
+def streamed_tail(result: Result) -> list[str]:
+    words = {
+        "2": "`tail-batching`, streamed, over `tail-batching`",
+        "over stage-overlap": "the same over `stage-overlap`",
+    }
+    rows = [
+        [words[row["table"]], row["size"], f"{row['paper']:.2f}", shown_range(row["simulated"])]
+        for row in result["rows"]
+        if row["table"] in words
+    ]
+    return table(["", "", "paper", "simulated"], rows)
+
+
+def streaming_changed(result: Result) -> list[str]:
+    plain = {row["name"]: row for row in result["rows"] if row["table"] == "3, gain" and not row["change"]}
+    rows = [
+        [row["name"], row["change"], shown_range(plain[row["name"]]["simulated"]), shown_range(row["simulated"])]
+        for row in result["rows"]
+        if row["change"]
+    ]
+    return table(["times as fast, 7B/8k", "what is changed", "before", "after"], rows)
+
+
 def variations(result: Result) -> list[str]:
     low, high = result["settings"]["paper"]
     rows = [[row["name"], shown_range(row["gain"])] for row in result["rows"]]
@@ -271,6 +306,9 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "rewards": ("simulated_rewards.json", rewards),
     "rewards steps": ("simulated_rewards.json", reward_steps),
     "rewards changed": ("simulated_rewards.json", rewards_changed),
+    "streaming": ("simulated_streaming.json", streaming),
+    "streamed tail batching": ("simulated_streaming.json", streamed_tail),
+    "streaming changed": ("simulated_streaming.json", streaming_changed),
     "april variations": ("april_variations.json", variations),
     "grid": ("simulated.json", grid),
     "orderings": ("simulated.json", orderings),
