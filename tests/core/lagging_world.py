@@ -146,6 +146,7 @@ class LaggingWorld(World):
         number = getattr(command, "instance", None)
         if isinstance(command, do.StartTrainer):
             self.is_trainer_gone = False
+            self.open = deque(c for c in self.open if not isinstance(c, TO_TRAINER))  # they were for the one before
         if self.is_trainer_gone and isinstance(command, TO_TRAINER) and not isinstance(command, do.KillTrainer):
             return
         if isinstance(command, do.StartInstance):

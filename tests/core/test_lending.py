@@ -111,6 +111,20 @@ def test_a_round_that_launches_more_than_it_trains_lends_nothing() -> None:
     assert not sent(world, do.ReleaseMemory)
 
 
+def test_a_round_with_additional_prompts_for_the_filter_lends_nothing() -> None:
+    rooms = begun().coordinator.rooms
+    assert rooms.collection.progress == (0, 0, 10)
+    rooms.collection.round.size = 12  # type: ignore[union-attr]
+    assert rooms.collection.progress is None
+
+
+def test_with_once_nothing_is_lent_after_the_one_piece() -> None:
+    world = begun(stream=Stream.ONCE, stream_groups=1, lending=replace(LENT, at=0.4))
+    until(world, lambda: world.coordinator.version == 1)
+    assert len([piece for piece in sent(world, do.Accumulate) if piece.version == 0]) == 2
+    assert not sent(world, do.ReleaseMemory)
+
+
 # What follows
 
 
@@ -183,9 +197,11 @@ def test_a_lent_instance_that_is_lost_is_not_started_before_the_step_is_taken() 
     assert len(sent(world, do.StartInstance)) == starts + 1
 
 
-def test_an_instance_is_taken_back_if_the_others_are_gone_for_good() -> None:
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_instance_is_taken_back_if_the_others_are_gone_for_good(version: int) -> None:
+    """In the first step nothing is published that it could pull: it is started again."""
     world = begun()
-    until(world, lambda: has_lent(world))
+    until(world, lambda: world.coordinator.version == version and has_lent(world))
     [mine] = lent(world)
     [other] = [each for each in world.coordinator.rooms.fleet.instances.values() if not each.is_lent]
     until(world, lambda: mine.phase is InstancePhase.RELEASED and not world.coordinator.rooms.training.is_stepping)
@@ -193,15 +209,31 @@ def test_an_instance_is_taken_back_if_the_others_are_gone_for_good() -> None:
     world.lose(other.id, "it was killed")
     until(world, lambda: not has_lent(world))
     assert not mine.is_lent
+    assert len(sent(world, do.KillInstance)) == (version == 0)
     until(world, lambda: world.verdict is not None)
     assert world.verdict.is_complete
 
 
-def test_a_continued_run_has_lent_nothing() -> None:
+def test_an_instance_that_is_added_on_devices_that_are_lent_waits_for_the_step() -> None:
+    world, instance = lending(do.FinishStep)
+    until(world, lambda: instance.phase is InstancePhase.RELEASED)
+    world.tell(ev.InstanceRetired(instance=instance.id))
+    stop = next(c for c in world.open if isinstance(c, do.StopInstance))
+    world.open.remove(stop)
+    world.say(instance.id, ev.InstanceStopped(instance=instance.id))
+    starts = len(sent(world, do.StartInstance))
+    world.tell(ev.InstanceAdded(instance=instance.id))
+    assert len(sent(world, do.StartInstance)) == starts + (not has_lent(world))
+
+
+def test_a_continued_run_has_lent_nothing_and_lends_nothing_in_the_same_round() -> None:
     world, _ = lending()
     world.crash_and_resume()
     assert not has_lent(world)
     assert not lent(world)
+    count = len(sent(world, do.ReleaseMemory))
+    until(world, lambda: world.coordinator.version == 1)
+    assert len(sent(world, do.ReleaseMemory)) == count
     until(world, lambda: world.verdict is not None)
     assert world.verdict.is_complete
 
@@ -230,11 +262,14 @@ def test_a_response_that_was_cut_counts_as_longer() -> None:
 
 
 def test_later_rounds_count_more() -> None:
-    known = LengthHistory()
+    known, newest = LengthHistory(), LengthHistory()
     known.add(5, 640, is_cut=False)
-    known.fade()
-    known.add(635, 640, is_cut=False)
-    assert known.final_lengths(640)[0] == pytest.approx((0.5 * 10 + 640) / 1.5)
+    newest.add(635, 640, is_cut=False)
+    newest.add(5, 640, is_cut=True)
+    known.take_over(newest)
+    assert known.ended == {0: 0.5, 63: 1.0}
+    assert known.cut == {0: 1.0}
+    assert known.final_lengths(640)[63] == 640.0
 
 
 def test_lengths_have_bins_up_to_the_longest() -> None:
@@ -244,11 +279,38 @@ def test_lengths_have_bins_up_to_the_longest() -> None:
 
 def test_a_run_keeps_the_lengths_of_training_responses_by_the_kind_of_their_round() -> None:
     world = begun(lending=replace(LENT, strategy="kv-peak"))
-    until(world, lambda: world.coordinator.version == 1)
+    until(world, lambda: num_complete(world) > 3)
     loans = world.coordinator.rooms.fleet.loans
-    assert sum(loans.short.ended.values()) == pytest.approx(5.0), "ten, after a round in which they fade to a half"
+    assert sum(loans.current.ended.values()) >= 4.0
+    assert not loans.short.ended, "what has ended in this round says nothing of what has not"
+    until(world, lambda: world.coordinator.version == 1)
+    assert sum(loans.short.ended.values()) == 10.0
     assert not loans.long.ended
     assert codec.decode(type(loans), codec.encode(loans)) == loans
+
+
+def test_in_its_first_round_kv_peak_expects_every_response_to_become_the_longest() -> None:
+    engine = Coordination(kv_tokens=150, max_running=0, prompt_length=0)
+    world = begun(lending=replace(LENT, strategy="kv-peak"), coordination=engine, max_in_flight=20)
+    until(world, lambda: world.coordinator.version == 1)
+    assert not sent(world, do.ReleaseMemory), "two at 100 tokens do not fit into 150"
+    roomy = begun(lending=replace(LENT, strategy="kv-peak"), coordination=replace(engine, kv_tokens=1000))
+    until(roomy, lambda: roomy.coordinator.version == 1)
+    assert sent(roomy, do.ReleaseMemory)
+
+
+def test_aborted_responses_count_in_their_own_round_once_also_those_that_waited() -> None:
+    given = {"leftovers": Leftovers.DROP, "launch_prompts": 14, "group_size": 1}
+    world = begun(lending=replace(LENT, strategy="kv-peak"), **given)
+    until(world, lambda: world.coordinator.rooms.training.num_batches == 1)
+    loans = world.coordinator.rooms.fleet.loans
+    assert not loans.current.ended
+    assert not loans.current.cut
+    aborted = [r for c in sent(world, do.Abort) for r in c.responses]
+    assert 0 < sum(loans.short.cut.values()) <= len(aborted)
+    before = dict(loans.short.cut)
+    until(world, lambda: world.coordinator.version == 1)
+    assert loans.short.cut == before, "the news of the abort adds nothing"
 
 
 def test_without_a_policy_that_reads_them_no_lengths_are_kept() -> None:

@@ -207,6 +207,9 @@ class World:
                 self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
             case do.PullWeights(instance=instance, version=version):
                 assert not self.running[instance], "pull with live requests"
+                if not max(version, self.published):
+                    self.say(instance, ev.PullFailed(instance=instance, reason="nothing is published"))
+                    return
                 self.versions[instance] = max(version, self.published)
                 self.say(instance, ev.WeightsPulled(instance=instance, version=self.versions[instance], seconds=0.1))
             case do.Score(responses=responses, part=part):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
+from tailrace.config.memory_release import may_lend
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import evaluation_left_out, forgotten_evaluation
 from tailrace.config.settings import Settings
@@ -197,7 +198,7 @@ def _with_places(sources: Sources, settings: Settings, place: WorkerPlace, say: 
     lending = sources.schedule.lending
     if lending.strategy == Lending().strategy:
         return sources
-    places = shared_places(place.plan, settings.trainer.num_replicas)
+    places = shared_places(place.plan, settings.trainer.num_replicas) if may_lend(settings) else ()
     if len(places) < 2:
         say(f"no instance is lent to training: {why_not_lent(settings)}")
     return replace(sources, schedule=replace(sources.schedule, lending=replace(lending, places=places)))

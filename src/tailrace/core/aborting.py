@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tailrace.core import commands as do
+from tailrace.core.fleet.lending import note_length
 from tailrace.core.responses.response import Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
@@ -13,6 +14,8 @@ def abort(rooms: Rooms, responses: Iterable[Response]) -> Iterator[do.Command]:
     """Abort responses in any phase. The caller removes them from their group, or removes the whole group."""
     running, scoring = list[Response](), list[Response]()
     for response in responses:
+        if response.length and not response.has_ended:
+            note_length(rooms, response, is_cut=True)
         match response.phase:
             case ResponsePhase.PENDING:
                 rooms.responses.stop_waiting(response.id.group, 1)

@@ -36,4 +36,4 @@ def why_not_lent(settings: Settings) -> str:
         return "the trainer has one replica, which is not divided (trainer.num_replicas)"
     if settings.rollout.num_instances == 1:
         return "there is one instance, which is not divided (rollout.num_instances)"
-    return "every instance shares devices with every replica"
+    return "there are no two groups of devices that each have an instance and a whole replica"

@@ -84,7 +84,7 @@ class Collection:
         """Number of the round, its complete groups and the size of its batch; None if there is no round, or if it
         launched more than it trains: then no group is waited for in particular."""
         round = self.round
-        if round is None or round.num_kept > round.batch_size:
+        if round is None or round.size > round.batch_size:
             return None
         return round.number, len(self.complete), round.batch_size
 

@@ -68,8 +68,8 @@ def collect(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
         return
     room.search.note(round, now - (now if round.began_at is None else round.began_at))
     room.filtered_share.fade()
-    rooms.fleet.round_ended(is_long=round.is_long)
     yield from close_round(rooms, round, consumption.batch, now)
+    rooms.fleet.round_ended(is_long=round.is_long)
 
 
 def _may_collect(rooms: Rooms) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tailrace.core import events as ev
 from tailrace.core.fleet.instance import Instance, InstancePhase
-from tailrace.core.ids import ResponseId, Version
+from tailrace.core.fleet.lending import note_length
+from tailrace.core.ids import Version
 from tailrace.core.responses.response import Finish, Response, ResponsePhase
 from tailrace.core.rooms import Rooms
 
@@ -109,7 +110,7 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
         _grow(instance, response, finished.length, event.version)
         _finish(rooms, instance, response, finished.finish, now)
         if finished.finish is not Finish.INTERRUPTED:
-            _note_length(rooms, response.id, finished.length, is_cut=False)
+            note_length(rooms, response, is_cut=False)
         has_progressed = True
         is_any_taken = True
     if rooms.schedule.edition >= _ANY_REPORT_COUNTS:
@@ -136,13 +137,6 @@ def _finish(rooms: Rooms, instance: Instance, response: Response, finish: Finish
         rooms.rewards.add(response.id)
 
 
-def _note_length(rooms: Rooms, response: ResponseId, length: int, *, is_cut: bool) -> None:
-    """Keep the length of a training response for the policy that lends instances."""
-    if rooms.policies.scaling.needs_lengths and response.group.source == rooms.schedule.train_source:
-        known = rooms.fleet.loans.of_kind(is_long=rooms.collection.is_round_long)
-        known.add(length, rooms.schedule.lending.max_length, is_cut=is_cut)
-
-
 def _running(rooms: Rooms, instance: Instance, part: ev.Progressed | ev.Finished, version: Version) -> Response | None:
     """Return the response that a part of a report is about; None if the part is impossible or no longer needed."""
     if part.response in instance.aborting:
@@ -165,7 +159,6 @@ def responses_aborted(rooms: Rooms, event: ev.ResponsesAborted, now: float) -> N
     for aborted in event.aborted:
         if aborted.response in instance.aborting:
             del instance.aborting[aborted.response]
-            _note_length(rooms, aborted.response, aborted.length, is_cut=True)
             is_any_confirmed = True
         else:
             rooms.run.refuse(f"instance {instance.id} was not asked to abort {aborted.response}")

@@ -4,8 +4,8 @@
     -> the instances release their memory -> pieces of the step go to the replicas on their devices
     -> the round ends, the rest goes to all replicas, the step is taken -> the instances pull and work again
 
-It is considered at each further 5 % between 20 and 50 % of the batch, and done at most once in a round: earlier there
-is too much left to generate, later too little to train.
+Lending is considered at each further 5 % between 20 and 50 % of the batch, and done at most once in a round: earlier
+there is too much left to generate, later too little to train.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.length_history import bin_of
 from tailrace.core.fleet.scaling import PlaceView, ScalingView
 from tailrace.core.ids import InstanceId
+from tailrace.core.responses.response import Response
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Placement
-from tailrace.core.schedule.lending import SharedPlace
+from tailrace.core.schedule import Placement, Stream
 
 FIRST, LAST, STEP = 0.2, 0.5, 0.05
 """The completed parts of a batch between which lending is considered, and the least distance of two such moments."""
@@ -32,7 +32,7 @@ def lend(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
         return
     if rooms.fleet.has_lent:
         if _is_nobody_left(rooms):
-            rooms.fleet.take_back()
+            yield from _take_back(rooms, now)
             yield None
         return
     if not _is_due(rooms):
@@ -40,9 +40,9 @@ def lend(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     chosen = tuple(rooms.policies.scaling.choose(_view(rooms)))
     if not chosen:
         return
-    rooms.fleet.loans.is_made = True
+    rooms.fleet.loans.lent, rooms.fleet.loans.made_in = chosen, rooms.training.version
     for instance in _present(rooms, chosen):
-        instance.is_lent, instance.is_draining = True, False
+        instance.is_lent = True
         going = [response for response in instance.running if response not in instance.stopping]
         if going:
             instance.stopping.update(dict.fromkeys(going))
@@ -50,14 +50,25 @@ def lend(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     yield None
 
 
+def stands_on_loan(rooms: Rooms, instance: Instance) -> bool:
+    """Whether an instance would stand on devices that are lent."""
+    return instance.id in rooms.fleet.loans.lent
+
+
 def piece_replicas(rooms: Rooms) -> tuple[int, ...] | None:
     """Return the replicas that train a piece while the round runs; empty: all. None: none can at the moment."""
     if not rooms.fleet.has_lent:
         return None if rooms.schedule.placement is Placement.COLOCATED else ()
-    lent = [place for place in rooms.schedule.lending.places if _is_lent(rooms, place)]
+    lent = [place for place in rooms.schedule.lending.places if {*place.instances} & {*rooms.fleet.loans.lent}]
     if not lent or not all(_is_off_device(each) for place in lent for each in _present(rooms, place.instances)):
         return None
     return tuple(sorted(replica for place in lent for replica in place.replicas))
+
+
+def note_length(rooms: Rooms, response: Response, *, is_cut: bool) -> None:
+    """Keep the length of a training response that ended or is aborted, if the policy reads lengths."""
+    if rooms.policies.scaling.needs_lengths and response.id.group.source == rooms.schedule.train_source:
+        rooms.fleet.note_length(response.length, rooms.schedule.lending.max_length, is_cut=is_cut)
 
 
 def _is_due(rooms: Rooms) -> bool:
@@ -66,6 +77,8 @@ def _is_due(rooms: Rooms) -> bool:
     if progress is None or len(rooms.schedule.lending.places) < 2 or training.num_batches:
         return False
     number, count, size = progress
+    if loans.made_in == number or (rooms.schedule.stream is Stream.ONCE and training.has_streamed):
+        return False
     is_round_trained = number == training.version and training.is_open_for_pieces(rooms.evaluation_is_over())
     if not is_round_trained or not FIRST * size <= count <= LAST * size:
         return False
@@ -117,14 +130,17 @@ def _present(rooms: Rooms, numbers: tuple[int, ...]) -> list[Instance]:
     return [instances[InstanceId(number)] for number in numbers if InstanceId(number) in instances]
 
 
-def _is_lent(rooms: Rooms, place: SharedPlace) -> bool:
-    """Whether the place is lent. Instances that have left the fleet are not on it."""
-    present = _present(rooms, place.instances)
-    return bool(present) and all(instance.is_lent for instance in present)
-
-
 def _is_off_device(instance: Instance) -> bool:
     return instance.phase in (InstancePhase.RELEASED, InstancePhase.ABSENT)
+
+
+def _take_back(rooms: Rooms, now: float) -> Iterator[do.Command]:
+    """Let lent instances work again in this round."""
+    for instance in [each for each in rooms.fleet.instances.values() if each.is_lent]:
+        if instance.phase is InstancePhase.RELEASED and rooms.training.published <= 0:
+            # Nothing is published that it could pull; a new start has the weights that the run began with.
+            yield from rooms.fleet.kill(instance.id, "it gave its weights away, and none are published yet", now)
+    rooms.fleet.take_back()
 
 
 def _is_nobody_left(rooms: Rooms) -> bool:

@@ -28,11 +28,13 @@ class LengthHistory:
         counts, number = self.cut if is_cut else self.ended, bin_of(length, max_length)
         counts[number] = counts.get(number, 0.0) + 1.0
 
-    def fade(self) -> None:
-        """Reduce the weight of all responses so far, at the end of a round of this kind."""
-        for counts in (self.ended, self.cut):
+    def take_over(self, newest: LengthHistory) -> None:
+        """Add the responses of a round that has ended. Those before count less from now on."""
+        for counts, more in ((self.ended, newest.ended), (self.cut, newest.cut)):
             for number in counts:
                 counts[number] *= _MEMORY
+            for number, count in more.items():
+                counts[number] = counts.get(number, 0.0) + count
 
     def final_lengths(self, max_length: int) -> Sequence[float]:
         """Return, for each bin, the expected final length of a response that has reached it. Where nothing is known it

@@ -24,10 +24,14 @@ class Loans:
     """Round in which lending was last considered."""
     num_seen: int = 0
     """Complete groups at that time."""
-    is_made: bool = False
-    """Whether instances are lent."""
+    lent: tuple[int, ...] = ()
+    """Instances that are lent. One that leaves the fleet stays among them: its devices are lent."""
+    made_in: int = -1
+    """Round in which instances were last lent."""
+    current: LengthHistory = field(default_factory=LengthHistory)
+    """Lengths of this round. Lengths are kept if the policy asks for them."""
     short: LengthHistory = field(default_factory=LengthHistory)
-    """Lengths of short rounds. Kept if the policy asks for it."""
+    """Lengths of earlier short rounds."""
     long: LengthHistory = field(default_factory=LengthHistory)
 
     def of_kind(self, *, is_long: bool) -> LengthHistory:
@@ -71,7 +75,7 @@ class Fleet:
     @property
     def has_lent(self) -> bool:
         """Whether instances are lent to training."""
-        return self.loans.is_made
+        return bool(self.loans.lent)
 
     def is_off_device(self) -> bool:
         """Whether all instances have released their memory, so that colocated training can use the devices."""
@@ -135,13 +139,18 @@ class Fleet:
 
     def take_back(self) -> None:
         """Note that no instance is lent any more: each pulls and works again."""
-        self.loans.is_made = False
+        self.loans.lent = ()
         for instance in self.instances.values():
             instance.is_lent = False
 
+    def note_length(self, length: int, max_length: int, *, is_cut: bool) -> None:
+        """Note that a training response ended, or was aborted, with this length."""
+        self.loans.current.add(length, max_length, is_cut=is_cut)
+
     def round_ended(self, *, is_long: bool) -> None:
-        """Note that a round has ended: lengths of the next one of its kind count more."""
-        self.loans.of_kind(is_long=is_long).fade()
+        """Note that a round has ended. Its lengths are known from now on, and count more than those before."""
+        self.loans.of_kind(is_long=is_long).take_over(self.loans.current)
+        self.loans.current = LengthHistory()
 
     def interrupt(self, responses: Iterable[ResponseId]) -> Iterator[do.Command]:
         """Interrupt those of these responses that run. Their tokens are kept."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailrace.core import commands as do
 from tailrace.core.fleet.instance import InstancePhase
+from tailrace.core.fleet.lending import stands_on_loan
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Placement
 
@@ -18,9 +19,10 @@ def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
     if rooms.run.is_stopping or not rooms.fleet.num_absent:
         return
     for instance in rooms.fleet.instances.values():
-        if instance.is_lent:
-            continue  # training uses its devices
-        if instance.phase is InstancePhase.ABSENT and instance.losses.count <= rooms.run.limits.max_restarts:
+        if instance.phase is not InstancePhase.ABSENT:
+            continue
+        instance.is_lent |= stands_on_loan(rooms, instance)
+        if not instance.is_lent and instance.losses.count <= rooms.run.limits.max_restarts:
             rooms.fleet.move(instance, InstancePhase.STARTING, now)
             rooms.fleet.num_starts += 1
             instance.incarnation = rooms.fleet.num_starts

@@ -181,7 +181,7 @@ class VllmEngine:
 
     def _need_release(self) -> None:
         if not self.capabilities.releases_memory:
-            raise Unsupported("the vllm engine cannot release its memory: it was not started for colocated placement")
+            raise Unsupported("the vllm engine cannot release its memory: it was not started for that")
 
     def _accept(self, request: Request) -> None:
         live = VllmRequest(name=str(next(self._numbers)), request=request, num_reported=len(request.prefix))

@@ -69,6 +69,7 @@ class TrainingAdapter:
         self._killed_for: str | None = None
         self._to_redo: deque[TakenStep] = deque()
         self._is_catching_up = True
+        self._num_replicas = 1
 
     def announce(self, incarnation: int) -> None:
         """Note that ``start`` will be called, once earlier commands are done with. ``kill`` ends this start too."""
@@ -81,6 +82,7 @@ class TrainingAdapter:
     def start(self, init: TrainingInit, to_redo: Sequence[TakenStep], incarnation: int = 0) -> None:
         self.incarnation, self._killed_for, self._announced = incarnation, None, None
         self._to_redo, self._is_catching_up = deque(to_redo), True
+        self._num_replicas = init.num_replicas
         specs = [self._spec(init, rank) for rank in range(init.num_ranks)]
         if len(specs) == 1:
             self._worker = self._launch(specs[0], hear=self._hear, lose=self._lose)
@@ -184,7 +186,8 @@ class TrainingAdapter:
     def _redo(self, step: TakenStep, version: Version, worker: WorkerHandle | None) -> None:
         """Repeat a step, unless its worker has ended since: the next one begins from its own checkpoint."""
         for batch in step.batches:
-            message = self._piece(replace(batch, replicas=()))  # there may be fewer now, and all of them are free
+            is_possible = max(batch.replicas, default=0) < self._num_replicas  # there may be fewer now
+            message = self._piece(batch if is_possible else replace(batch, replicas=()))
             if worker is self._worker:
                 self._send(message)
         if worker is self._worker:
