@@ -40,7 +40,7 @@ from tailrace.observe.journal import journal_file
 from tailrace.trainer.checkpoints.export import export, find_checkpoint
 
 HERE = Path(__file__).resolve().parent
-PROMPTS, RESPONSES, NUM_STEPS, WARM_UP = 16, 8, 8, 2
+PROMPTS, RESPONSES, NUM_STEPS, WARM_UP = 16, 8, 6, 2
 MEDIAN, SPREAD, LONGEST = 90, 0.9, 880
 LEND_AT = 0.4
 ARMS: dict[str, dict[str, Any]] = {
