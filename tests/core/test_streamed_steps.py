@@ -130,7 +130,8 @@ def test_slow_and_lost_news_harms_no_streamed_step(case: Case) -> None:
 
 
 @pytest.mark.long
-@held_to(1200)
+@pytest.mark.timeout(1500)
+@held_to(1100)
 @given(cases(streamed, 0.0, 0.02, 0.05))
 def test_many_streamed_histories_train_each_committed_group_once(case: Case) -> None:
     found = case.run(checks=True)
@@ -139,7 +140,8 @@ def test_many_streamed_histories_train_each_committed_group_once(case: Case) -> 
 
 
 @pytest.mark.long
-@held_to(1000)
+@pytest.mark.timeout(1500)
+@held_to(900)
 @given(lagging_cases(streamed, filters_equal_scores=False))
 def test_slow_and_lost_news_harms_none_of_many_streamed_steps(case: Case) -> None:
     check(case.run_lagging(checks=True))
