@@ -209,6 +209,7 @@ def test_a_aborted_response_is_answered_at_once_and_makes_room(tmp_path: Path) -
             the_pool.submit(task(2, "2"))
             the_pool.submit(task(3, "3"))
             await until((tmp_path / "begun").exists)
+            await until(lambda: any(score.limit_s for score in the_pool.status().running))  # the news of its start
             running = the_pool.status()
             assert [score.response_id for score in running.running] == [name(1)]
             assert (running.running[0].worker, running.running[0].limit_s) == ("reward-0", 20.0)
