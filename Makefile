@@ -30,7 +30,7 @@ train: $(STAMP)  ## train the built-in tiny model on CPU (about 2 minutes)
 test: $(DEV)  ## run the tests, up to four at a time (about 8 minutes on two cores)
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-test-long: $(DEV)  ## whole runs that take longer: every schedule killed, adapters, wounded runs (about 23 minutes on two cores)
+test-long: $(DEV)  ## whole runs that take longer: every schedule killed, adapters, wounded runs (about 28 minutes on two cores)
 	@$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile
 
 RAY := $(VENV)/.installed-ray
