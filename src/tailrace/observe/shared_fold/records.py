@@ -151,7 +151,7 @@ class StepRecord:
     version: Version
     """The version it starts from."""
     responses: tuple[ResponseId, ...]
-    """Of all pieces that were asked for."""
+    """The responses of all pieces that were asked for."""
     num_asked: int = 0
     """Pieces that were asked for."""
     num_done: int = 0
