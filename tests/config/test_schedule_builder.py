@@ -101,6 +101,7 @@ NUMBERS = {
         "plan_interval_s": 0.2,
     }.items()
 }
+SIZES = {"rollout.engine": "vllm", "rollout.num_instances": 2, "rollout.parallel_sizes": [1, 2]}
 LIMITS = {
     f"limits.{name}": ({}, 17, of_limits(name), 17)
     for name in ("start_s", "progress_s", "stall_s", "train_s", "weights_s", "checkpoint_s", "stop_s", "max_restarts")
@@ -118,6 +119,8 @@ MEANING: dict[str, tuple[dict[str, Any], Any, Callable[[Schedule], Any], Any]] =
     "schedule.stream_share": ({"schedule.stream": "always"}, 0.5, of("stream_groups"), 16),
     "schedule.lending": ({"schedule.stream": "always"}, "kv-peak", of_lending("strategy"), "kv-peak"),
     "schedule.lend_at": ({"schedule.stream": "always", "schedule.lending": "fixed"}, 0.3, of_lending("at"), 0.3),
+    "schedule.parallelism": (SIZES, "preemptions", lambda schedule: schedule.parallelism.strategy, "preemptions"),
+    "schedule.parallel_horizon": (SIZES, "any", lambda schedule: schedule.parallelism.horizon, None),
     "schedule.rounds_ahead": ({"schedule.max_staleness": 2}, 2, of("rounds_ahead"), 2),
     "schedule.coordination.validation": (KEEP, "global", of_coordination("is_global"), True),
     "schedule.placement": ({}, "colocated", of("placement"), Placement.COLOCATED),

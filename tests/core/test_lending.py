@@ -322,7 +322,13 @@ def test_without_a_policy_that_reads_them_no_lengths_are_kept() -> None:
 # Strategies
 
 
-def view(*tokens: int, progress: float = 0.4, final: tuple[float, ...] = (), ready: int | None = None) -> ScalingView:
+def view(
+    *tokens: int,
+    progress: float = 0.4,
+    final: tuple[float, ...] = (),
+    ready: int | None = None,
+    engine: Coordination = Coordination(),
+) -> ScalingView:
     places = [PlaceView(instances=(InstanceId(i),), num_tokens=count) for i, count in enumerate(tokens)]
     numbers = [InstanceId(number) for number in range(len(tokens) if ready is None else ready)]
     return ScalingView(
@@ -332,6 +338,9 @@ def view(*tokens: int, progress: float = 0.4, final: tuple[float, ...] = (), rea
         ready=frozenset(numbers),
         final_lengths=final,
         costs=NOTHING_KNOWN,
+        kv_tokens=engine.kv_tokens,
+        max_running=engine.max_running,
+        prompt_length=engine.prompt_length,
     )
 
 
@@ -348,11 +357,11 @@ def test_somebody_who_accepts_work_is_left() -> None:
 
 def test_kv_peak_lends_when_all_that_is_left_fits_into_the_others() -> None:
     engine = Coordination(kv_tokens=100, max_running=3, prompt_length=10)
-    policy = LentAtKvPeak(0.5, engine)
-    assert policy.choose(view(5, 6, final=(40.0, 40.0))) == [0]
-    assert not policy.choose(view(5, 6, final=(40.0, 41.0))), "one token too many"
-    assert not policy.choose(view(5, 6, final=(1.0,) * 4)), "too many at once"
-    assert LentAtKvPeak(0.5, Coordination()).choose(view(5, 6, final=(1e9,))) == [0], "no limits are known"
+    policy = LentAtKvPeak(0.5)
+    assert policy.choose(view(5, 6, final=(40.0, 40.0), engine=engine)) == [0]
+    assert not policy.choose(view(5, 6, final=(40.0, 41.0), engine=engine)), "one token too many"
+    assert not policy.choose(view(5, 6, final=(1.0,) * 4, engine=engine)), "too many at once"
+    assert policy.choose(view(5, 6, final=(1e9,))) == [0], "no limits are known"
 
 
 def test_fixed_lends_from_its_part_on() -> None:

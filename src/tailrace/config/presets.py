@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Stream
-from tailrace.policies.strategies import KINDS, Migration, Routing, Scaling, Synchronization
+from tailrace.policies.strategies import KINDS, Migration, ParallelSizes, Routing, Scaling, Synchronization
 
 PresetName = Literal[
     "sync", "stage-overlap", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"
@@ -33,6 +33,8 @@ class Preset:
     """Whether complete groups are trained while their round still runs."""
     lending: Scaling = Scaling.NEVER
     """When instances are lent to training for the rest of a round."""
+    parallelism: ParallelSizes = ParallelSizes.FIXED
+    """How the parallel size of a round is chosen."""
     routing: Routing = Routing.VANILLA
     synchronization: Synchronization = Synchronization.VANILLA
     migration: Migration = Migration.VANILLA

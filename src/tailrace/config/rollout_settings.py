@@ -60,7 +60,17 @@ class RolloutSettings(SamplingSettings):
     its reason are printed. `timed`, for benchmarks of everything else: it makes up tokens and takes as long as
     `rollout.costs` says."""
     tensor_parallel_size: Common[PositiveInt] = 1
-    """Number of devices that hold one instance's model together."""
+    """Number of devices that hold one instance's model together. With `parallel_sizes`: at the start of the run."""
+    parallel_sizes: tuple[PositiveInt, ...] = ()
+    """Numbers of devices between which `schedule.parallelism` may choose, such as [1, 2, 4], `tensor_parallel_size`
+    among them. Default: only that one."""
+    parallel_profile: Path | None = None
+    """File with the speed of each of `parallel_sizes`, as `tailrace profile --parallel-sizes 1,2,4 --json FILE` writes
+    it. Default: every size has `rollout.costs`."""
+    park: Literal["auto", "always", "never"] = "auto"
+    """What becomes of instances of another parallel size. `always`: they keep their processes and release their memory,
+    so that they come back quickly; their weights wait in host memory. `never`: they end. `auto`: they wait if the host
+    has room for it."""
     return_routing: Literal["auto", "always", "never"] = "auto"
     """Whether responses of a mixture of experts keep the experts chosen for each token. Training compares them with its
     own (`mismatch/router_agreement`). `auto`: if the model is a mixture and the engine can."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from tailrace.config import presets
 from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.complaints import SettingsError
+from tailrace.config.parallel_layouts import parallelism_of
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.reward_settings import RewardSettings
 from tailrace.config.rules import TRAIN_SOURCE
@@ -51,7 +52,9 @@ def schedule(
     make = _rollout_only if settings.schedule.preset == ROLLOUT_ONLY else _training
     try:
         coordination = _coordination(settings, prompt_length)
-        plain = replace(make(settings, num_prompts), coordination=coordination, score_parts=score_parts)
+        made = make(settings, num_prompts)
+        sizes = parallelism_of(settings.rollout, coordination, max_in_flight=made.max_in_flight)
+        plain = replace(made, coordination=coordination, parallelism=sizes, score_parts=score_parts)
         return apply_preset(plain, settings.schedule)
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
@@ -74,6 +77,11 @@ def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
         stream=preset.stream,
         stream_groups=presets.stream_groups(preset.stream, chosen.stream_share, batch_size=plain.batch_size),
         lending=replace(plain.lending, strategy=preset.lending.value, at=chosen.lend_at),
+        parallelism=replace(
+            plain.parallelism,
+            strategy=preset.parallelism.value,
+            horizon=None if chosen.parallel_horizon == "any" else chosen.parallel_horizon,
+        ),
         coordination=replace(plain.coordination, **presets.strategies(preset)),
         keep_deferred_tokens=chosen.keep_deferred_tokens,
         max_versions_per_sample=chosen.max_versions_per_sample,

@@ -15,7 +15,7 @@ from tailrace.config.presets import PRESETS, BoundName, Preset
 from tailrace.config.section import Common, Section
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Stream
-from tailrace.policies.strategies import KINDS, Migration, Routing, Scaling, Synchronization
+from tailrace.policies.strategies import KINDS, Migration, ParallelSizes, Routing, Scaling, Synchronization
 
 
 class ScheduleOverrides(Section):
@@ -55,6 +55,13 @@ class ScheduleOverrides(Section):
     are left fit into the other instances. `never`: all instances work until the round ends."""
     lend_at: Annotated[float, Field(ge=0.2, le=0.5)] = 0.4
     """Part of the batch that is complete when `lending = "fixed"` lends instances."""
+    parallelism: Common[ParallelSizes | None] = None
+    """Which of `rollout.parallel_sizes` the instances of a round have. `fixed`: `rollout.tensor_parallel_size`.
+    `preemptions`: it is doubled when responses are preempted more often than in the round before, and halved after four
+    rounds without a preemption; short and long rounds each have their own size."""
+    parallel_horizon: PositiveInt | Literal["any"] = 50
+    """Rounds within which a change of the parallel size must save more time than it takes; `any`: the price of a change
+    does not count."""
     routing: Routing | None = None
     """Which instance gets a response. `vanilla`: the one with the fewest responses. `fixed`: the same, and a response
     that was interrupted goes on where it began. `throughput`: the one whose tokens per second grow most."""
@@ -88,6 +95,7 @@ class ScheduleOverrides(Section):
                 "rounds_ahead",
                 "stream",
                 "lending",
+                "parallelism",
                 *KINDS,
             )
             if getattr(self, name) is not None

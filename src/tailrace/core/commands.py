@@ -31,11 +31,16 @@ class StartInstance(Command):
     instance: InstanceId
     incarnation: int = 0
     """Number of this start. The events of the instance may carry it."""
+    size: int = 0
+    """Devices on which it divides its model; 0: as many as the settings of the run say."""
+    devices: tuple[int, ...] = ()
+    """Those devices, as positions among the devices of rollout; empty with size 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopInstance(Command):
-    """End a retired instance that has no work. Ends in ``InstanceStopped`` or ``InstanceLost``."""
+    """End an instance that has no work, because it is retired or parked. Ends in ``InstanceStopped`` or
+    ``InstanceLost``."""
 
     instance: InstanceId
 
@@ -157,6 +162,8 @@ class OpenRound(Command):
     """Interrupted or deferred groups that continue with the tokens they have."""
     restarted: tuple[GroupId, ...] = ()
     """Deferred groups that start again from their prompts."""
+    parallel_size: int = 0
+    """Devices of each instance that generates it; 0: as many as the settings of the run say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

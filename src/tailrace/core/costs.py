@@ -28,7 +28,7 @@ class StepCoefficients(Protocol):
     def k4(self) -> float: ...
 
 
-def step_s(k: StepCoefficients, kv_tokens: float, num_running: int) -> float:
+def step_s(k: StepCoefficients, kv_tokens: float, num_running: float) -> float:
     """Return the seconds of one decode step."""
     reading, computing = k.k2, k.k3 * num_running  # no call of max(): a plan calls this tens of thousands of times
     return k.k1 * kv_tokens + (computing if computing > reading else reading) + k.k4

@@ -102,7 +102,7 @@ class InstanceLost(InstanceEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStopped(InstanceEvent):
-    """A retired instance has ended. Answers ``StopInstance``."""
+    """A retired or parked instance has ended. Answers ``StopInstance``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +156,8 @@ class CostsMeasured(Event):
     """Mean relative error of the old cost model in tokens per second, on the instance where it was largest."""
     fitted_error: float
     """Mean relative error of the new cost model, on the steps it was fitted to."""
+    size: int = 0
+    """Parallel size of these instances; 0: the schedule knows no sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,13 @@ from tailrace.core.evaluation.room import Evaluation
 from tailrace.core.fleet.instance import Instance
 from tailrace.core.fleet.policy import Policies
 from tailrace.core.fleet.room import Fleet
+from tailrace.core.fleet.sizes import KindOfRound, Sizes
 from tailrace.core.ids import InstanceId
 from tailrace.core.ledger.ledger import Ledger
 from tailrace.core.responses.room import Responses
 from tailrace.core.rewards.room import Rewards
 from tailrace.core.run.room import Run
-from tailrace.core.schedule import Schedule
+from tailrace.core.schedule import Parallelism, Schedule
 from tailrace.core.training.room import Training
 
 _ROOMS: dict[str, type] = {
@@ -63,10 +64,24 @@ class Rooms:
         self.fleet = Fleet(costs=schedule.coordination.costs, empty_since=0.0)
         for number in range(schedule.num_instances):
             self.fleet.add(Instance(id=InstanceId(number)))
+        if schedule.parallelism.layouts:
+            self._add_layouts(schedule.parallelism)
         self.rewards = Rewards()
         self.collection = Collection(ledger=Ledger(schedule.ledger))
         self.training = Training()
         self.evaluation = Evaluation()
+
+    def _add_layouts(self, known: Parallelism) -> None:
+        """Add the instances of all sizes. Those of the first size work; the others are parked."""
+        size = known.initial
+        self.fleet.sizes = Sizes(current=size, short=KindOfRound(size=size), long=KindOfRound(size=size))
+        for layout in known.layouts:
+            for number in layout.instances:
+                if InstanceId(number) not in self.fleet.instances:
+                    self.fleet.add(Instance(id=InstanceId(number)))
+                self.fleet.instances[InstanceId(number)].is_parked = layout.size != size
+            if layout.size == size:
+                self.fleet.costs = layout.costs
 
     @classmethod
     def restore(cls, schedule: Schedule, policies: Policies, snapshot: Any) -> Rooms:

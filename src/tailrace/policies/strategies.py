@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from enum import Enum, unique
 from typing import Self
 
+from tailrace.core.fleet.parallelism import ParallelismPolicy
 from tailrace.core.fleet.policy import MigrationPolicy, Policies, RoutingPolicy, SynchronizationPolicy
 from tailrace.core.fleet.scaling import ScalingPolicy
 from tailrace.core.rewards.policy import TimeoutPolicy
 from tailrace.core.schedule import Schedule
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
+from tailrace.policies.parallelism.fixed import FixedSize
+from tailrace.policies.parallelism.preemptions import SizeByPreemptions
 from tailrace.policies.routing.fixed import Fixed
 from tailrace.policies.routing.least_loaded import LeastLoaded
 from tailrace.policies.routing.waterfall import Waterfall
@@ -101,6 +104,16 @@ class Scaling(Strategy):
     KV_PEAK = "kv-peak", LentAtKvPeak.of
 
 
+@unique
+class ParallelSizes(Strategy):
+    """Which parallel size the instances of a round have."""
+
+    make: Callable[[Schedule], ParallelismPolicy]
+
+    FIXED = "fixed", FixedSize.of
+    PREEMPTIONS = "preemptions", SizeByPreemptions.of
+
+
 KINDS: dict[str, type[Strategy]] = {"routing": Routing, "synchronization": Synchronization, "migration": Migration}
 """The kinds of strategies that coordinate rollout, by the name of the setting that chooses one."""
 
@@ -115,6 +128,7 @@ def policies_of(schedule: Schedule) -> Policies:
         migration=Migration.named(chosen.migration).make(schedule),
         timeouts=Timeouts.named(schedule.case_time.strategy).make(schedule),
         scaling=Scaling.named(schedule.lending.strategy).make(schedule),
+        parallelism=ParallelSizes.named(schedule.parallelism.strategy).make(schedule),
     )
     for sentence in _unsound(schedule, policies):
         raise ValueError(sentence)

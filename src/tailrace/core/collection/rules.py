@@ -25,6 +25,7 @@ from tailrace.core.collection.rounds import (
     unfinished_prompts,
 )
 from tailrace.core.fleet.lending import piece_replicas
+from tailrace.core.fleet.resizing import choose_size
 from tailrace.core.ids import GroupId
 from tailrace.core.requests import OpenRequest
 from tailrace.core.responses.group import Group, GroupPhase
@@ -69,7 +70,7 @@ def collect(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     room.search.note(round, now - (now if round.began_at is None else round.began_at))
     room.filtered_share.fade()
     yield from close_round(rooms, round, consumption.batch, now)
-    rooms.fleet.round_ended(is_long=round.is_long)
+    rooms.fleet.round_ended(is_long=round.is_long, num_launched=round.num_begun * round.num_members)
 
 
 def _may_collect(rooms: Rooms) -> bool:
@@ -103,6 +104,7 @@ def open_round(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     if not rooms.schedule.has_rounds or room.round is not None or (round := next_round(rooms)) is None:
         return
     room.round = round
+    choose_size(rooms, round)
     live = [group for group in rooms.responses.training_groups() if group.is_live]
     round.num_begun = len(live)
     resumed = [group.id for group in live if group.version is not None]
@@ -118,6 +120,7 @@ def open_round(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
         num_responses=round.num_members,
         resumed=tuple(resumed),
         restarted=tuple(restarted),
+        parallel_size=rooms.fleet.parallel_size,
     )
     yield None
 

@@ -20,7 +20,9 @@ _ANY_REPORT_COUNTS = 2
 def instance_added(rooms: Rooms, event: ev.InstanceAdded, now: float) -> None:
     fleet = rooms.fleet
     known = fleet.instances.get(event.instance)
-    if known is None:
+    if rooms.schedule.parallelism.layouts:
+        rooms.run.refuse(f"instance {event.instance} cannot be added: each parallel size has its instances")
+    elif known is None:
         fleet.add(Instance(id=event.instance, heard_at=now))
     elif known.is_retiring and known.phase is not InstancePhase.STOPPING:
         known.is_retiring = False
@@ -31,7 +33,9 @@ def instance_added(rooms: Rooms, event: ev.InstanceAdded, now: float) -> None:
 
 def instance_retired(rooms: Rooms, event: ev.InstanceRetired, now: float) -> None:
     instance = rooms.fleet.instances.get(event.instance)
-    if instance is None or instance.is_retiring:
+    if rooms.schedule.parallelism.layouts:
+        rooms.run.refuse(f"instance {event.instance} cannot be retired: each parallel size has its instances")
+    elif instance is None or instance.is_retiring:
         rooms.run.refuse(f"instance {event.instance} is not there to be retired")
     elif instance.phase is InstancePhase.ABSENT:
         rooms.fleet.remove(instance, now)
@@ -44,8 +48,10 @@ def instance_stopped(rooms: Rooms, event: ev.InstanceStopped, now: float) -> Non
     instance = _speaker(rooms, event)
     if instance is None or instance.phase is not InstancePhase.STOPPING:
         rooms.run.refuse(f"instance {event.instance} was not asked to stop")
-    else:
+    elif instance.is_retiring:
         rooms.fleet.remove(instance, now)
+    else:
+        _lose(rooms, instance, now)
 
 
 def instance_started(rooms: Rooms, event: ev.InstanceStarted, now: float) -> None:
@@ -53,6 +59,7 @@ def instance_started(rooms: Rooms, event: ev.InstanceStarted, now: float) -> Non
     if instance is None or instance.phase is not InstancePhase.STARTING:
         rooms.run.refuse(f"instance {event.instance} was not being started")
         return
+    rooms.fleet.sizes.start_s = now - instance.heard_at
     rooms.fleet.move(instance, InstancePhase.READY, now)
     instance.version = event.version
 
@@ -78,7 +85,7 @@ def _lose(rooms: Rooms, instance: Instance, now: float) -> None:
     instance.aborting.clear()
     rooms.fleet.move(instance, InstancePhase.ABSENT, now)
     instance.version = Version(0)
-    instance.num_prefilled = instance.num_failed_pulls = 0
+    instance.num_prefilled = instance.num_preempted = instance.num_failed_pulls = 0
     instance.is_being_killed = False
     instance.moved_at = None
 
@@ -95,6 +102,7 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
             " which it was not asked for"
         )
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
+    rooms.fleet.preempted(instance, event.num_preemptions)
     is_any_taken = False
     for progress in event.progressed:
         if (response := _running(rooms, instance, progress, event.version)) is not None:
@@ -178,7 +186,10 @@ def weights_pulled(rooms: Rooms, event: ev.WeightsPulled, now: float) -> None:
     if asked is None or event.version > newest:
         rooms.run.refuse(f"instance {event.instance} pulled version {event.version}, which was not asked of it")
         return
+    is_waking = instance.is_waking
     rooms.fleet.move(instance, InstancePhase.READY, now)
+    if is_waking:
+        rooms.fleet.sizes.wake_s = event.seconds
     instance.version = event.version
     instance.num_failed_pulls = instance.num_failed_pulls + 1 if event.version < asked else 0
     if event.version < asked:
@@ -209,7 +220,10 @@ def memory_released(rooms: Rooms, event: ev.MemoryReleased, now: float) -> None:
 
 
 def costs_measured(rooms: Rooms, event: ev.CostsMeasured, now: float) -> None:
-    rooms.fleet.costs = event.costs
+    if event.size:
+        rooms.fleet.sizes.measured[event.size] = event.costs
+    if event.size == rooms.fleet.sizes.current:
+        rooms.fleet.costs = event.costs
 
 
 def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:

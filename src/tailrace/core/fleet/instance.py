@@ -4,7 +4,7 @@ ABSENT --> STARTING --> READY <--------> PULLING
                           |                 ^
                           +--> RELEASING --> RELEASED      (colocated with training, or lent to it)
                           |
-                          +--> STOPPING --> (leaves the fleet)
+                          +--> STOPPING --> (leaves the fleet, or is parked: ABSENT)
 
 Any of them --> ABSENT when the instance is lost.
 """
@@ -32,7 +32,7 @@ class InstancePhase(Enum):
     RELEASED = "released"
     """It has released its weights and its KV cache."""
     STOPPING = "stopping"
-    """It is retired and was asked to end."""
+    """It is retired or parked, and was asked to end."""
 
 
 _P = InstancePhase
@@ -64,6 +64,8 @@ class Instance:
     """Number of its last start. Reports of an earlier start are refused."""
     pulling: Version | None = None
     """Version that it was asked to pull; set exactly while PULLING."""
+    is_waking: bool = False
+    """Whether it takes its memory again with this pull."""
     running: dict[ResponseId, None] = field(default_factory=dict)
     """Its unfinished responses, in the order they were submitted."""
     stopping: dict[ResponseId, None] = field(default_factory=dict)
@@ -78,6 +80,8 @@ class Instance:
     """It gets no more work. When it is idle, it leaves the fleet."""
     is_lent: bool = False
     """It gets no more work before the next optimizer step. When it is idle, it releases its memory to training."""
+    is_parked: bool = False
+    """Its layout is not used (`core/fleet/resizing.py`). It gets no work, and leaves its devices when it is idle."""
     is_being_killed: bool = False
     """``KillInstance`` was sent, and ``InstanceLost`` has not arrived."""
     moved_at: float | None = None
@@ -88,6 +92,8 @@ class Instance:
     """When it last changed its phase, got work, or reported that it had got on with it."""
     num_failed_pulls: int = 0
     """Pulls of published weights that failed since it last pulled what it was asked for."""
+    num_preempted: int = 0
+    """Preemptions since its start, as far as it has said."""
     num_prefilled: int = 0
     """Tokens that it has prefilled since its start, as far as it has said."""
     losses: Losses = field(default_factory=Losses)
@@ -95,6 +101,7 @@ class Instance:
     def move(self, new: InstancePhase, *, now: float) -> None:
         if (self.phase, new) not in LEGAL:
             raise InvalidTransition(f"instance {self.id}", self.phase.value, new.value, [self.losses.last])
+        self.is_waking = self.phase is InstancePhase.RELEASED and new is InstancePhase.PULLING
         self.phase = new
         self.heard_at = self.progressed_at = now
         self.is_draining = False
@@ -117,7 +124,12 @@ class Instance:
     @property
     def accepts_work(self) -> bool:
         is_ready = self.phase is InstancePhase.READY and not self.is_being_killed
-        return is_ready and not (self.stopping or self.is_draining or self.is_retiring or self.is_lent)
+        return is_ready and not (self.stopping or self.is_draining or self.is_retiring or self.is_away)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it leaves its devices to others and is not started again, nor pulls, for the time being."""
+        return self.is_lent or self.is_parked
 
     @property
     def owes_nothing(self) -> bool:
@@ -153,3 +165,4 @@ class Instance:
         assert self.stopping.keys() <= self.running.keys()
         assert (self.pulling is not None) == (self.phase is InstancePhase.PULLING)
         assert not self.is_draining or self.phase is InstancePhase.READY
+        assert not self.is_parked or self.running.keys() == self.stopping.keys()

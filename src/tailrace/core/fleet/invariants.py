@@ -27,12 +27,14 @@ def check(rooms: Rooms) -> None:
     assert fleet.num_absent == sum(i.phase is InstancePhase.ABSENT for i in instances.values())
     assert fleet.num_retiring == sum(i.is_retiring for i in instances.values())
     if fleet.all_hold == published:
-        assert all(i.version >= published and i.phase is not InstancePhase.RELEASED for i in instances.values())
+        present = [each for each in instances.values() if not each.is_parked]
+        assert all(i.version >= published and i.phase is not InstancePhase.RELEASED for i in present)
     for group in responses.all_groups():
         for response in group.members.values():
             if response.instance is not None and group.version is not None:
                 assert instances[response.instance].version >= group.version
     _check_lent(rooms)
+    _check_layouts(rooms)
 
 
 def _check_lent(rooms: Rooms) -> None:
@@ -42,3 +44,16 @@ def _check_lent(rooms: Rooms) -> None:
         assert fleet.has_lent or not instance.is_lent
         assert not instance.is_lent or instance.running.keys() == instance.stopping.keys()
     assert not fleet.has_lent or rooms.collection.progress is not None or rooms.training.num_batches
+
+
+def _check_layouts(rooms: Rooms) -> None:
+    """Instances of two layouts are never on the devices at the same time, unless those of one are leaving."""
+    known, sizes = rooms.schedule.parallelism, rooms.fleet.sizes
+    layout = known.layout(sizes.current)
+    assert (layout is not None) == bool(known.layouts)
+    for instance in rooms.fleet.instances.values():
+        other = known.layout_of(instance.id)
+        is_used = other is None or other is layout
+        assert not (instance.is_parked and is_used) or sizes.is_changing
+        away = (InstancePhase.RELEASED, InstancePhase.ABSENT)
+        assert is_used or sizes.is_changing or (instance.is_parked and instance.phase in away)

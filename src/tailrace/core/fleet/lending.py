@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from tailrace.core import commands as do
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.length_history import bin_of
+from tailrace.core.fleet.resizing import engine_size
 from tailrace.core.fleet.scaling import PlaceView, ScalingView
 from tailrace.core.ids import InstanceId
 from tailrace.core.responses.response import Response
 from tailrace.core.rooms import Rooms
-from tailrace.core.schedule import Placement, Stream
+from tailrace.core.schedule import Placement, SharedPlace, Stream
 
 FIRST, LAST, STEP = 0.2, 0.5, 0.05
 """The completed parts of a batch between which lending is considered, and the least distance of two such moments."""
@@ -59,7 +60,7 @@ def piece_replicas(rooms: Rooms) -> tuple[int, ...] | None:
     """Return the replicas that train a piece while the round runs; empty: all. None: none can at the moment."""
     if not rooms.fleet.has_lent:
         return None if rooms.schedule.placement is Placement.COLOCATED else ()
-    lent = [place for place in rooms.schedule.lending.places if {*place.instances} & {*rooms.fleet.loans.lent}]
+    lent = [place for place in _places(rooms) if {*place.instances} & {*rooms.fleet.loans.lent}]
     if not lent or not all(_is_off_device(each) for place in lent for each in _present(rooms, place.instances)):
         return None
     return tuple(sorted(replica for place in lent for replica in place.replicas))
@@ -67,14 +68,18 @@ def piece_replicas(rooms: Rooms) -> tuple[int, ...] | None:
 
 def note_length(rooms: Rooms, response: Response, *, is_cut: bool) -> None:
     """Keep the length of a training response that ended or is aborted, if the policy reads lengths."""
-    if rooms.policies.scaling.needs_lengths and response.id.group.source == rooms.schedule.train_source:
+    if _needs_lengths(rooms) and response.id.group.source == rooms.schedule.train_source:
         rooms.fleet.note_length(response.length, rooms.schedule.lending.max_length, is_cut=is_cut)
+
+
+def _needs_lengths(rooms: Rooms) -> bool:
+    return rooms.policies.scaling.needs_lengths or rooms.policies.parallelism.changes
 
 
 def _is_due(rooms: Rooms) -> bool:
     """Whether the policy is asked now. Then it is not asked again before the batch has grown."""
     progress, training, loans = rooms.collection.progress, rooms.training, rooms.fleet.loans
-    if progress is None or len(rooms.schedule.lending.places) < 2 or training.num_batches:
+    if progress is None or len(_places(rooms)) < 2 or training.num_batches:
         return False
     number, count, size = progress
     if loans.made_in == number or (rooms.schedule.stream is Stream.ONCE and training.has_streamed):
@@ -89,17 +94,26 @@ def _is_due(rooms: Rooms) -> bool:
 
 
 def _view(rooms: Rooms) -> ScalingView:
-    fleet, lending = rooms.fleet, rooms.schedule.lending
+    fleet, (kv_tokens, max_running) = rooms.fleet, engine_size(rooms)
     _, count, size = rooms.collection.progress or (0, 0, 1)
-    present = (_present(rooms, place.instances) for place in lending.places)
+    present = (_present(rooms, place.instances) for place in _places(rooms))
     return ScalingView(
         progress=count / size,
         places=[_place(rooms, instances) for instances in present if instances],
-        num_instances=len(fleet.instances),
+        num_instances=sum(not each.is_parked for each in fleet.instances.values()),
         ready=frozenset(each.id for each in fleet.instances.values() if each.accepts_work),
         final_lengths=_final(rooms, _unfinished(rooms)) if rooms.policies.scaling.needs_lengths else (),
         costs=fleet.costs,
+        kv_tokens=kv_tokens,
+        max_running=max_running,
+        prompt_length=rooms.schedule.coordination.prompt_length,
     )
+
+
+def _places(rooms: Rooms) -> tuple[SharedPlace, ...]:
+    """Return what can be lent: with parallel sizes, the places of the size in use."""
+    layout = rooms.schedule.parallelism.layout(rooms.fleet.sizes.current)
+    return rooms.schedule.lending.places if layout is None else layout.places
 
 
 def _place(rooms: Rooms, instances: list[Instance]) -> PlaceView:
@@ -146,6 +160,6 @@ def _take_back(rooms: Rooms, now: float) -> Iterator[do.Command]:
 def _is_nobody_left(rooms: Rooms) -> bool:
     """Whether all instances that were not lent are gone for good, and the trainer is not computing."""
     most = rooms.run.limits.max_restarts
-    others = [each for each in rooms.fleet.instances.values() if not each.is_lent and not each.is_retiring]
+    others = [each for each in rooms.fleet.instances.values() if not each.is_away and not each.is_retiring]
     can_work = any(each.phase is not InstancePhase.ABSENT or each.losses.count <= most for each in others)
     return not can_work and not rooms.training.is_stepping and not rooms.training.num_batches

@@ -36,6 +36,15 @@ class LengthHistory:
             for number, count in more.items():
                 counts[number] = counts.get(number, 0.0) + count
 
+    def active(self) -> Sequence[float]:
+        """Return, for each bin, the share of all responses that got as far as its beginning."""
+        counts = [self.ended.get(number, 0.0) + self.cut.get(number, 0.0) for number in range(NUM_BINS)]
+        total, left, found = sum(counts), sum(counts), []
+        for count in counts:
+            found.append(left / total if total else 0.0)
+            left -= count
+        return found
+
     def final_lengths(self, max_length: int) -> Sequence[float]:
         """Return, for each bin, the expected final length of a response that has reached it. Where nothing is known it
         is the longest."""

@@ -115,7 +115,8 @@ def pull(rooms: Rooms, now: float) -> Iterator[do.Command]:
     published, released = rooms.training.published, InstancePhase.RELEASED
     if rooms.fleet.all_hold == published or not rooms.training.is_open_for_pulls:
         return
-    behind = [i for i in rooms.fleet.instances.values() if i.version < published or i.phase is released]
+    present = (i for i in rooms.fleet.instances.values() if not i.is_parked)
+    behind = [i for i in present if i.version < published or i.phase is released]
     if not behind:
         rooms.fleet.all_hold = published
     for instance in behind:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from tailrace.core.costs import CostModel
+from tailrace.core.fleet.parallelism import ParallelismPolicy
 from tailrace.core.fleet.scaling import ScalingPolicy
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.ledger.admission import Overlay
@@ -215,6 +216,7 @@ class Policies:
     migration: MigrationPolicy
     timeouts: TimeoutPolicy
     scaling: ScalingPolicy
+    parallelism: ParallelismPolicy
 
     @property
     def plans(self) -> bool:

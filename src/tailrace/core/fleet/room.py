@@ -9,6 +9,7 @@ from tailrace.core import commands as do
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.length_history import LengthHistory
+from tailrace.core.fleet.sizes import Sizes
 from tailrace.core.ids import InstanceId, ResponseId, Version
 from tailrace.core.responses.response import Response
 from tailrace.core.responses.room import Responses
@@ -65,12 +66,19 @@ class Fleet:
     """When the next plan is due; None: no plan is scheduled."""
     loans: Loans = field(default_factory=Loans)
     """Instances that are lent to training."""
+    sizes: Sizes = field(default_factory=Sizes)
+    """Parallel sizes of instances."""
 
     # Questions
 
     @property
     def next_plan_at(self) -> float | None:
         return self.plan_at
+
+    @property
+    def parallel_size(self) -> int:
+        """Devices of each instance that works; 0: the schedule knows no sizes."""
+        return self.sizes.current
 
     @property
     def has_lent(self) -> bool:
@@ -86,14 +94,21 @@ class Fleet:
         """Whether an instance generates a response for training."""
         return any(responses.is_training(r) for i in self.instances.values() for r in i.running)
 
+    def is_released(self, number: int) -> bool:
+        """Whether this instance is in the fleet and has released its memory."""
+        instance = self.instances.get(InstanceId(number))
+        return instance is not None and instance.phase is InstancePhase.RELEASED
+
     def version_at(self, instance: InstanceId) -> Version:
         return self.instances[instance].version
 
     def failure(self, limits: Limits) -> str | None:
         """Return why the run must fail; None if it can continue."""
-        if not self.num_absent or self.num_absent < len(self.instances):
+        if not self.num_absent:
             return None
-        absent = self.instances.values()
+        absent = [each for each in self.instances.values() if not each.is_parked]
+        if any(each.phase is not InstancePhase.ABSENT for each in absent) or self.sizes.is_changing or not absent:
+            return None
         if any(each.losses.count <= limits.max_restarts for each in absent):
             return None
         last = max(absent, key=lambda each: each.heard_at)
@@ -143,12 +158,30 @@ class Fleet:
         for instance in self.instances.values():
             instance.is_lent = False
 
+    def use_size(self, size: int, costs: CostModel) -> None:
+        """Note that the instances of this parallel size shall work from now on."""
+        self.sizes.current, self.sizes.is_changing, self.costs = size, True, costs
+
+    def layout_is_free(self, numbers: Iterable[int]) -> None:
+        """Note that the devices of these instances are free: each starts or pulls, and works."""
+        self.sizes.is_changing, self.all_hold = False, None
+        for instance in self.instances.values():
+            if instance.id in numbers:
+                instance.is_parked = False
+
+    def preempted(self, instance: Instance, total: int) -> None:
+        """Note how many preemptions an instance has had since its start."""
+        self.sizes.num_preempted += max(0, total - instance.num_preempted)
+        instance.num_preempted = max(total, instance.num_preempted)
+
     def note_length(self, length: int, max_length: int, *, is_cut: bool) -> None:
         """Note that a training response ended, or was aborted, with this length."""
         self.loans.current.add(length, max_length, is_cut=is_cut)
 
-    def round_ended(self, *, is_long: bool) -> None:
-        """Note that a round has ended. Its lengths are known from now on, and count more than those before."""
+    def round_ended(self, *, is_long: bool, num_launched: int) -> None:
+        """Note that a round has ended that launched this many responses. Its lengths are known from now on, and count
+        more than those before."""
+        self.sizes.of_kind(is_long=is_long).round_ended(self.sizes.num_preempted, num_launched)
         self.loans.of_kind(is_long=is_long).take_over(self.loans.current)
         self.loans.current = LengthHistory()
 
@@ -193,7 +226,8 @@ def _instance_waits(instance: Instance, limits: Limits, published: Version) -> I
         what = f"instance {number} to release its memory"
         yield Wait(what=what, since=since, limit_s=limits.weights_s, instance=number)
     elif instance.phase is InstancePhase.STOPPING:
-        yield Wait(what=f"retired instance {number} to end", since=since, limit_s=limits.start_s, instance=number)
+        which = "parked" if instance.is_parked else "retired"
+        yield Wait(what=f"{which} instance {number} to end", since=since, limit_s=limits.start_s, instance=number)
     elif instance.aborting and not instance.running:
         what = f"instance {number} to abort {len(instance.aborting)} responses"
         yield _work_wait(instance, limits, report=what, progress=what)

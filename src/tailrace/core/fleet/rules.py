@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.core import commands as do
-from tailrace.core.fleet.instance import InstancePhase
+from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.lending import stands_on_loan
+from tailrace.core.fleet.resizing import is_off_duty
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Placement
 
@@ -22,11 +23,20 @@ def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
         if instance.phase is not InstancePhase.ABSENT:
             continue
         instance.is_lent |= stands_on_loan(rooms, instance)
-        if not instance.is_lent and instance.losses.count <= rooms.run.limits.max_restarts:
+        is_away = instance.is_away or is_off_duty(rooms, instance)
+        if not is_away and instance.losses.count <= rooms.run.limits.max_restarts:
             rooms.fleet.move(instance, InstancePhase.STARTING, now)
             rooms.fleet.num_starts += 1
             instance.incarnation = rooms.fleet.num_starts
-            yield do.StartInstance(instance=instance.id, incarnation=instance.incarnation)
+            yield _start(rooms, instance)
+
+
+def _start(rooms: Rooms, instance: Instance) -> do.StartInstance:
+    layout = rooms.schedule.parallelism.layout_of(instance.id)
+    if layout is None:
+        return do.StartInstance(instance=instance.id, incarnation=instance.incarnation)
+    devices = layout.devices_of(instance.id)
+    return do.StartInstance(instance=instance.id, incarnation=instance.incarnation, size=layout.size, devices=devices)
 
 
 def retire_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:

@@ -32,6 +32,11 @@ class ScalingView:
     final_lengths: Sequence[float]
     """Expected final length of every unfinished response, prompt not included; empty unless the policy reads it."""
     costs: CostModel
+    kv_tokens: int
+    """Size of an instance's KV cache in tokens; 0: no limit."""
+    max_running: int
+    """Most responses an instance generates at the same time; 0: no limit."""
+    prompt_length: int
 
     def ready_without(self, lent: Sequence[InstanceId]) -> int:
         """Return how many instances would be left that accept work."""

@@ -12,6 +12,7 @@ from itertools import chain
 
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.policy import Claims, FleetView, InstanceView, WaitingGroup
+from tailrace.core.fleet.resizing import max_in_flight
 from tailrace.core.ids import InstanceId, Version
 from tailrace.core.responses.group import Group
 from tailrace.core.responses.response import Response, ResponsePhase
@@ -49,9 +50,9 @@ def _share(rooms: Rooms) -> int:
     all the work: while others are not ready, each gets at most its share, and the rest stays queued. When a ready
     instance finishes responses, it gets new ones, so an instance that never becomes ready cannot stop the run.
     """
-    most, published = rooms.schedule.max_in_flight, rooms.training.published
+    most, published = max_in_flight(rooms), rooms.training.published
     there = (i for i in rooms.fleet.instances.values() if i.phase is not InstancePhase.ABSENT)
-    present = [i for i in there if not i.is_retiring and not i.is_lent]
+    present = [i for i in there if not i.is_retiring and not i.is_away]
     coming = [i for i in present if i.phase is not InstancePhase.READY or i.is_draining]
     if not coming:
         return most
@@ -71,7 +72,7 @@ def _instance(rooms: Rooms, instance: Instance, share: int, now: float) -> Insta
         instance=instance.id,
         version=instance.version,
         num_responses=num_responses,
-        capacity=share if is_newest else rooms.schedule.max_in_flight,
+        capacity=share if is_newest else max_in_flight(rooms),
         num_waiting=num_responses - num_running,
         kv_tokens=known.kv_of(costs, num_tokens, num_running),
         is_rested=instance.moved_at is None or now >= instance.moved_at + known.pause_s,
@@ -159,7 +160,7 @@ def _homes(rooms: Rooms, members: list[Response]) -> tuple[InstanceId | None, ..
     """Return where each was last, unless that instance is gone or about to go."""
     instances = rooms.fleet.instances
     present = (i for i in instances.values() if i.phase not in _GONE)
-    there = {i.id for i in present if not (i.is_retiring or i.is_lent or i.is_being_killed)}
+    there = {i.id for i in present if not (i.is_retiring or i.is_away or i.is_being_killed)}
     return tuple([r.home if r.home in there else None for r in members])
 
 

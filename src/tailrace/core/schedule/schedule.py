@@ -15,6 +15,7 @@ from tailrace.core.schedule.case_time import CaseTime
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, OnStuck, Placement, Stream, VersionCap
 from tailrace.core.schedule.coordination import Coordination
 from tailrace.core.schedule.lending import Lending
+from tailrace.core.schedule.parallelism import Parallelism
 
 EDITION = 2
 """Number of the rules that new runs follow. It grows when the core answers the same events in another way."""
@@ -125,6 +126,8 @@ class Schedule:
     """Fewest groups that are trained at once while their round is still running."""
     lending: Lending = Lending()
     """Whether instances are lent to training for the rest of a round, and which."""
+    parallelism: Parallelism = Parallelism()
+    """Parallel sizes that instances may have, and how the size of a round is chosen."""
     keep_deferred_tokens: bool = False
     """True: a deferred prompt continues its responses if ``max_staleness`` allows. False: it always starts again."""
     epoch_end: EpochEnd = EpochEnd.CARRY

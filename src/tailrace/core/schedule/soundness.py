@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule.choices import EpochEnd, Leftovers, Placement
 from tailrace.core.schedule.lending import Lending
+from tailrace.core.schedule.parallelism import Parallelism
 from tailrace.core.schedule.schedule import Schedule
 
 
@@ -29,9 +30,22 @@ def unsound(schedule: Schedule) -> Iterator[str]:
     if s.overlaps and s.placement is Placement.COLOCATED:
         yield "colocated rollout and training take turns, so they cannot overlap; use 'shared' or 'disaggregated'"
     yield from _unsound_stream(s)
+    yield from _unsound_sizes(s)
     is_speculative = s.num_launched > s.batch_size or s.num_members > s.group_size
     if not s.is_reward_streamed and (is_speculative or not s.has_rounds):
         yield "a response counts when its reward is back: only 'wait' without over-provisioning can hold rewards back"
+
+
+def _unsound_sizes(s: Schedule) -> Iterator[str]:
+    known = s.parallelism
+    changes = known.strategy != Parallelism().strategy
+    if changes and len(known.layouts) < 2:
+        yield "the parallel size can change only if there are several: give at least two parallel sizes"
+    if changes and not s.has_rounds:
+        yield "the parallel size changes when a round opens, and 'keep' has no rounds: leave it fixed"
+    first = known.layout(known.initial)
+    if first is not None and (first.first, first.count) != (0, s.num_instances):
+        yield f"the first {s.num_instances} instances start, but the layout of size {known.initial} has others"
 
 
 def _unsound_stream(s: Schedule) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from tailrace.core.fleet.scaling import ScalingView
 from tailrace.core.ids import InstanceId
-from tailrace.core.schedule import Coordination, Schedule
+from tailrace.core.schedule import Schedule
 from tailrace.policies.scaling.halves import least_busy
 
 
@@ -18,12 +18,10 @@ class LentAtKvPeak:
     lends: ClassVar[bool] = True
     needs_lengths: ClassVar[bool] = True
     share: float
-    engine: Coordination
-    """Size of an instance: its KV cache and how much it generates at once."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> Self:
-        return cls(schedule.lending.share, schedule.coordination)
+        return cls(schedule.lending.share)
 
     def choose(self, view: ScalingView) -> Sequence[InstanceId]:
         lent = least_busy(view, self.share)
@@ -31,7 +29,7 @@ class LentAtKvPeak:
 
     def _fit(self, view: ScalingView, num_left: int) -> bool:
         """Whether ``num_left`` instances can generate everything at once, to its end."""
-        known, count = self.engine, len(view.final_lengths)
-        peak = view.costs.k5 * (sum(view.final_lengths) + count * known.prompt_length)
-        has_room = not known.kv_tokens or peak <= num_left * known.kv_tokens
-        return has_room and (not known.max_running or count <= num_left * known.max_running)
+        count = len(view.final_lengths)
+        peak = view.costs.k5 * (sum(view.final_lengths) + count * view.prompt_length)
+        has_room = not view.kv_tokens or peak <= num_left * view.kv_tokens
+        return has_room and (not view.max_running or count <= num_left * view.max_running)

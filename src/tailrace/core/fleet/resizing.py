@@ -1,0 +1,148 @@
+"""Changes the parallel size of the instances between rounds (RollPacker, section 4.2).
+
+    a round opens -> the policy chooses its size -> instances of other sizes interrupt their responses, and leave their
+    devices (they end, or keep their processes and release their memory) -> the instances of the size start, or wake
+
+An instance never changes its size: it is *parked* while another layout works, without a process or with released
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.core import commands as do
+from tailrace.core.collection.round import Round
+from tailrace.core.costs import CostModel
+from tailrace.core.fleet.instance import Instance, InstancePhase
+from tailrace.core.fleet.parallelism import ParallelismView, SizeView
+from tailrace.core.rooms import Rooms
+from tailrace.core.schedule.parallelism import Layout
+
+_OFF_DEVICE = (InstancePhase.RELEASED, InstancePhase.ABSENT)
+
+
+def choose_size(rooms: Rooms, round: Round) -> None:
+    """Choose the size of a round that opens."""
+    sizes, policy = rooms.fleet.sizes, rooms.policies.parallelism
+    if not rooms.schedule.parallelism.layouts:
+        return
+    kind = sizes.of_kind(is_long=round.is_long)
+    if policy.changes:
+        chosen = policy.choose(_view(rooms, round)).size
+        if chosen != kind.size:
+            kind.change(chosen)
+    sizes.num_preempted = 0
+    if kind.size != sizes.current:
+        rooms.fleet.use_size(kind.size, costs_of(rooms, kind.size))
+
+
+def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
+    """Bring the fleet to the layout in use: the instances of others leave, then its own start or wake."""
+    fleet, known = rooms.fleet, rooms.schedule.parallelism
+    if not fleet.sizes.is_changing or (layout := known.layout(fleet.sizes.current)) is None:
+        return
+    others = [each for each in fleet.instances.values() if _is_of_another(rooms, each, layout)]
+    for instance in others:
+        instance.is_parked = True
+        yield from _clear(instance, now, parks=known.parks)
+    if all(each.phase in _OFF_DEVICE for each in others):
+        fleet.layout_is_free(layout.instances)
+        yield None
+
+
+def _is_of_another(rooms: Rooms, instance: Instance, layout: Layout) -> bool:
+    other = rooms.schedule.parallelism.layout_of(instance.id)
+    return other is not None and other is not layout
+
+
+def _clear(instance: Instance, now: float, *, parks: bool) -> Iterator[do.Command]:
+    """Get an instance off its devices, one command after the other."""
+    if instance.is_being_killed or instance.phase in (InstancePhase.ABSENT, InstancePhase.RELEASING):
+        return
+    going = [response for response in instance.running if response not in instance.stopping]
+    if going:
+        instance.stopping.update(dict.fromkeys(going))
+        yield do.Interrupt(instance=instance.id, responses=tuple(going))
+    elif parks and instance.has_nothing:
+        instance.move(InstancePhase.RELEASING, now=now)
+        yield do.ReleaseMemory(instance=instance.id)
+    elif not parks and (instance.has_nothing or instance.phase is InstancePhase.RELEASED):
+        instance.move(InstancePhase.STOPPING, now=now)
+        yield do.StopInstance(instance=instance.id)
+
+
+def costs_of(rooms: Rooms, size: int) -> CostModel:
+    """Return the costs of an instance of this size, as they were last measured."""
+    measured, layout = rooms.fleet.sizes.measured, rooms.schedule.parallelism.layout(size)
+    assert layout is not None
+    return measured.get(size, layout.costs)
+
+
+def max_in_flight(rooms: Rooms) -> int:
+    """Return how many responses an instance of the size in use may have at the same time."""
+    layout = rooms.schedule.parallelism.layout(rooms.fleet.sizes.current)
+    return (layout.max_in_flight if layout is not None else 0) or rooms.schedule.max_in_flight
+
+
+def engine_size(rooms: Rooms) -> tuple[int, int]:
+    """Return how many tokens the KV cache of an instance holds now, and how many responses it generates at once."""
+    layout = rooms.schedule.parallelism.layout(rooms.fleet.sizes.current)
+    known = rooms.schedule.coordination if layout is None else layout
+    return known.kv_tokens, known.max_running
+
+
+def is_off_duty(rooms: Rooms, instance: Instance) -> bool:
+    """Whether an instance must not start now: its layout is not used, or another one has not left the devices."""
+    layout = rooms.schedule.parallelism.layout_of(instance.id)
+    return layout is not None and (rooms.fleet.sizes.is_changing or layout.size != rooms.fleet.sizes.current)
+
+
+def _view(rooms: Rooms, round: Round) -> ParallelismView:
+    fleet, known = rooms.fleet, rooms.schedule.parallelism
+    kind, other = fleet.sizes.of_kind(is_long=round.is_long), fleet.sizes.of_kind(is_long=not round.is_long)
+    return ParallelismView(
+        size=kind.size,
+        sizes=[_size(rooms, layout) for layout in known.layouts],
+        before=kind.before,
+        last=kind.last,
+        num_launched=kind.num_launched,
+        num_quiet=kind.num_quiet,
+        active=fleet.loans.of_kind(is_long=round.is_long).active(),
+        max_length=rooms.schedule.lending.max_length,
+        prompt_length=rooms.schedule.coordination.prompt_length,
+        rounds=_expected_rounds(rooms, round, kind.num_rounds, other.num_rounds),
+        other_size=other.size,
+        back_s=_wake_s(rooms) if known.parks else _start_s(rooms),
+    )
+
+
+def _size(rooms: Rooms, layout: Layout) -> SizeView:
+    is_asleep = all(rooms.fleet.is_released(number) for number in layout.instances)
+    return SizeView(
+        division=layout.division,
+        num_instances=layout.count,
+        kv_tokens=layout.kv_tokens,
+        max_running=layout.max_running,
+        costs=costs_of(rooms, layout.size),
+        change_s=_wake_s(rooms) if is_asleep else _start_s(rooms),
+    )
+
+
+def _start_s(rooms: Rooms) -> float:
+    measured = rooms.fleet.sizes.start_s
+    return rooms.schedule.parallelism.start_s if measured is None else measured
+
+
+def _wake_s(rooms: Rooms) -> float:
+    measured = rooms.fleet.sizes.wake_s
+    return rooms.schedule.parallelism.wake_s if measured is None else measured
+
+
+def _expected_rounds(rooms: Rooms, round: Round, num_same: int, num_other: int) -> tuple[int, int]:
+    """Return how many rounds of the same and of the other kind are expected within the horizon, this one included, if
+    both come as often as before."""
+    left, horizon = rooms.schedule.max_steps - round.number, rooms.schedule.parallelism.horizon
+    most = left if horizon is None else min(left, horizon)
+    same = -(-most * (num_same + 1) // (num_same + num_other + 1))
+    return same, most - same
