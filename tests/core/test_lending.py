@@ -26,6 +26,7 @@ from tailrace.policies.scaling.kv_peak import LentAtKvPeak
 from tailrace.policies.strategies import policies_of
 
 TWO = (SharedPlace(instances=(0,), replicas=(0,)), SharedPlace(instances=(1,), replicas=(1, 2)))
+NO_LIMITS = Coordination()
 LENT = Lending(strategy="fixed", places=TWO, at=0.2, max_length=100)
 GIVEN: dict[str, Any] = {
     "batch_size": 10,
@@ -327,7 +328,7 @@ def view(
     progress: float = 0.4,
     final: tuple[float, ...] = (),
     ready: int | None = None,
-    engine: Coordination = Coordination(),
+    engine: Coordination = NO_LIMITS,
 ) -> ScalingView:
     places = [PlaceView(instances=(InstanceId(i),), num_tokens=count) for i, count in enumerate(tokens)]
     numbers = [InstanceId(number) for number in range(len(tokens) if ready is None else ready)]
