@@ -79,6 +79,15 @@ def test_another_schedule_is_simulated_beside_the_recorded_one(
     assert int(drawn.split()[0]) > 0
 
 
+def test_what_the_journal_lacks_of_a_preset_is_said_before_the_table(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(run), "--schedule", "rollpacker"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("rollpacker: without lent instances, because the journal does not tell which instances")
+    assert [line.split()[0] for line in said[-4:-1]] == ["recorded", "simulated", "rollpacker"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -28,7 +28,7 @@ VARIANTS = {
     "staleflow-relieved": {"preset": "staleflow", "max_stuck_s": 1.0},
     "async-order": {"preset": "async-cap", "max_staleness": 2, "bound": "order"},
 }
-ALTERNATING = ("sync", "tail-batching", "active-partial", "bounded-partial", "keep-deferred", "drop")
+ALTERNATING = ("sync", "tail-batching", "rollpacker", "active-partial", "bounded-partial", "keep-deferred", "drop")
 OVERLAPPING = (
     "one-step",
     "async-cap",

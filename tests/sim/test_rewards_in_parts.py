@@ -16,7 +16,7 @@ from tailrace.core.outcomes import Outcome, Part
 from tailrace.policies.strategies import policies_of
 from tailrace.policies.timeouts.adaptive import is_probe
 from tailrace.sim.calibrate import MachineFacts, calibrate, predict, step_seconds
-from tailrace.sim.named_schedule import scenario_under, schedule_of
+from tailrace.sim.named_schedule import left_out_lines, scenario_under, schedule_of
 from tailrace.sim.observations import Observations
 from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario, ScenarioError
@@ -162,6 +162,42 @@ def test_a_judge_takes_devices_or_time_from_rollout() -> None:
     disturbed = journal("sync", scenario(judge__pass_s=2.0, judge__rollout_slowdown=3.0))[0].figures
     assert disturbed.rollout_tokens_per_s < 0.95 * undisturbed.rollout_tokens_per_s
     assert disturbed.tokens_trained == undisturbed.tokens_trained
+
+
+def test_rollpacker_brings_its_rewards_to_a_scenario_that_has_others() -> None:
+    chosen = scenario(judge__placement="own", judge__devices=2)
+    under = scenario_under(chosen, "rollpacker").reward
+    assert under.code_tests is not None
+    assert under.judge is not None
+    assert (under.code_tests.timeouts, under.judge.placement) == ("adaptive", "shared")
+    found = schedule_of(chosen, "rollpacker")
+    assert (found.case_time.strategy, found.lending.strategy, found.num_instances) == ("adaptive", "kv-peak", 4)
+    assert schedule_of(chosen, "tail-batching").num_instances == 2
+    assert left_out_lines(chosen, "rollpacker") == [
+        "rollpacker: without changes of the parallel size, because the scenario has one parallel size"
+    ]
+    own = {"preset": "rollpacker", "reward": {"code_tests": {"timeouts": "fixed"}, "judge": {"placement": "own"}}}
+    kept = scenario(judge__devices=2, schedule__variants={"own": own})
+    assert (schedule_of(kept, "own").case_time.strategy, schedule_of(kept, "own").num_instances) == ("fixed", 2)
+    assert "the judge has devices of its own" in left_out_lines(kept, "own")[-1]
+
+
+def test_rollpacker_without_programs_judges_and_replicas_says_so_and_is_simulated() -> None:
+    plain = small_scenario(trainer__num_replicas=1)
+    assert [line.partition(",")[0] for line in left_out_lines(plain, "rollpacker")] == [
+        f"rollpacker: without {what}"
+        for what in (
+            "streamed steps",
+            "lent instances",
+            "changes of the parallel size",
+            "adaptive limits of test cases",
+            "layers of a judge in host memory",
+        )
+    ], "the scenario is colocated and has one replica"
+    result, entries = journal("rollpacker", plain)
+    assert result.is_complete
+    assert replay_all(entries, lambda s: Coordinator(s, policies=policies_of(s))) == len(entries)
+    assert left_out_lines(plain, "tail-batching") == []
 
 
 def test_training_takes_longer_where_a_judge_has_its_devices() -> None:

@@ -9,13 +9,14 @@ import pytest
 from tailrace.config.memory_release import may_lend, releases_memory
 from tailrace.config.settings import Settings
 from tailrace.sizing.device_plan import DeviceDemand, plan_devices
-from tailrace.sizing.shared_places import shared_places, why_not_lent
+from tailrace.sizing.shared_places import nothing_lent, shared_places
 
 LENDS: dict[str, Any] = {
     "schedule": {"stream": "always", "lending": "fixed"},
     "rollout": {"num_instances": 2},
     "trainer": {"num_ranks": 2, "num_replicas": 2},
 }
+ON_A_CPU = plan_devices(DeviceDemand(num_instances=2, devices_per_instance=1, num_ranks=2), [])
 
 
 def places(num_gpus: int, *, instances: int, size: int = 1, ranks: int, replicas: int) -> list[Any]:
@@ -48,7 +49,10 @@ def test_where_nothing_can_be_lent_nobody_releases_memory_and_the_run_says_why(
     given = Settings.model_validate({name: {**value, **change.get(name, {})} for name, value in LENDS.items()})
     assert not may_lend(given)
     assert not releases_memory(given)
-    assert words in why_not_lent(given)
+    line = nothing_lent(given, ON_A_CPU)
+    assert line is not None
+    assert line.startswith("schedule.lending 'fixed': without lent instances, because ")
+    assert words in line
 
 
 def test_where_it_can_instances_release_memory() -> None:
@@ -56,4 +60,18 @@ def test_where_it_can_instances_release_memory() -> None:
     assert releases_memory(Settings.model_validate(LENDS))
     assert not may_lend(Settings.model_validate({**LENDS, "schedule": {"stream": "always"}}))
     assert releases_memory(Settings.model_validate({"schedule": {"placement": "colocated"}}))
-    assert "no two groups of devices" in why_not_lent(Settings.model_validate(LENDS))
+
+
+def test_a_device_plan_can_stand_in_the_way_too() -> None:
+    given = Settings.model_validate(LENDS)
+    gpus = [str(number) for number in range(4)]
+    crossed = plan_devices(DeviceDemand(num_instances=2, devices_per_instance=1, num_ranks=4), gpus)
+    line = nothing_lent(given, crossed)
+    assert line is not None
+    assert "no two groups of devices" in line
+    assert nothing_lent(given, ON_A_CPU) is None
+    brought = nothing_lent(Settings.model_validate({**LENDS, "schedule": {"preset": "rollpacker"}}), crossed)
+    assert brought is not None
+    assert brought.startswith("rollpacker: without lent instances, because there are no two groups")
+    left_out = Settings.model_validate({"schedule": {"preset": "rollpacker"}})
+    assert nothing_lent(left_out, crossed) is None, "the settings already leave it out, and another line says so"

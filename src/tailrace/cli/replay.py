@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tailrace.config import presets
-from tailrace.config.schedule_builder import apply_preset
+from tailrace.config.schedule_builder import apply_preset, fitted_preset
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.core.coordinator import Coordinator
 from tailrace.core.errors import ReplayMismatch
@@ -61,7 +61,10 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     if not schedule.trains:
         raise ValueError("the run did not train, so there is no step to simulate")
     # A journal does not say whether another preset would have had quotas.
-    chosen = apply_preset(replace(schedule, has_quotas=False), ScheduleOverrides(preset=name))
+    plain, overrides = replace(schedule, has_quotas=False), ScheduleOverrides(preset=name)
+    chosen = apply_preset(plain, overrides)
+    for part in fitted_preset(plain, overrides)[1]:
+        print(part.line(name))
     machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, chosen)

@@ -18,7 +18,7 @@ from tailrace.cli import simulate_cluster
 from tailrace.core.journal import encode
 from tailrace.observe.schedules import schedule_table
 from tailrace.sim.cluster.scenario_file import is_cluster_scenario
-from tailrace.sim.named_schedule import schedule_of
+from tailrace.sim.named_schedule import left_out_lines, schedule_of
 from tailrace.sim.result import SimResult, simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import load_scenario
@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError("--html: only scenarios with a [cluster] section are drawn; `tailrace report` draws a run")
         scenario = _scenario(options)
         names = _names(options, scenario)
+        for line in (line for name in names for line in left_out_lines(scenario, name)):
+            print(line)
         results: list[SimResult] = []
         try:
             for name in names:

@@ -71,7 +71,7 @@ def _measure(settings: Settings, name: str, lengths: Sequence[int] | None) -> Ju
     model = load_judge_model(
         path, device, dtype=getattr(torch, dtype), has_reward_head=not judge.answers, num_resident=0
     )
-    budget = None if judge.memory_gb is None else int(judge.memory_gb * _GIB)
+    budget = int(judge.memory_gb * _GIB) if isinstance(judge.memory_gb, float) else None  # of a half nothing is known
     try:
         profile = measure_profile(model, lengths or LENGTHS, budget_bytes=budget)
     except torch.OutOfMemoryError as error:

@@ -32,7 +32,7 @@ from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.open_place import check_runtime, open_place
 from tailrace.runtime.record.run_directory import RunDirectory, write_atomically
-from tailrace.sizing.shared_places import shared_places, why_not_lent
+from tailrace.sizing.shared_places import nothing_lent, shared_places
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.record_frame import DamagedStore
 
@@ -199,8 +199,8 @@ def _with_places(sources: Sources, settings: Settings, place: WorkerPlace, say: 
     if lending.strategy == Lending().strategy:
         return sources
     places = shared_places(place.plan, settings.trainer.num_replicas) if may_lend(settings) else ()
-    if len(places) < 2:
-        say(f"no instance is lent to training: {why_not_lent(settings)}")
+    if (line := nothing_lent(settings, place.plan)) is not None:
+        say(line)
     return replace(sources, schedule=replace(sources.schedule, lending=replace(lending, places=places)))
 
 

@@ -22,7 +22,8 @@ class CodeTestsSettings(Section):
     """Seconds of wall time that one case may take."""
     timeouts: Common[Literal["fixed", "adaptive"]] = "fixed"
     """`fixed`: every case has `case_timeout_s`. `adaptive`: once a response has passed all cases of a problem, a case
-    has `timeout_factor` times the longest time that such a response took for it."""
+    has `timeout_factor` times the longest time that such a response took for it. Default: `adaptive` with the preset
+    `rollpacker`, else `fixed`."""
     min_case_timeout_s: Common[Seconds] = 2.0
     """With adaptive timeouts, the shortest limit of a case."""
     timeout_factor: Common[float] = Field(default=1.5, ge=1)

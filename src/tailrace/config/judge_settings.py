@@ -55,9 +55,10 @@ class JudgeSettings(Section):
     """Judges, each with a copy of the model; with `url`, processes that send requests."""
     placement: Common[Literal["shared", "own"]] = "shared"
     """`shared`: judges compute on the devices of rollout. `own`: each has a device that nobody else uses."""
-    memory_gb: Common[PositiveFloat | None] = None
+    memory_gb: Common[PositiveFloat | Literal["half"] | None] = None
     """GiB of its device that a judge may take. Layers that do not fit lie in host memory, and come to the device while
-    others compute. Default: no limit, all layers stay on the device."""
+    others compute. `half`: what it needs with half of its layers. Default: no limit, all layers stay on the device;
+    with the preset `rollpacker`: `half`, if judges compute on the GPUs of rollout."""
     profile: Path | None = None
     """What passes of the judge need, as `tailrace profile --judge` has measured it. Default: a judge with `memory_gb`
     measures it when it starts."""

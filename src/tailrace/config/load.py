@@ -23,6 +23,7 @@ from tailrace.config.complaints import SettingsError as SettingsError  # for who
 from tailrace.config.complaints import read_table, sentences
 from tailrace.config.declared import leaves as leaves
 from tailrace.config.rules import broken_rules
+from tailrace.config.run_preset import with_rewards
 from tailrace.config.settings import Settings
 from tailrace.config.unknown_names import unknown, unknown_in
 
@@ -69,7 +70,7 @@ def check(data: dict[str, Any]) -> Settings:
         raise SettingsError("\n".join(sentences(error, data, lambda name: unknown_in(name, data)))) from None
     if broken := broken_rules(settings):
         raise SettingsError("\n".join(broken))
-    return settings
+    return with_rewards(settings)
 
 
 def read_recipe(recipe: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.config.run_preset import no_places, run_preset
 from tailrace.config.settings import Settings
 from tailrace.policies.strategies import Scaling
 
@@ -13,8 +14,4 @@ def releases_memory(settings: Settings) -> bool:
 
 def may_lend(settings: Settings) -> bool:
     """Whether an instance may be lent: it is asked for, and there are others, and another replica."""
-    asked = settings.schedule
-    is_possible = (
-        asked.placement != "disaggregated" and min(settings.rollout.num_instances, settings.trainer.num_replicas) > 1
-    )
-    return is_possible and asked.resolved().lending is not Scaling.NEVER
+    return no_places(settings) is None and run_preset(settings).lending is not Scaling.NEVER

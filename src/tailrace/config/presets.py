@@ -9,11 +9,20 @@ from typing import Any, Literal
 
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Leftovers, Stream
-from tailrace.policies.strategies import KINDS, Migration, ParallelSizes, Routing, Scaling, Synchronization
+from tailrace.policies.strategies import (
+    KINDS,
+    Migration,
+    ParallelSizes,
+    Routing,
+    Scaling,
+    Synchronization,
+    Timeouts,
+)
 
 PresetName = Literal[
-    "sync", "stage-overlap", "tail-batching", "active-partial", "one-step", "async-cap", "staleflow", "rollout-only"
-]
+    "sync", "stage-overlap", "tail-batching", "rollpacker", "active-partial", "one-step", "async-cap", "staleflow",
+    "rollout-only",
+]  # fmt: skip
 ROLLOUT_ONLY = "rollout-only"
 """The preset that generates and scores without training."""
 BoundName = Literal["deadline", "order", "count"]
@@ -38,12 +47,30 @@ class Preset:
     routing: Routing = Routing.VANILLA
     synchronization: Synchronization = Synchronization.VANILLA
     migration: Migration = Migration.VANILLA
+    timeouts: Timeouts = Timeouts.FIXED
+    """How long test cases of programs may run."""
+    offloads_judge: bool = False
+    """Whether half of the layers of a judge beside rollout lie in host memory."""
+    leaves_out: bool = False
+    """Whether parts that cannot work with the other settings are left out (`preset_parts.py`). If not, they are
+    refused."""
 
 
 PRESETS: dict[str, Preset] = {
     "sync": Preset(),
     "stage-overlap": Preset(stream=Stream.ALWAYS),
     "tail-batching": Preset(over_provision_prompts=1.25, over_provision_responses=1.25, leftovers=Leftovers.DEFER),
+    "rollpacker": Preset(
+        over_provision_prompts=1.25,
+        over_provision_responses=1.25,
+        leftovers=Leftovers.DEFER,
+        stream=Stream.ALWAYS,
+        lending=Scaling.KV_PEAK,
+        parallelism=ParallelSizes.PREEMPTIONS,
+        timeouts=Timeouts.ADAPTIVE,
+        offloads_judge=True,
+        leaves_out=True,
+    ),
     "active-partial": Preset(over_provision_prompts=2.0, leftovers=Leftovers.RESUME, max_staleness=None),
     "one-step": Preset(max_staleness=1, rounds_ahead=1),
     "async-cap": Preset(leftovers=Leftovers.KEEP, max_staleness=1, bound=AdmissionRule.COUNT, routing=Routing.FIXED),

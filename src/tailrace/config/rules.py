@@ -8,6 +8,7 @@ from tailrace.config.judge_rules import judge_rules
 from tailrace.config.objection import Objection
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rollout_settings import CostSettings
+from tailrace.config.run_preset import run_preset
 from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 from tailrace.core.schedule import Stream
@@ -87,7 +88,7 @@ def _learning(settings: Settings) -> Iterator[str]:
 def _streaming(settings: Settings) -> Iterator[str]:
     """A step in pieces must be the step on the whole batch, and a deterministic run the same in every repetition."""
     asked = settings.schedule
-    if asked.resolved().stream is Stream.NEVER:
+    if run_preset(settings).stream is Stream.NEVER:
         if asked.stream_share is not None:
             yield "schedule.stream_share is given but nothing is streamed; set schedule.stream, or leave it out"
         return

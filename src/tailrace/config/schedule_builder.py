@@ -13,9 +13,11 @@ from tailrace.config import presets
 from tailrace.config.code_settings import CodeTestsSettings
 from tailrace.config.complaints import SettingsError
 from tailrace.config.parallel_layouts import parallelism_of
-from tailrace.config.presets import ROLLOUT_ONLY
+from tailrace.config.preset_parts import NAMES, Circumstances, LeftOut, fitted
+from tailrace.config.presets import ROLLOUT_ONLY, Preset
 from tailrace.config.reward_settings import RewardSettings
 from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.run_preset import circumstances
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.costs import CostModel
@@ -55,14 +57,26 @@ def schedule(
         made = make(settings, num_prompts)
         sizes = parallelism_of(settings.rollout, coordination, max_in_flight=made.max_in_flight)
         plain = replace(made, coordination=coordination, parallelism=sizes, score_parts=score_parts)
-        return apply_preset(plain, settings.schedule)
+        return apply_preset(plain, settings.schedule, circumstances(settings, score_parts))
     except ValueError as error:
         raise SettingsError(f"the schedule does not work: {error}") from error
 
 
-def apply_preset(plain: Schedule, chosen: ScheduleOverrides) -> Schedule:
-    """Return a schedule with what a preset and its overrides decide; ``ValueError`` if the result cannot work."""
-    preset = chosen.resolved()
+def fitted_preset(
+    plain: Schedule, chosen: ScheduleOverrides, given: Circumstances | None = None
+) -> tuple[Preset, tuple[LeftOut, ...]]:
+    """Return the preset with its overrides, and what is left out of it. ``given``: default: as the schedule tells,
+    which a journal has recorded."""
+    given = Circumstances.recorded(plain) if given is None else given
+    return fitted(chosen.resolved(), chosen.asked(NAMES), given)
+
+
+def apply_preset(plain: Schedule, chosen: ScheduleOverrides, given: Circumstances | None = None) -> Schedule:
+    """Return a schedule with what a preset and its overrides decide; ``ValueError`` if the result cannot work.
+
+    ``given``: as for ``fitted_preset``.
+    """
+    preset, _ = fitted_preset(plain, chosen, given)
     sizes = {"batch_size": plain.batch_size, "group_size": plain.group_size}
     launch_prompts, launch_responses = presets.launch_sizes(preset, **sizes)
     made = replace(

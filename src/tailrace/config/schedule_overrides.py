@@ -6,6 +6,7 @@ another preset is one without any. `schedule_builder.apply_preset` makes a sched
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -84,6 +85,10 @@ class ScheduleOverrides(Section):
     on_stuck: Literal["restart", "drop"] = "restart"
     """What happens to a prompt that the trainer has waited for longer than `max_stuck_s`. `restart`: it starts again.
     `drop`: it is dropped. In both cases another prompt takes its place in the batch."""
+
+    def asked(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of these fields of a preset for which a value is given."""
+        return frozenset(name for name in names if getattr(self, name, None) is not None)
 
     def resolved(self) -> Preset:
         """Return the preset with the given values in place of its own."""

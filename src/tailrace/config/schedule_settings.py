@@ -34,9 +34,10 @@ class ScheduleSettings(ScheduleOverrides):
     """When responses are generated and trained. Where a setting names no default, the preset's value holds."""
 
     preset: Common[PresetName] = "sync"
-    """Schedule of rollout and training: `sync`, `tail-batching` (RollPacker), `active-partial` (APRIL), `one-step`,
-    `async-cap`, `staleflow` (StaleFlow); or `rollout-only`, which generates and scores without training. The preset
-    gives defaults to the settings below."""
+    """Schedule of rollout and training: `sync`, `stage-overlap` (streamed steps), `tail-batching`, `rollpacker` (all of
+    RollPacker, of which `tail-batching` is a part), `active-partial` (APRIL), `one-step`, `async-cap`, `staleflow`
+    (StaleFlow); or `rollout-only`, which generates and scores without training. The preset gives defaults to the
+    settings below."""
     rollout_batch_size: Common[PositiveInt] = 32
     """Prompts trained in one optimizer step."""
     coordination: CoordinationSettings = CoordinationSettings()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailrace.config import presets
+from tailrace.config.preset_parts import Circumstances
 from tailrace.config.rules import TRAIN_SOURCE
-from tailrace.config.schedule_builder import apply_preset, most_in_flight
+from tailrace.config.schedule_builder import apply_preset, fitted_preset, most_in_flight
 from tailrace.core.costs import CostModel
 from tailrace.core.schedule import CaseTime, Coordination, EvalSet, Lending, Limits, Placement, Schedule, SharedPlace
 from tailrace.core.schedule.lending import places_by_order
+from tailrace.policies.strategies import Timeouts
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
@@ -18,9 +20,17 @@ def schedule_of(scenario: Scenario, name: str) -> Schedule:
     """Return the schedule of a preset or of one of the scenario's variants."""
     variant = _variant(scenario, name)
     try:
-        return apply_preset(_plain(scenario.under(variant), variant), variant)
+        plain, given = _given(scenario, variant)
+        return apply_preset(plain, variant, given)
     except ValueError as error:
         raise ScenarioError(f"schedule '{name}': {error}") from None
+
+
+def left_out_lines(scenario: Scenario, name: str) -> list[str]:
+    """Return a line for each part of a preset that is left out, because the scenario has no use for it."""
+    variant = _variant(scenario, name)
+    plain, given = _given(scenario, variant)
+    return [each.line(name) for each in fitted_preset(plain, variant, given)[1]]
 
 
 def scenario_under(scenario: Scenario, name: str) -> Scenario:
@@ -35,7 +45,37 @@ def _variant(scenario: Scenario, name: str) -> VariantSection:
         presets.check_trains(variant.preset, more=() if name in known else known)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-    return variant
+    return _with_preset(scenario, variant)
+
+
+def _with_preset(scenario: Scenario, variant: VariantSection) -> VariantSection:
+    """Return the variant with the rewards that its preset brings: they come before those of the scenario, and behind
+    those that the variant gives itself."""
+    preset, chosen = variant.resolved(), variant.reward
+    tests, judge = chosen.code_tests, chosen.judge
+    if preset.timeouts is not Timeouts.FIXED and tests.timeouts is None and scenario.reward.code_tests is not None:
+        tests = tests.model_copy(update={"timeouts": preset.timeouts.value})
+    if preset.offloads_judge and judge.placement is None and scenario.reward.judge is not None:
+        judge = judge.model_copy(update={"placement": "shared"})
+    return variant.model_copy(update={"reward": chosen.model_copy(update={"code_tests": tests, "judge": judge})})
+
+
+def _given(scenario: Scenario, variant: VariantSection) -> tuple[Schedule, Circumstances]:
+    """Return what the scenario decides, and what that leaves of a preset."""
+    under = scenario.under(variant)
+    plain, judge = _plain(under, variant), under.reward.judge
+    given = Circumstances(
+        placement=plain.placement,
+        no_places=None if len(plain.lending.places) > 1 else "there are no two places to lend (trainer.num_replicas)",
+        no_sizes=None if len(plain.parallelism.layouts) > 1 else "the scenario has one parallel size",
+        no_tests=None if under.reward.code_tests is not None else "no response is scored by test cases",
+        no_offload="no response is scored by a judge"
+        if judge is None
+        else "the judge has devices of its own"
+        if judge.is_apart
+        else None,
+    )
+    return plain, given
 
 
 def _plain(scenario: Scenario, variant: VariantSection) -> Schedule:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tailrace.config.run_preset import HALF
 from tailrace.config.settings import Settings
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import MemoryPart, ProcessMemory, context
@@ -49,9 +50,12 @@ class JudgeLoad:
     @property
     def all_bytes(self) -> int:
         """Weights and a pass, with all layers resident."""
-        num_tokens = max(self.longest, self.pass_tokens)
-        span = longest_pack(self.longest, num_tokens, is_packed=self.is_packed)
-        return self._bytes(self.profile.num_layers, span, num_tokens)
+        return self._pass_bytes(self.profile.num_layers)
+
+    @property
+    def half_bytes(self) -> int:
+        """The same with half of the layers resident."""
+        return self._pass_bytes(self.profile.num_layers // 2)
 
     @property
     def device_bytes(self) -> int:
@@ -78,6 +82,11 @@ class JudgeLoad:
     def source(self) -> str:
         return "estimated" if self.is_estimated else "as measured"
 
+    def _pass_bytes(self, num_resident: int) -> int:
+        num_tokens = max(self.longest, self.pass_tokens)
+        span = longest_pack(self.longest, num_tokens, is_packed=self.is_packed)
+        return self._bytes(num_resident, span, num_tokens)
+
     def _bytes(self, num_resident: int, longest: int, num_tokens: int) -> int:
         return self.profile.device_bytes(num_resident, longest=longest, num_tokens=num_tokens)
 
@@ -91,14 +100,20 @@ def judge_load(
     estimated = estimated_profile(shape, itemsize, has_reward_head=not judge.answers)
     # The template at its longest: each of its characters is a token.
     template = len(judge.prompt) + len(judge.reply)
-    return JudgeLoad(
+    load = JudgeLoad(
         profile=estimated if measured is None else with_estimated_passes(measured, estimated),
         is_estimated=measured is None or not any(point.working_bytes for point in measured.points),
         longest=settings.data.max_prompt_length + settings.rollout.max_response_length + template,
         pass_tokens=judge.max_pass_tokens,
-        budget_bytes=None if judge.memory_gb is None else int(judge.memory_gb * _GIB),
         is_packed=is_cuda and not judge.deterministic,
     )
+    return replace(load, budget_bytes=_budget(load, judge.memory_gb))
+
+
+def _budget(load: JudgeLoad, memory_gb: float | str | None) -> int | None:
+    if memory_gb == HALF:
+        return load.half_bytes
+    return None if memory_gb is None else int(float(memory_gb) * _GIB)
 
 
 def judge_memory(load: JudgeLoad, *, count: int, is_cuda: bool) -> ProcessMemory:

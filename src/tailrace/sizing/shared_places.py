@@ -9,10 +9,12 @@ These are two places: none of the left one uses a device of the right one. With 
 
 from __future__ import annotations
 
+from tailrace.config.run_preset import lending_line, no_places, run_preset
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import SharedPlace
 from tailrace.core.schedule.lending import joined_places, places_by_order
-from tailrace.sizing.device_plan import DISAGGREGATED, DevicePlan
+from tailrace.policies.strategies import Scaling
+from tailrace.sizing.device_plan import DevicePlan
 
 
 def shared_places(plan: DevicePlan, num_replicas: int) -> tuple[SharedPlace, ...]:
@@ -28,12 +30,13 @@ def shared_places(plan: DevicePlan, num_replicas: int) -> tuple[SharedPlace, ...
     return joined_places([set(own) for own in plan.rollout], replicas)
 
 
-def why_not_lent(settings: Settings) -> str:
-    """Why a run with fewer than two places lends nothing."""
-    if settings.schedule.placement == DISAGGREGATED:
-        return "rollout and training have devices of their own (schedule.placement)"
-    if settings.trainer.num_replicas == 1:
-        return "the trainer has one replica, which is not divided (trainer.num_replicas)"
-    if settings.rollout.num_instances == 1:
-        return "there is one instance, which is not divided (rollout.num_instances)"
-    return "there are no two groups of devices that each have an instance and a whole replica"
+def nothing_lent(settings: Settings, plan: DevicePlan) -> str | None:
+    """The line of a run whose schedule lends instances, if there are none to lend; None if there are, or if the preset
+    leaves lending out anyway."""
+    preset = run_preset(settings)
+    if preset.lending is Scaling.NEVER:
+        return None
+    why = no_places(settings)
+    if why is None and len(shared_places(plan, settings.trainer.num_replicas)) < 2:
+        why = "there are no two groups of devices that each have an instance and a whole replica"
+    return None if why is None else lending_line(settings, why)

@@ -21,10 +21,12 @@ from tailrace.commands.train import Say, prepare_in
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE, evaluation_left_out, forgotten_evaluation
+from tailrace.config.run_preset import left_out_lines
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
 from tailrace.engines.registry import decoding_line, with_chosen_engine
+from tailrace.rewards.assignment import expected_parts
 from tailrace.runtime.gpus import card_defaults
 from tailrace.runtime.gpus.found_cards import find_card
 from tailrace.runtime.gpus.found_judge import find_judge
@@ -40,6 +42,7 @@ from tailrace.sizing.known_shapes import known_shape
 from tailrace.sizing.memory_plan import MemoryPlan, plan
 from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.parts import ProcessMemory
+from tailrace.sizing.shared_places import nothing_lent
 from tailrace.store.model_config import read_model_config
 from tailrace.store.positions import Positions, positions_of
 
@@ -135,7 +138,8 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     lines = planned.lines(settings, shape, card, judge)
     for line in (*_plan_lines(settings, planned.schedule(settings), card), *lines):
         say(line)
-    for line in (*evaluation_left_out(settings), *(length_lines(lengths, positions) if positions else ())):
+    notes = (*left_out_lines(settings, expected_parts(settings)), *evaluation_left_out(settings))
+    for line in (*notes, *(length_lines(lengths, positions) if positions else ())):
         say(line)
     if note := decoding_line(settings.rollout, shape.head_dim):
         say(note)
@@ -180,7 +184,7 @@ def _device_lines(settings: Settings) -> list[str]:
         demand = demand_of(settings, trains=trains)
         return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
     devices = local_plan(settings, trains=trains)
-    return [devices.line(), *chosen_channel(settings, devices).lines]
+    return [devices.line(), *filter(None, [nothing_lent(settings, devices)]), *chosen_channel(settings, devices).lines]
 
 
 def _trains(settings: Settings) -> bool:

@@ -25,6 +25,7 @@ from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.known_shapes import known_names, known_shape
 from tailrace.sizing.memory_plan import gpus_per_host, plan
 from tailrace.sizing.model_shape import ModelShape
+from tailrace.sizing.shared_places import nothing_lent
 
 _GPU = "cuda"
 
@@ -84,7 +85,12 @@ def lines(settings: Settings, shape: ModelShape, card: Card, judge: JudgeLoad | 
     hosts = plan(shape, settings, is_cuda=True, num_devices=card.count, judge=judge).hosts
     most, per_host = max(host.num_bytes for host in hosts), gpus_per_host(settings)
     where = "" if per_host is None else f" on the fullest, if each has {per_host} GPUs"
-    found = [_devices(settings, card).line(), f"memory of the host: about {most / 2**30:.0f} GiB{where}"]
+    devices = _devices(settings, card)
+    found = [
+        devices.line(),
+        *filter(None, [nothing_lent(settings, devices)]),
+        f"memory of the host: about {most / 2**30:.0f} GiB{where}",
+    ]
     if settings.runtime == "ray" and per_host is None:
         channel = settings.trainer.weight_channel
         found.append(f"trainer.weight_channel '{channel}' works only if all {card.count} GPUs are in one machine")

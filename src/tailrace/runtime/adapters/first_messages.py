@@ -63,7 +63,7 @@ def judge_init(settings: Settings, sources: Sources) -> JudgeInit | UrlJudgeInit
             answers=source.answers,
             device=seen_by_worker(settings.model).device,
             dtype=judge.dtype or settings.model.dtype,
-            budget_bytes=None if judge.memory_gb is None else int(judge.memory_gb * 2**30),
+            budget_bytes=source.budget_bytes,
             profile=source.profile,
             is_packed=not judge.deterministic,
             max_tokens=judge.max_pass_tokens,

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from tailrace.config.judge_rules import missing_judge
 from tailrace.config.judge_settings import JudgeSettings
+from tailrace.config.run_preset import HALF
 from tailrace.config.settings import Settings
 from tailrace.core.outcomes import Part
 from tailrace.data.models import resolve_model
 from tailrace.data.tokenizer import load_tokenizer
 from tailrace.judge.template import AnswerWord, JudgeTemplate, TemplateReader, answer_tokens
 from tailrace.rewards.assignment import JUDGE, RewardAssignment
+from tailrace.runtime.gpus.found_devices import is_cuda
+from tailrace.sizing.judge_memory import judge_load
+from tailrace.sizing.model_shape import ModelShape
 from tailrace.sizing.offload_profile_file import read_profile
 from tailrace.sizing.resident_layers import OffloadProfile
 from tailrace.store.model_config import read_model_config
@@ -35,6 +39,10 @@ class JudgeSource:
     template: JudgeTemplate
     answers: tuple[AnswerWord, ...]
     profile: OffloadProfile | None
+    budget_bytes: int | None = None
+    """Memory of its device that the judge may take; None: all layers stay there."""
+    why_no_budget: str = ""
+    """Why nothing is offloaded though the settings ask for half of the layers."""
 
     @classmethod
     def load(cls, settings: Settings, rewards: RewardAssignment) -> Self | None:
@@ -55,7 +63,21 @@ class JudgeSource:
             profile=None if judge.profile is None else read_profile(judge.profile, model=judge.model),
         )
         source.check()
-        return source
+        return source._with_budget(settings)
+
+    def _with_budget(self, settings: Settings) -> Self:
+        asked = settings.reward.judge.memory_gb
+        if self.model is None or asked is None:
+            return self
+        if asked != HALF:
+            return replace(self, budget_bytes=int(float(asked) * 2**30))
+        if not is_cuda(settings.model.device):
+            return replace(self, why_no_budget="on a CPU they are in its memory anyway")
+        try:
+            load = judge_load(settings, ModelShape.read(self.model), self.profile, is_cuda=True)
+        except ValueError as error:
+            return replace(self, why_no_budget=str(error))
+        return replace(self, budget_bytes=load.budget_bytes)
 
     def check(self) -> None:
         """``ValueError`` if the model's files, its tokenizer, the template and the answer words do not fit together.
@@ -97,7 +119,8 @@ class JudgeSource:
             how = "in its text" if judge.reading == "text" else "by their log-probs"
             return f"judge: {judge.model} behind {judge.url}, answer words {self._words()} read {how}"
         how = f"answer words {self._words()}" if self.answers else "a reward head"
-        return f"judge: {judge.model}, with {how}"
+        kept = f"; no layers in host memory: {self.why_no_budget}" if self.why_no_budget else ""
+        return f"judge: {judge.model}, with {how}{kept}"
 
     def _words(self) -> str:
         return ", ".join(f"{answer.word!r} = {answer.value:g}" for answer in self.answers)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from tailrace.config import schedule_builder
 from tailrace.config.load import SettingsError
 from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.run_preset import left_out_lines
 from tailrace.config.settings import EvalSetSettings, Settings
 from tailrace.core.ids import GroupId
 from tailrace.core.schedule import Schedule
@@ -90,6 +91,7 @@ class Sources:
             schedule=_schedule(settings, sources, rewards),
             notes=(
                 *_engine_notes(settings, model),
+                *left_out_lines(settings, rewards.parts),
                 *(line for name, source in sources.items() for line in _notes(name, source.prompts)),
                 rewards.note,
                 *((judge.note(settings.reward.judge),) if judge else unused_judge(settings, judge)),
