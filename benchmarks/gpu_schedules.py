@@ -1,7 +1,10 @@
 """All schedules on one GPU, with response lengths drawn from a declared long-tailed distribution.
 
     python benchmarks/gpu_schedules.py MODEL --json benchmarks/results/gpu_schedules_h200.json --journals DIR
+    python benchmarks/gpu_schedules.py 1.5B --presets sync stage-overlap --set rollout.num_instances=4 --journals DIR
+    python benchmarks/gpu_schedules.py 1.5B --presets tail-batching tail-batching,stream=always rollpacker ...
 
+A run is PRESET[,SETTING=VALUE...] with settings of the schedule, such as ``tail-batching,stream=always``.
 MODEL is the shape of a random model (135M, 1.5B) or a Hugging Face directory. Responses are forced to lengths that are
 the same under every schedule: log-normal, median 130 tokens, spread of ln(length) 0.8 between prompts and 0.6 within
 one, at most 4,096. That is RollPacker's workload with all lengths at a quarter: P75 is 255 (theirs 755 to 1,100), and
@@ -23,7 +26,8 @@ from statistics import fmean, quantiles
 from typing import Any
 
 import torch
-from gpu_runs import Run, train
+from gpu_runs import Run, change, train
+from streamed_figures import streaming
 from transformers import PreTrainedTokenizerFast
 
 from tailrace.core.ids import GroupId, ResponseId
@@ -56,7 +60,8 @@ def describe(lengths: list[list[int]], group_size: int) -> dict[str, float]:
 
 def recipe(options: argparse.Namespace, preset: str, model: Path, folder: Path) -> dict[str, Any]:
     longest = 64 + options.max_response_length
-    return {
+    name, *changes = preset.split(",")
+    found: dict[str, Any] = {
         "seed": 0,
         "model": {"path": str(model), "device": options.device, "dtype": options.dtype},
         "data": {"train": str(folder / "prompts.jsonl"), "shuffle": False, "max_prompt_length": 64},
@@ -68,8 +73,11 @@ def recipe(options: argparse.Namespace, preset: str, model: Path, folder: Path) 
         }
         | ({"kv_tokens": options.prompts * options.group_size * longest} if options.device == "cpu" else {}),
         "trainer": {"learning_rate": 1e-6},
-        "schedule": {"preset": preset, "rollout_batch_size": options.prompts, "max_steps": options.steps},
+        "schedule": {"preset": name, "rollout_batch_size": options.prompts, "max_steps": options.steps},
     }
+    found["schedule"] |= dict(each.split("=", 1) for each in changes)
+    change(found, options.set)
+    return found
 
 
 def write_inputs(folder: Path, options: argparse.Namespace) -> list[list[int]]:
@@ -106,6 +114,7 @@ def summary(run: Run) -> dict[str, Any]:
         "first_steps_s": round(ends[WARM_UP - 1], 1),
         "update_actor_s": round(fmean(row["timing_s/update_actor"] for row in rows[WARM_UP:]), 3),
         "figures": figures_of(entries).to_dict(),
+        "streaming": streaming(rows[WARM_UP:], entries),
         "cost_model_error": round(errors[-1], 3) if errors else None,
         "peak_used_gib": run.peak_used_gib,
         "said": run.said,
@@ -114,7 +123,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 def predictions(folder: Path, presets: list[str]) -> dict[str, Any]:
     """Wall seconds of each schedule, simulated in a world that is fitted to two of them."""
-    journals = {name: read_kept(folder / f"{name}.jsonl.gz") for name in presets}
+    journals = {name: read_kept(folder / f"{file_name(name)}.jsonl.gz") for name in presets}
     fitted = [journals[name] for name in FITTED]
     config = json.loads((folder / f"{FITTED[0]}.config.json").read_text())
     machine = calibrate.MachineFacts.of(config, num_prompts=calibrate.schedule_of(fitted[0]).epoch_size)
@@ -130,6 +139,10 @@ def predictions(folder: Path, presets: list[str]) -> dict[str, Any]:
             "is_fitted": name in FITTED,
         }
     return found
+
+
+def file_name(run: str) -> str:
+    return run.replace(",", "-").replace("=", "-")
 
 
 def read_kept(path: Path) -> list[Entry]:
@@ -151,7 +164,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any], journals: Path)
                 except RuntimeError as error:
                     print(f"{preset} failed: {error}", flush=True)
                     continue
-                run.keep(journals, preset)
+                run.keep(journals, file_name(preset))
                 result["schedules"][preset] = summary(run)
             print(f"{options.model} {preset}: {result['schedules'][preset]}", flush=True)
             write(options, result)
@@ -173,6 +186,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all lengths, to try the script")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="further settings of all runs")
     parser.add_argument("--journals", type=Path, required=True, help="folder to keep the journals in, compressed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
