@@ -44,6 +44,11 @@ bench engine_7b 300 engine_throughput 7B --systems native vllm --batches 1 32 25
 bench gpu_logprobs 120 gpu_logprobs "$model"
 bench schedules_135m 600 gpu_schedules "$model" --journals "$results/journals/schedules_135m"
 bench schedules_1_5b 900 gpu_schedules 1.5B --journals "$results/journals/schedules_1_5b"
+four=(--set rollout.num_instances=4 --journals "$results/journals/streamed_1_5b")
+bench streamed_1_5b_sync 560 gpu_schedules 1.5B --presets sync stage-overlap "${four[@]}"
+bench streamed_1_5b_tail 560 gpu_schedules 1.5B --presets tail-batching tail-batching,stream=always rollpacker \
+    "${four[@]}"
+bench rollpacker 400 gpu_rollpacker --model "$model" --journals "$results/journals/rollpacker"
 run_tests tests_gpu 900 tests/gpu
 run_tests tests_backends 900 "${backends[@]}"
 exit $failed

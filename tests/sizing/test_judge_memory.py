@@ -19,6 +19,7 @@ from tailrace.config.load import SettingsError, check, load
 from tailrace.config.settings import Settings
 from tailrace.judge import readings, token_tiles
 from tailrace.judge.model import JudgeModel
+from tailrace.offload.turns import NUM_BUFFERS
 from tailrace.runtime.gpus import card_defaults
 from tailrace.sizing import judge_memory
 from tailrace.sizing.card import Card, parse_card
@@ -216,6 +217,20 @@ def test_a_budget_that_is_too_small_for_the_longest_text_is_refused_with_numbers
     )
     assert load_of(settings(judge={"memory_gb": 3.5}, rollout={"max_response_length": 1024})).refusal() is None
     assert load_of(settings()).refusal() is None
+
+
+def test_half_of_the_layers_is_a_budget_that_is_always_enough() -> None:
+    load = load_of(settings(judge={"memory_gb": "half"}, rollout={"max_response_length": 1024}))
+    layers = load.profile.num_layers - load.profile.num_layers // 2
+    assert load.budget_bytes is not None
+    assert load.all_bytes - load.budget_bytes == (layers - NUM_BUFFERS) * load.profile.layer_bytes
+    assert load.refusal() is None
+    assert load.device_bytes == load.budget_bytes
+    assert load.host_bytes == load.profile.num_layers * load.profile.layer_bytes
+    brought = settings(schedule={"preset": "rollpacker"}, rollout={"max_response_length": 1024})
+    assert load_of(brought) == load
+    apart = settings(judge={"placement": "own"}, schedule={"preset": "rollpacker"})
+    assert load_of(apart).budget_bytes is None
 
 
 def test_a_measured_profile_is_used_and_one_of_a_cpu_tells_no_memory() -> None:

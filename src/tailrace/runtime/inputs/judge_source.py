@@ -63,9 +63,10 @@ class JudgeSource:
             profile=None if judge.profile is None else read_profile(judge.profile, model=judge.model),
         )
         source.check()
-        return source._with_budget(settings)
+        return source.with_budget(settings)
 
-    def _with_budget(self, settings: Settings) -> Self:
+    def with_budget(self, settings: Settings) -> Self:
+        """The same with the memory that the settings allow it."""
         asked = settings.reward.judge.memory_gb
         if self.model is None or asked is None:
             return self
