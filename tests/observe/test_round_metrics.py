@@ -49,12 +49,12 @@ def report(
     )
 
 
-def open_round(number: int, *, is_long: bool = False) -> do.OpenRound:
-    return do.OpenRound(round=number, is_long=is_long, version=Version(number))
+def open_round(number: int, *, is_long: bool = False, size: int = 0) -> do.OpenRound:
+    return do.OpenRound(round=number, is_long=is_long, version=Version(number), parallel_size=size)
 
 
-def start(instance: InstanceId, incarnation: int = 1, size: int = 1) -> do.StartInstance:
-    return do.StartInstance(instance=instance, incarnation=incarnation, size=size)
+def start(instance: InstanceId, incarnation: int = 1) -> do.StartInstance:
+    return do.StartInstance(instance=instance, incarnation=incarnation)
 
 
 def accumulate(*responses: ResponseId, version: int = 0) -> do.Accumulate:
@@ -62,7 +62,7 @@ def accumulate(*responses: ResponseId, version: int = 0) -> do.Accumulate:
 
 
 BEGUN = [
-    entry(0.0, ev.RunStarted(schedule=SCHEDULE), start(FIRST, size=2), start(SECOND, size=2), open_round(0)),
+    entry(0.0, ev.RunStarted(schedule=SCHEDULE), start(FIRST), start(SECOND), open_round(0, size=2)),
     entry(1.0, ev.TimerFired(), submit(FIRST, A, B), submit(SECOND, SURPLUS)),
 ]
 ROUND = [
@@ -95,7 +95,7 @@ def rows_of(entries: Iterable[Entry]) -> list[Row]:
         ("round/kv_tokens/max", 39),
         ("round/num_preemptions", 5),
         ("round/preemptions_per_response", 5 / 3),
-        ("round/parallel_size", 2.0),
+        ("round/parallel_size", 2),
     ],
 )
 def test_a_round_by_hand(name: str, value: float) -> None:
@@ -123,6 +123,7 @@ def test_a_round_that_opens_before_the_step_is_trained_is_counted_apart() -> Non
     assert [[row[name] for name in counted] for row in (first, second)] == [[3, 5, 30], [2, 1, 50]]
     assert second["round/time_to_first_token_s/mean"] == 2.5
     assert [row["groups/is_long_round"] for row in (first, second)] == [0, 1]
+    assert "round/parallel_size" not in second, "the settings say it, and the journal does not"
 
 
 def test_preemptions_of_an_instance_that_was_restarted_are_counted_from_zero() -> None:

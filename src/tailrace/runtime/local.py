@@ -32,7 +32,6 @@ from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.display.safe_display import SafeDisplay
 from tailrace.observe.guarded import Complain, Complaints
-from tailrace.observe.quantities import quantity
 from tailrace.observe.sinks import Sinks, open_sinks
 from tailrace.observe.sinks.sink import Experiment
 from tailrace.runtime.adapters.first_messages import rollout_init, training_init
@@ -214,7 +213,7 @@ class LocalRun:
             return  # it was ended before it began
         to_redo = self._taken_steps.since(Version(self._checkpoints.latest_version() or 0))
         if to_redo:
-            self._display.say(f"repeating {quantity(len(to_redo), 'step')} trained after the last checkpoint")
+            self._display.say(f"repeating {len(to_redo)} steps that were trained after the last checkpoint")
         init = training_init(
             self._settings,
             self._sources,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.core.ids import InstanceId, ResponseId
+from tailrace.core.ids import ResponseId
 from tailrace.core.outcomes import Part
 from tailrace.observe.metrics.natural_lengths import LengthSample
 from tailrace.observe.shared_fold.records import ResponseRecord
@@ -117,8 +117,8 @@ class RoundCounts:
     held_max: int = 0
     num_preemptions: int = 0
     longest: int = 0
-    sizes: dict[InstanceId, int] = field(default_factory=dict)
-    """Devices of each instance that was sent a response."""
+    parallel_size: int = 0
+    """Devices of each instance; 0: the journal does not tell it."""
 
 
 @dataclass(slots=True, kw_only=True)

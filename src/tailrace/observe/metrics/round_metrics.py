@@ -11,8 +11,6 @@ tokens but reports of them, several each second, and no lengths of prompts:
 
 from __future__ import annotations
 
-from statistics import fmean
-
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.observe.metrics.memory import Memory, RoundCounts
@@ -25,7 +23,7 @@ def note_round(run: RunFold, memory: Memory, news: News) -> None:
     """Count what one message says about the current round."""
     if isinstance(news.message, do.OpenRound):
         memory.round = news.message.round
-        memory.rounds[memory.round] = RoundCounts()
+        memory.rounds[memory.round] = RoundCounts(parallel_size=news.message.parallel_size)
     elif (counts := current(memory)) is not None:
         match news.message:
             case do.Submit():
@@ -47,7 +45,6 @@ def _note_sent(run: RunFold, counts: RoundCounts, command: do.Submit, now: float
     for response, start in command.dispatches:
         if response.group.source == run.train_source:
             counts.num_responses += response not in counts.since
-            counts.sizes[command.instance] = run.instance(command.instance).size
             if start:
                 counts.since[response] = None
             else:
@@ -57,13 +54,18 @@ def _note_sent(run: RunFold, counts: RoundCounts, command: do.Submit, now: float
 def _note_report(
     run: RunFold, counts: RoundCounts, event: ev.RolloutReported | ev.ResponsesAborted, news: News
 ) -> None:
-    heard = [(response, new) for response, new in news.heard if run.is_training(response)]
-    for response, new in heard:
-        counts.longest = max(counts.longest, response.length)
-        if new:
-            _note_tokens(counts, response, new, news.now)
-    if news.num_preempted and (heard or any(map(run.is_training, run.instance(event.instance).running.values()))):
-        counts.num_preemptions += news.num_preempted
+    source, is_for_training = run.train_source, False
+    for response, new in news.heard:
+        if response.id.group.source == source:
+            is_for_training = True
+            if response.length > counts.longest:
+                counts.longest = response.length
+            if new:
+                _note_tokens(counts, response, new, news.now)
+    if news.num_preempted:
+        still = run.instance(event.instance).running.values()
+        if is_for_training or any(map(run.is_training, still)):
+            counts.num_preemptions += news.num_preempted
 
 
 def _note_tokens(counts: RoundCounts, response: ResponseRecord, new: int, now: float) -> None:
@@ -98,8 +100,8 @@ def round_metrics(counts: RoundCounts) -> dict[str, float]:
         "round/num_preemptions": counts.num_preemptions,
         "round/preemptions_per_response": counts.num_preemptions / max(counts.num_responses, 1),
     }
-    if counts.sizes:
-        row["round/parallel_size"] = fmean(counts.sizes.values())
+    if counts.parallel_size:
+        row["round/parallel_size"] = counts.parallel_size
     if counts.num_first_tokens:
         row["round/time_to_first_token_s/mean"] = counts.first_token_s / counts.num_first_tokens
         row["round/time_to_first_token_s/max"] = counts.first_token_max_s

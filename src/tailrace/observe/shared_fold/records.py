@@ -142,8 +142,6 @@ class InstanceRecord:
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0
     """Preemptions since it was last started, according to its last report."""
-    size: int = 1
-    """Devices it computes on together."""
     running: dict[ResponseId, ResponseRecord] = field(default_factory=dict, init=False)
     """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 
