@@ -64,7 +64,13 @@ STAGES: tuple[Stage, ...] = (
     ("0", ("-m", "not slow and not long", "tests/policies", *(f"tests/core/test_{name}.py" for name in QUICK))),
     (
         "0.04",
-        ("-m", "not slow and not long", "tests/core", WITHOUT_TORCH, *(f"--ignore=tests/core/test_{name}.py" for name in QUICK)),
+        (
+            "-m",
+            "not slow and not long",
+            "tests/core",
+            WITHOUT_TORCH,
+            *(f"--ignore=tests/core/test_{name}.py" for name in QUICK),
+        ),
     ),
     ("0", ("tests/sim/test_simulation.py", "tests/sim/test_named_schedule.py")),
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),

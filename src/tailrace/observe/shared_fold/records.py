@@ -141,7 +141,7 @@ class InstanceRecord:
     has_had_work: bool = False
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0
-    """As its last report has it."""
+    """Preemptions since it was last started, according to its last report."""
     running: dict[ResponseId, ResponseRecord] = field(default_factory=dict, init=False)
     """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 

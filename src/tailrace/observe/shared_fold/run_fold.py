@@ -107,6 +107,11 @@ class RunFold:
         """Whether the trainer works on an optimizer step while instances generate for training."""
         return self._trainer.is_training and bool(self.generating) and not self.is_evaluating
 
+    @property
+    def num_tokens_held(self) -> int:
+        """Response tokens of the unfinished training responses that instances hold, as far as they were reported."""
+        return self._responses.num_tokens_held(self.train_source)
+
     def sources_generating(self) -> list[str]:
         return self._responses.sources_running()
 
@@ -158,8 +163,8 @@ class RunFold:
         instance.is_retiring, instance.is_gone = is_there, not is_there
 
     def _start(self, command: do.StartInstance, news: News) -> None:
-        self.instance(command.instance).incarnation = command.incarnation
-        self.instance(command.instance).is_gone = False
+        instance = self.instance(command.instance)
+        instance.incarnation, instance.num_preemptions, instance.is_gone = command.incarnation, 0, False
         self._set_task(command.instance, Task.START)
 
     def _instance_started(self, event: ev.InstanceStarted, news: News) -> bool:
@@ -245,7 +250,9 @@ class RunFold:
             self._responses.submit(response, start, command.instance, news)
 
     def _reported(self, event: ev.RolloutReported, news: News) -> None:
-        self.instance(event.instance).num_preemptions = event.num_preemptions
+        instance = self.instance(event.instance)
+        news.num_preempted = max(event.num_preemptions - instance.num_preemptions, 0)
+        instance.num_preemptions = event.num_preemptions
         for part in event.parts:
             response = self._responses.running_on(event.instance, part.response)
             if response is None or response.is_past(part, event.version):
@@ -271,7 +278,7 @@ class RunFold:
             self._responses.leave(response, news)
 
     def _grow(self, response: ResponseRecord, length: int, version: Version, news: News) -> None:
-        new = response.grow(length, version)
+        new = self._responses.grow(response, length, version)
         news.heard.append((response, new))
         if response.is_dropped:
             news.wasted.append((response, new))
