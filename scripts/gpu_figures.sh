@@ -37,6 +37,7 @@ bench gpu_training 150 gpu_training --shape 135M ${TRAIN_PROBE:+--probe "$TRAIN_
 bench gpu_training_compiled 150 gpu_training --shape 135M --torch_compile
 bench gpu_training_1_5b 120 gpu_training --shape 1.5B --max_tokens 16384
 bench gpu_training_1_5b_compiled 120 gpu_training --shape 1.5B --max_tokens 16384 --torch_compile
+bench gpu_streamed_memory 240 gpu_streamed_memory
 bench engine_135m 400 engine_throughput "$model" --systems native vllm vllm-adapter --natural native \
     --kv_tokens 2500000 "${probe[@]}"
 bench engine_1_5b 300 engine_throughput 1.5B --systems native vllm --batches 1 32 128 256 "${probe[@]}"

@@ -55,16 +55,22 @@ QUICK = (
     "groups", "fleet", "redundant_responses", "waits", "planning", "codec", "costs", "refusals", "resume",
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
     "commands", "invariants", "pieces", "commit", "lending", "rounds", "lost_trainer", "ledger", "signs_of_life",
-    "failed_pulls", "few_useful_prompts",
+    "failed_pulls", "few_useful_prompts", "resizing",
 )  # fmt: skip
 HISTORIES = ("streamed_steps", "any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"
 """Importing torch takes seconds, so only the last stage does it."""
 STAGES: tuple[Stage, ...] = (
-    ("0", ("-m", "not slow", "tests/policies", *(f"tests/core/test_{name}.py" for name in QUICK))),
+    ("0", ("-m", "not slow and not long", "tests/policies", *(f"tests/core/test_{name}.py" for name in QUICK))),
     (
         "0.04",
-        ("-m", "not slow", "tests/core", WITHOUT_TORCH, *(f"--ignore=tests/core/test_{name}.py" for name in QUICK)),
+        (
+            "-m",
+            "not slow and not long",
+            "tests/core",
+            WITHOUT_TORCH,
+            *(f"--ignore=tests/core/test_{name}.py" for name in QUICK),
+        ),
     ),
     ("0", ("tests/sim/test_simulation.py", "tests/sim/test_named_schedule.py")),
     ("0", ("-m", "slow", "tests/core", WITHOUT_TORCH)),
@@ -222,7 +228,7 @@ class Laboratory:
         sys.meta_path.insert(0, Changed(job.file, tree))
         share, tests = self._stages[job.stage]
         os.environ |= {"TAILRACE_HISTORIES": share, "TAILRACE_SHRINKS": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        options = ["-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+        options = ["-x", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-o", "timeout=0"]  # the mark must be known
         return int(pytest.main([*options, *tests], plugins=[Report(self._report(job))]))
 
     def _report(self, job: Job, kind: str = "failure") -> Path:

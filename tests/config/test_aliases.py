@@ -43,6 +43,7 @@ VERL = """
     data.val_files actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu
     actor_rollout_ref.actor.entropy_coeff actor_rollout_ref.actor.use_kl_loss actor_rollout_ref.rollout.name
     actor_rollout_ref.rollout.gpu_memory_utilization actor_rollout_ref.actor.fsdp_config.optimizer_offload
+    actor_rollout_ref.actor.fsdp_config.grad_offload actor_rollout_ref.ref.fsdp_config.param_offload
     algorithm.use_kl_in_reward trainer.n_gpus_per_node trainer.logger trainer.val_before_train data.train_files
     actor_rollout_ref.rollout.val_kwargs.temperature custom_reward_function.path trainer.nnodes
 """

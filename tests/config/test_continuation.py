@@ -17,6 +17,8 @@ OTHER: dict[str, Any] = {
     "reward.judge.profile": "judge.json",
     "reward.judge.api_key_variable": "KEY",
     "trainer.optimizer_device": "cpu",
+    "trainer.gradients_device": "cpu",
+    "trainer.reference_device": "cpu",
     "trainer.reduce_gradients": "last",
     "trainer.gradient_checkpointing": True,
     "trainer.torch_compile": True,

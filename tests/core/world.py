@@ -77,6 +77,10 @@ class World:
         self.saved: list[Version] = []
         """Checkpoints that are on disk."""
         self.to_redo: int = 0
+        self.num_preempted: dict[InstanceId, int] = {}
+        """Preemptions of each instance since its start."""
+        self.on_devices: dict[InstanceId, set[int]] = {}
+        """Devices that each instance holds memory on, as far as the core can know. Only with parallel sizes."""
 
     def run(self, *, max_events: int = 20_000) -> do.FinishRun:
         self.tell(ev.RunStarted(schedule=self.schedule))
@@ -131,6 +135,8 @@ class World:
         return replace(event, incarnation=self.incarnations.get(number, 0))
 
     def tell(self, event: ev.Event) -> None:
+        if isinstance(event, ev.MemoryReleased | ev.InstanceStopped | ev.InstanceLost):
+            self.on_devices.pop(event.instance, None)
         commands = self.coordinator.handle(event, now=self.now)
         self.entries.append(Entry(now=self.now, event=event, commands=tuple(commands)))
         if self.checks:
@@ -148,7 +154,18 @@ class World:
                         self.trainer_incarnation = command.incarnation
                     if isinstance(command, do.Accumulate):
                         self.check_devices(command)
+                    if isinstance(command, do.StartInstance | do.PullWeights):
+                        self.take_devices(command.instance)
                     self.open.append(command)
+
+    def take_devices(self, number: InstanceId) -> None:
+        """An instance is going to hold memory on its devices: no instance of another size may."""
+        if (layout := self.schedule.parallelism.layout_of(number)) is None:
+            return
+        own = set(layout.devices_of(number))
+        for other, devices in self.on_devices.items():
+            assert other == number or not own & devices, f"instances {number} and {other} on the same devices"
+        self.on_devices[number] = own
 
     def check_devices(self, piece: do.Accumulate) -> None:
         """Nobody generates on devices where a piece is trained that names its replicas, nor anywhere if training and
@@ -157,7 +174,9 @@ class World:
         if not piece.replicas and not is_colocated:
             return
         for number, instance in self.coordinator.rooms.fleet.instances.items():
-            own = [place for place in self.schedule.lending.places if number in place.instances]
+            layout = self.schedule.parallelism.layout_of(number)
+            places = self.schedule.lending.places if layout is None else layout.places
+            own = [place for place in places if number in place.instances]
             is_used = not piece.replicas or any({*place.replicas} & {*piece.replicas} for place in own)
             if is_used:
                 assert instance.phase in (InstancePhase.RELEASED, InstancePhase.ABSENT), f"{instance} is on its devices"
@@ -189,6 +208,7 @@ class World:
             case do.StartInstance(instance=instance):
                 self.running[instance], self.versions[instance] = {}, Version(0)
                 self.incarnations[instance] = getattr(command, "incarnation", 0)
+                self.num_preempted[instance] = 0
                 self.say(instance, ev.InstanceStarted(instance=instance, version=Version(0)))
             case do.KillInstance(instance=instance, reason=reason):
                 self.lose(instance, reason)
@@ -202,6 +222,9 @@ class World:
                 self.say(instance, ev.ResponsesAborted(instance=instance, aborted=aborted))
             case do.AbortScores(responses=responses, part=part):
                 self.abort(responses, part)
+            case do.StopInstance(instance=instance):
+                assert not self.running.pop(instance), "stop with live requests"
+                self.say(instance, ev.InstanceStopped(instance=instance))
             case do.ReleaseMemory(instance=instance):
                 assert not self.running[instance], "release with live requests"
                 self.say(instance, ev.MemoryReleased(instance=instance, seconds=0.1))
@@ -317,8 +340,16 @@ class World:
             version=self.versions[instance],
             progressed=tuple(progressed),
             finished=tuple(finished),
+            num_preemptions=self.preempt(instance),
         )
         self.say(instance, report)
+
+    def preempt(self, instance: InstanceId) -> int:
+        """Preemptions of an instance since its start. A smaller size has more of them."""
+        layout = self.schedule.parallelism.layout_of(instance)
+        if layout is not None and self.rng.random() < 0.5 / layout.size:
+            self.num_preempted[instance] += self.rng.randint(0, 3)
+        return self.num_preempted.get(instance, 0)
 
     def finish_rate(self, response: ResponseId) -> float:
         """Some prompts take much longer than others."""
@@ -353,7 +384,7 @@ class World:
         policies = policies_of(self.schedule)
         self.coordinator = Coordinator.restore(self.schedule, snapshot, policies=policies, rules=self.rules)
         self.running, self.open, self.timer, self.verdict, self.rewards = {}, deque(), None, None, {}
-        self.published, self.accumulated = Version(0), ()
+        self.published, self.accumulated, self.on_devices = Version(0), (), {}
         if self.trained and len(self.trained) > self.coordinator.version:
             self.trained.pop()  # trained, but the crash came before the news of it
         checkpoint = self.saved[-1] if self.saved else None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard.test_report import crashed, finished
+from dashboard.test_report import crashed, finished, streamed
 from tailrace.dashboard import charts
 from tailrace.dashboard.figures import Chart, roomy
 from tailrace.observe.account import Account
@@ -71,17 +71,29 @@ def test_a_long_run_shows_the_trend_of_its_rewards(account: Account) -> None:
     assert drawn["trend"].tolist() == pytest.approx(expected)
 
 
-def test_the_bars_of_a_step_add_up_to_its_seconds_or_more_where_phases_overlap(account: Account) -> None:
-    chart = charts.phases(account.steps)
+@pytest.mark.parametrize("make", [finished, streamed])
+def test_the_bars_of_a_step_add_up_to_its_seconds(make: object) -> None:
+    account = Account.of(make().entries)  # type: ignore[operator]
+    chart = charts.phases(account.steps, account.parts.steps)
     bars = columns(chart, 0)
     heights = sum(bars[mark.words] for mark in chart.key)
-    known = [sum(row[f"timing_s/{name}"] for name in charts.PHASES) for row in account.steps]
-    assert heights.tolist() == pytest.approx(
-        [
-            max(row["timing_s/step"] + row["timing_s/eval"], seconds)
-            for row, seconds in zip(account.steps, known, strict=True)
-        ]
-    )
+    assert heights.tolist() == pytest.approx([row["timing_s/step"] + row["timing_s/eval"] for row in account.steps])
+
+
+def test_training_beside_rollout_is_drawn_lighter_and_not_on_top_of_it() -> None:
+    account = Account.of(streamed().entries)
+    chart = charts.phases(account.steps, account.parts.steps)
+    hidden = [row["timing_s/update_hidden"] for row in account.steps]
+    assert max(hidden) > 0
+    assert columns(chart, 0)["generate and train"].tolist() == pytest.approx(hidden)
+
+
+def test_bars_of_many_steps_are_means_that_add_up(account: Account) -> None:
+    steps = [{**account.steps[0], "step": step} for step in range(1, 1001)]
+    parts = [{"generate": 1.0 * (step % 3), "train": 2.0} for step in range(1000)]
+    bars = columns(charts.phases(steps, parts), 0)
+    assert bars["generate"] @ bars["width"] / 0.85 == pytest.approx(sum(each["generate"] for each in parts))
+    assert bars["train"].tolist() == pytest.approx([2.0] * charts.MAX_BARS)
 
 
 def test_every_evaluated_set_is_drawn_at_every_step_it_was_evaluated(account: Account) -> None:
@@ -105,7 +117,11 @@ def test_a_cell_is_as_strong_as_the_share_of_its_length(account: Account) -> Non
 
 def test_a_run_of_one_step_can_be_drawn(account: Account) -> None:
     one = account.steps[:1]
-    for chart in (charts.rewards(one), charts.phases(one), charts.lengths(account.fates.lengths[:1], one)):
+    for chart in (
+        charts.rewards(one),
+        charts.phases(one, account.parts.steps[:1]),
+        charts.lengths(account.fates.lengths[:1], one),
+    ):
         assert (chart.figure.x_range.start, chart.figure.x_range.end) == (0.5, 1.5)
 
 

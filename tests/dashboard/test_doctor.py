@@ -24,7 +24,8 @@ from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome
 from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import Limits, Schedule
-from tailrace.dashboard.diagnosis import Diagnosis
+from tailrace.dashboard.checks import disk
+from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, Diagnosis
 from tailrace.dashboard.doctor import as_json, examine, lines
 from tailrace.observe.journal.journal_file import JournalFile
 
@@ -69,6 +70,22 @@ def test_a_finished_run_is_fine(tmp_path: Path) -> None:
     assert diagnosis.headline.startswith("the run is finished: 3 of 3 steps")
     assert diagnosis.findings == ()
     assert "nothing is wrong" in lines(diagnosis)
+
+
+@pytest.mark.parametrize(("life", "found"), [(FINISHED, []), (STOPPED, ["disk"]), (RUNNING, ["disk"])])
+def test_little_room_for_the_next_checkpoint_matters_while_one_may_come(
+    tmp_path: Path, life: str, found: list[str]
+) -> None:
+    run = examine(finished_run(tmp_path)).run
+    full = replace(run, life=life, machine=replace(run.machine, disk_free=1000))
+    assert [finding.subject for finding in disk(full)] == found
+
+
+def test_a_run_that_stopped_after_one_step_says_so(tmp_path: Path) -> None:
+    world = started()
+    advance_until(world, lambda w: w.coordinator.version == 1)
+    (finding,) = examine(write_journal(tmp_path / "run", world.entries)).findings
+    assert finding.what.startswith("it stopped after 1 step: ")
 
 
 def test_a_killed_engine_is_named_with_its_end(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from core.world import World
 from observe.runs import advance_until, write_checkpoint, write_journal
 from tailrace.core import events as ev
 from tailrace.core.ids import ResponseId, Version
-from tailrace.core.schedule import EvalSet, Schedule
-from tailrace.dashboard import samples
+from tailrace.core.schedule import EvalSet, Leftovers, Schedule, Stream
+from tailrace.dashboard import samples, tables
+from tailrace.dashboard.page import even_columns
 from tailrace.dashboard.report import write_report
 from tailrace.observe.account import Account
 from tailrace.observe.journal.run_files import RunFiles
@@ -72,6 +74,14 @@ def finished() -> World:
     return world
 
 
+def streamed() -> World:
+    """Training beside rollout, in short and in long rounds."""
+    schedule = replace(SCHEDULE, max_steps=12, launch_prompts=4, leftovers=Leftovers.DEFER, stream=Stream.ALWAYS)
+    world = World(schedule, random.Random(1), num_prompts=29)
+    assert world.run().is_complete
+    return world
+
+
 def crashed() -> World:
     world = World(SCHEDULE, random.Random(1))
     world.tell(ev.RunStarted(schedule=SCHEDULE))
@@ -120,6 +130,36 @@ def test_the_page_says_what_the_stop_note_says(tmp_path: Path) -> None:
     assert "then it stopped: its process ended without a word." in page_of(run).words
     (run / "stopped.json").write_text(json.dumps({"reason": "No space left on device (journal.jsonl)"}))
     assert "then it stopped: No space left on device (journal.jsonl)." in page_of(run).words
+
+
+@pytest.mark.parametrize("most", [6, 4])
+def test_no_tile_stands_alone_in_its_row(most: int) -> None:
+    for count in range(1, 13):
+        columns = even_columns(count, most)
+        assert 1 <= columns <= most
+        assert count <= columns or count % columns != 1, f"{count} tiles in rows of {columns}"
+    assert (even_columns(7, 6), even_columns(7, 4), even_columns(7, 2), even_columns(0, 6)) == (4, 4, 2, 1)
+
+
+def test_one_evaluation_and_one_step_show_their_value_and_no_change() -> None:
+    account = Account.of(crashed().entries)
+    (first, second), step = account.evaluations[:2], account.steps[0]
+    assert tables.tiles(account)[0][1] == "mean reward, first \N{RIGHTWARDS ARROW} last"
+    change = f"{first['eval/heldout/avg@2']:.3f} \N{RIGHTWARDS ARROW} {second['eval/heldout/avg@2']:.3f}"
+    assert (change, "heldout/avg@2") in tables.tiles(account)
+    account.steps, account.evaluations = [step], [first]
+    tiles = tables.tiles(account)
+    assert (f"{step['reward/mean']:.3f}", "mean reward") in tiles
+    assert (f"{first['eval/heldout/avg@2']:.3f}", "heldout/avg@2") in tiles
+
+
+def test_one_step_is_one_step(tmp_path: Path) -> None:
+    world = World(replace(SCHEDULE, max_steps=1), random.Random(1))
+    world.run()
+    page = page_of(write_journal(tmp_path / "run", world.entries))
+    assert "1 of 1 step in" in page.words
+    assert "last 1 step responses" in page.words
+    assert "1 steps" not in page.words
 
 
 @pytest.mark.long

@@ -58,14 +58,6 @@ def seconds(cell: str) -> float:
     return float(cell.removesuffix(" s").replace(",", ""))
 
 
-def test_short_and_long_rounds_share_the_seconds_of_all_steps(world: ThreeParts, tables: dict[str, Table]) -> None:
-    rows, steps = tables["Seconds by kind of round"].rows, Account.of(world.entries).steps
-    assert [row[0] for row in rows] == ["short", "long"]
-    assert sum(int(row[1]) for row in rows) == len(steps)
-    for column, name in enumerate(("timing_s/gen", "timing_s/reward_hidden", "timing_s/reward_exposed"), start=2):
-        assert sum(seconds(row[column]) for row in rows) == pytest.approx(sum(row[name] for row in steps), abs=0.02)
-
-
 def test_every_source_has_its_seconds(world: ThreeParts, tables: dict[str, Table]) -> None:
     rows = {name: cells for name, *cells in tables["Seconds by source of prompts"].rows}
     sources = Account.of(world.entries).sources
@@ -137,7 +129,7 @@ def test_the_load_of_every_part_and_the_verdicts_that_occurred_are_drawn(world: 
 
 def test_a_run_of_one_part_without_limits_has_fewer_tables() -> None:
     titles = [table.title for table in reward_tables.tables(Account.of(finished().entries), None)]
-    assert titles == ["Seconds by kind of round", "Seconds by source of prompts", "Parts of the scores"]
+    assert titles == ["Seconds by source of prompts", "Parts of the scores"]
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])

@@ -33,6 +33,7 @@ from tailrace.observe.prompts import fairness
 from tailrace.observe.prompts.fates import DEFERRED, DROPPED, EVALUATED, FILTERED, OFFERED, TRAINED
 from tailrace.observe.schedules.comparison import Compared
 from tailrace.observe.shared_fold.records import Work
+from tailrace.observe.time_use.step_parts import BOTH, EVALUATE, PARTS, REWARDS
 from tailrace.observe.time_use.timeline import DOWN
 
 
@@ -80,7 +81,7 @@ def test_a_run_that_only_generates_is_followed_to_its_last_prompt(case: Case) ->
 def check(found: History) -> None:
     observers = Observers(found.schedule)
     observers.follow(found.world.entries)
-    check_rows(observers)
+    check_rows(observers, found.schedule)
     check_parts(observers)
     check_tokens(found, observers)
     check_prompts(found, observers)
@@ -89,7 +90,7 @@ def check(found: History) -> None:
     check_memory(found, observers)
 
 
-def check_rows(observers: Observers) -> None:
+def check_rows(observers: Observers, schedule: Schedule) -> None:
     """One for each step, and what it says of the step is what the step was asked for."""
     told, rows = observers.told, observers.account.steps
     assert [row for row in observers.rows if "reward/mean" in row] == rows
@@ -102,6 +103,7 @@ def check_rows(observers: Observers) -> None:
         assert row["groups/num_dropped"] == len(left_out)
         assert row["perf/tokens_total"] == total
         assert 0 <= row["perf/eval_tokens"] <= total
+        assert any(name.startswith("round/") for name in row) is schedule.has_rounds
         within = ("gen", "reward_exposed", "reward_hidden")
         assert all(0 <= row[f"timing_s/{name}"] <= row["timing_s/step"] + 1e-9 for name in within)
         if not left_out:
@@ -184,6 +186,8 @@ def check_instances(found: History, observers: Observers) -> None:
     assert {*run.state.scoring} == requested_responses(rooms)
     asked = [Work.TRAIN] * rooms.training.step.is_busy + [Work.SAVE] * (rooms.training.saving is not None)
     assert sorted(order.work.value for order in run.state.orders) == sorted(work.value for work in asked)
+    held = [r for each in run.state.instances.values() for r in each.running.values() if run.is_training(r)]
+    assert run.num_tokens_held == sum(response.length for response in held)
     for other in (observers.resumed._run, observers.live._run, observers.costs._run):
         assert other.state == run.state
 
@@ -196,6 +200,13 @@ def check_times(found: History, observers: Observers) -> None:
     shares = (figures.bubble_share, figures.rollout_idle_share, figures.trainer_idle_share)
     assert all(-1e-9 <= share <= 1 for share in shares)
     assert -1e-9 <= figures.wall_s <= account.now - account.began + 1e-9
+    for row, parts in zip(account.steps, account.parts.steps, strict=True):
+        assert {*parts} <= {*PARTS}
+        assert sum(parts.values()) == pytest.approx(row["timing_s/step"] + row["timing_s/eval"])
+        hidden_s, exposed_s, eval_s = (parts.get(part, 0.0) for part in (BOTH, REWARDS, EVALUATE))
+        assert hidden_s == pytest.approx(row["timing_s/update_hidden"])
+        assert eval_s == pytest.approx(row["timing_s/eval"])
+        assert exposed_s == pytest.approx(row["timing_s/reward_exposed"])
     evaluation_s = [row["timing_s/eval"] for row in account.steps]
     assert figures.evaluation_s == pytest.approx(sum(evaluation_s))
     assert sum(row["timing_s/step"] for row in account.steps) + sum(evaluation_s) <= account.now - account.began + 1e-6

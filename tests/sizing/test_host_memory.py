@@ -113,6 +113,30 @@ def test_the_optimizer_of_all_ranks_of_a_host_is_counted_there() -> None:
     assert parts_of(host)["AdamW"] == pytest.approx(8 * SMALL.num_parameters, rel=1e-6)  # eight eighths of 8 bytes
 
 
+def test_gradients_and_references_of_all_ranks_of_a_host_are_counted_there() -> None:
+    waiting, on_host = {"trainer.gradients_device": "cpu"}, {"trainer.reference_device": "cpu"}
+    found = parts_of(on_8_gpus("auto", **waiting, **on_host, **{"algorithm.kl_loss_coef": "0.1"}).hosts[0])
+    assert found["gradients"] == pytest.approx(4 * SMALL.num_parameters, rel=1e-6)  # eight eighths of 4 bytes
+    layers = 28 * (2 * 3584 * (3584 + 512) + 3 * 3584 * 18944 + 2 * 3584)
+    assert found["reference"] == 8 * 4 * layers  # each rank has all of them
+    with_critic = parts_of(on_8_gpus("auto", **waiting, **{"algorithm.advantage_estimator": "gae"}).hosts[0])
+    assert with_critic["gradients"] == pytest.approx(8 * SMALL.num_parameters, rel=1e-6)
+    assert "reference" not in with_critic
+
+
+def test_hosts_that_do_not_train_hold_neither_gradients_nor_references() -> None:
+    asked = {"trainer.gradients_device": "cpu", "trainer.reference_device": "cpu", "algorithm.kl_loss_coef": "0.1"}
+    layers = 4 * (BIG.num_parameters - 2 * BIG.embedding_parameters - BIG.hidden_size)
+    found = hosts(on_64_gpus("auto", **asked))
+    assert len(found) == 4
+    for name, parts in found.items():
+        if name == "hosts 4 to 7 x 4":
+            assert not {"gradients", "reference"} & parts.keys()
+            continue
+        assert parts["gradients"] == pytest.approx(8 * 4 * BIG.num_parameters / 16, rel=1e-6)  # of sixteen shards
+        assert parts["reference"] == 8 * layers
+
+
 def test_a_run_on_one_gpu_has_its_versions_there_and_nothing_of_them_on_the_host() -> None:
     given = check({"model": {"path": "Qwen/Qwen2.5-7B-Instruct", "device": "cuda", "dtype": "bfloat16"}})
     memory = plan(SMALL, given, is_cuda=True)

@@ -204,6 +204,63 @@ def test_the_state_of_an_optimizer_on_the_host_takes_no_memory_of_the_device() -
     assert part(on_cpu, "training", "AdamW") == 8 * QWEN_7B.num_parameters
 
 
+def planned(*, is_cuda: bool = True, **sections: Any) -> MemoryPlan:
+    return plan(QWEN_7B, settings(**sections), is_cuda=is_cuda, num_devices=8)
+
+
+def test_gradients_that_wait_on_the_host_are_on_the_device_while_a_piece_is_computed() -> None:
+    asked = {"trainer": {"gradients_device": "cpu"}}
+    on_device, on_host = planned(), planned(**asked)
+    gradients = 4 * QWEN_7B.num_parameters
+    assert part(on_host, "training", "gradients") == part(on_device, "training", "gradients") == gradients
+    assert on_host.training.num_bytes == on_device.training.num_bytes
+    [shown] = [each.how for each in on_host.training.parts if each.name == "gradients"]
+    assert shown.endswith(f"between two pieces {gradients / GIB:.2f} GiB in the memory of the host")
+    # On a CPU they are copied to other buffers of the same memory.
+    on_cpu, waiting = planned(is_cuda=False), planned(is_cuda=False, **asked)
+    assert waiting.training.num_bytes - on_cpu.training.num_bytes == gradients
+    assert part(waiting, "training", "waiting gradients") == gradients
+
+
+def test_gradients_wait_beside_a_colocated_rollout_only_if_its_instances_are_lent() -> None:
+    """A lent instance comes back to its device before the step if all others are lost."""
+    replicas = {"num_ranks": 2, "num_replicas": 2}
+    lending = {"placement": "colocated", "stream": "always", "lending": "fixed"}
+
+    def of(schedule: dict[str, Any], **trainer: Any) -> MemoryPlan:
+        return planned(schedule=schedule, rollout={"num_instances": 2}, trainer=replicas | trainer)
+
+    taking_turns, lent, on_host = of({"placement": "colocated"}), of(lending), of(lending, gradients_device="cpu")
+    gradients = 4 * QWEN_7B.num_parameters  # a replica has one rank, which holds the whole model
+    assert part(lent, "training", "gradients") == gradients
+    assert lent.training.resting_bytes - taking_turns.training.resting_bytes == gradients
+    assert on_host.training.resting_bytes == taking_turns.training.resting_bytes
+    assert lent.training.num_bytes == on_host.training.num_bytes == taking_turns.training.num_bytes
+    with_shared = lending | {"placement": "shared"}
+    assert of(with_shared).num_bytes == of({"placement": "shared"}).num_bytes, "a piece is computed beside rollout"
+
+
+def test_a_reference_on_the_host_has_embeddings_and_two_layers_on_the_device() -> None:
+    def of(*, is_cuda: bool = True, **trainer: Any) -> MemoryPlan:
+        return planned(is_cuda=is_cuda, algorithm={"kl_loss_coef": 0.1}, trainer=trainer)
+
+    layer = 2 * 3584 * (3584 + 512) + 3 * 3584 * 18944 + 2 * 3584  # q and o, k and v, the MLP, two norms
+    outside = 2 * 152064 * 3584 + 3584
+    on_device, on_host = of(), of(reference_device="cpu")
+    assert part(on_device, "training", "reference") == 4 * (outside + 28 * layer) == 4 * QWEN_7B.num_parameters
+    assert part(on_host, "training", "reference") == 4 * (outside + 2 * layer)
+    assert on_device.training.num_bytes - on_host.training.num_bytes == 4 * 26 * layer
+    assert on_device.training.resting_bytes - on_host.training.resting_bytes == 4 * 26 * layer
+    # Ranks divide a reference on their devices. On the host each has all of it.
+    assert part(of(num_ranks=8), "training", "reference") == 4 * QWEN_7B.num_parameters // 8
+    whole = of(num_ranks=8, reference_device="cpu")
+    assert part(whole, "training", "reference") == 4 * (outside + 2 * layer)
+    on_cpu = of(num_ranks=8, reference_device="cpu", is_cuda=False)
+    assert part(on_cpu, "training", "reference") == 4 * QWEN_7B.num_parameters
+    adapted = {"algorithm": {"kl_loss_coef": 0.1}, "model": {"lora_rank": 8}}
+    assert not any(each.name == "reference" for each in planned(**adapted).training.parts)
+
+
 def test_reference_critic_and_adapter_are_counted() -> None:
     count = SMOLLM.num_parameters
     with_reference = plan(SMOLLM, settings(algorithm={"kl_loss_coef": 0.1}), is_cuda=True)

@@ -27,8 +27,8 @@ def given(**algorithm: Any) -> dict[str, Any]:
     }
 
 
-def with_trainer(**changes: Any) -> dict[str, Any]:
-    settings = given()
+def with_trainer(settings: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    settings = settings or given()
     return settings | {"settings": settings["settings"].model_copy(update=changes)}
 
 

@@ -128,11 +128,19 @@ def test_pieces_for_some_replicas_give_the_weights_of_the_whole_batch(tmp_path: 
         pieces = [("accumulate", groups_of(piece), list(piece.replicas) or None) for piece in step]
         unchanged: list[tuple[Any, ...]] = [("masters",), *pieces, ("masters",), ("finish_step",), ("masters",)]
         at_once: list[tuple[Any, ...]] = [("accumulate", whole(step), None), ("finish_step",), ("masters",)]
-        for kind, actions in (("streamed", unchanged), ("whole", at_once)):
-            plans[f"{kind} {name}"] = Plan(model_path=exact_model_path, given=given, actions=actions, is_in_fp64=True)
+        on_host = given["settings"].model_copy(update={"gradients_device": "cpu", "optimizer_device": "cpu"})
+        for kind, actions, settings in (
+            ("streamed", unchanged, given["settings"]),
+            ("streamed on the host", unchanged, on_host),
+            ("whole", at_once, given["settings"]),
+        ):
+            plans[f"{kind} {name}"] = Plan(
+                model_path=exact_model_path, given=given | {"settings": settings}, actions=actions, is_in_fp64=True
+            )
     found = run(plans, tmp_path, num_shards=2, num_replicas=2, tensor_parallel_size=1)
     for name in ("ppo", "ppo-dual-clip-kl", "gspo", "sapo-dr"):
-        for streamed, together in zip(found[f"streamed {name}"], found[f"whole {name}"], strict=True):
+        ranks = [*found[f"streamed {name}"], *found[f"streamed on the host {name}"]]
+        for streamed, together in zip(ranks, found[f"whole {name}"] * 2, strict=True):
             before, later, after = streamed.weights
             [expected] = together.weights
             assert all(torch.equal(before[each], later[each]) for each in before), "changed before the step"

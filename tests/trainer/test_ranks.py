@@ -45,8 +45,17 @@ def test_two_ranks_train_as_one_process_does(
     scenarios.add("untied", untied_model_path, gradient)
     scenarios.add("put off", model_path, TWO_STEPS, with_trainer(reduce_gradients="last"))
     scenarios.add("optimizer on the host", model_path, TWO_STEPS, with_trainer(optimizer_device="cpu"))
+    scenarios.add("gradients on the host", model_path, TWO_STEPS, with_trainer(gradients_device="cpu"))
+    on_host: dict[str, Any] = {"gradients_device": "cpu", "optimizer_device": "cpu"}
+    scenarios.add("both on the host", model_path, TWO_STEPS, with_trainer(**on_host))
     scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
+    scenarios.add(
+        "critic on the host", model_path, TWO_STEPS, with_trainer(given(advantage_estimator="gae"), **on_host)
+    )
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))
+    reference = with_trainer(given(kl_loss_coef=0.1), reference_device="cpu")
+    scenarios.add("reference on the host", model_path, TWO_STEPS, reference)
+    scenarios.add("adapter on the host", model_path, TWO_STEPS, with_trainer(**on_host) | {"model": LORA})
     scenarios.add("adapter", model_path, TWO_STEPS, given(kl_loss_coef=0.1) | {"model": LORA})
     scenarios.add("overlong", model_path, TWO_STEPS, given(overlong={"filter_truncated": True}))
     dropped: Actions = [("accumulate", 1, None), ("drop_step",), *TWO_STEPS]
@@ -133,10 +142,15 @@ def test_replicas_may_train_on_different_batches_until_the_step(scenarios: Scena
     only_one: Actions = [("accumulate", 0, [1]), ("accumulate", 1, [1]), STEP, ("weights",)]
     scenarios.add("divided", model_path, [*divided, *only_one])
     scenarios.add("both", model_path, TWO_STEPS)
+    for name, changes in (
+        ("gradients on the host", {"gradients_device": "cpu"}),
+        ("optimizer too", {"gradients_device": "cpu", "optimizer_device": "cpu"}),
+    ):
+        scenarios.add(name, model_path, [*divided, *only_one], with_trainer(**changes))
     alone = scenarios.alone("both")
-    together = scenarios.together(num_shards=2, num_replicas=2)
-    for each in (*together["divided"], *together["both"]):
-        assert_same(alone, each)
+    for found in scenarios.together(num_shards=2, num_replicas=2).values():
+        for each in found:
+            assert_same(alone, each)
 
 
 @pytest.mark.slow

@@ -106,6 +106,11 @@ def test_two_ranks_with_half_of_every_layer_train_as_one_process_does(
     scenarios.add("qwen3", qwen3, TWO_STEPS)
     scenarios.add("put off", qwen3, TWO_STEPS, with_trainer(reduce_gradients="last"))
     scenarios.add("optimizer on the host", model_path, TWO_STEPS, with_trainer(optimizer_device="cpu"))
+    on_host: dict[str, Any] = {"gradients_device": "cpu", "optimizer_device": "cpu"}
+    scenarios.add("gradients on the host", qwen3, TWO_STEPS, with_trainer(gradients_device="cpu"))
+    scenarios.add("both on the host", qwen3, TWO_STEPS, with_trainer(**on_host))
+    reference = with_trainer(given(kl_loss_coef=0.1), reference_device="cpu")
+    scenarios.add("reference on the host", model_path, TWO_STEPS, reference)
     scenarios.add("recomputed", model_path, TWO_STEPS, with_trainer(gradient_checkpointing=True))
     scenarios.add("critic", model_path, TWO_STEPS, given(advantage_estimator="gae"))
     scenarios.add("reference", model_path, TWO_STEPS, given(kl_loss_coef=0.1))

@@ -45,6 +45,8 @@ HOW_COMPUTED = (
     "trainer.tensor_parallel_size",
     "trainer.reduce_gradients",
     "trainer.optimizer_device",
+    "trainer.gradients_device",
+    "trainer.reference_device",
     "trainer.max_tokens_per_gpu",
     "trainer.gradient_checkpointing",
     "trainer.torch_compile",

@@ -1,4 +1,4 @@
-"""Whether the settings ask instances to release their memory while training runs."""
+"""Whether the settings ask instances to release their memory while training runs, and training between two pieces."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from tailrace.policies.strategies import Scaling
 def releases_memory(settings: Settings) -> bool:
     """Whether instances release their memory: all of them, with `colocated`, or those that are lent to training."""
     return settings.schedule.placement == "colocated" or may_lend(settings)
+
+
+def leaves_between_pieces(settings: Settings) -> bool:
+    """Whether training gives memory back between two pieces of a step: gradients wait on the host, or a lent instance
+    may come back to its device before the step is taken, because all others were lost."""
+    return settings.trainer.gradients_device == "cpu" or lends_colocated(settings)
+
+
+def lends_colocated(settings: Settings) -> bool:
+    """Whether an instance may be lent whose memory and the trainer's do not fit side by side."""
+    return settings.schedule.placement == "colocated" and may_lend(settings)
 
 
 def may_lend(settings: Settings) -> bool:

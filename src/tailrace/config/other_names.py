@@ -169,7 +169,11 @@ TABLE: dict[str | Same | Instead, str] = {
         "there is no such setting: weights that are trained stay on their device; trainer.optimizer_device 'cpu' moves"
         " the optimizer's state to the host"
     ): "offload_train param_offload",
-    Instead("set trainer.optimizer_device to 'cpu'"): "optimizer_offload optimizer_cpu_offload",
+    Instead("set trainer.optimizer_device to 'cpu'"): "optimizer_offload optimizer_cpu_offload adam_offload",
+    Instead("set trainer.gradients_device to 'cpu'"): "grad_offload",
+    Instead(
+        "set trainer.reference_device to 'cpu'"
+    ): "ref_reward_offload ref_offload actor_rollout_ref.ref.fsdp_config.param_offload",
     Instead(
         "set trainer.tensor_parallel_size for training, rollout.tensor_parallel_size for rollout"
     ): "tensor_model_parallel_size",

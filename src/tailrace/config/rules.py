@@ -173,6 +173,27 @@ def _weights(settings: Settings) -> Iterator[str]:
         yield "trainer.weight_channel is 'ray', which needs runtime 'ray'"
 
 
+def _memory(settings: Settings) -> Iterator[str]:
+    trainer = settings.trainer
+    if trainer.gradients_device is not None and trainer.reduce_gradients == "last" and trainer.num_ranks > 1:
+        yield (
+            "trainer.reduce_gradients 'last' keeps a whole gradient on the device of every rank until the optimizer"
+            " step, so gradients cannot wait on the host; leave out reduce_gradients or trainer.gradients_device"
+        )
+    if trainer.reference_device is None:
+        return
+    if not settings.algorithm.kl_loss_coef:
+        yield (
+            "trainer.reference_device is given but algorithm.kl_loss_coef is 0, so there is no reference model; leave"
+            " it out"
+        )
+    elif settings.model.lora_rank:
+        yield (
+            "trainer.reference_device is given with model.lora_rank: the reference is the trained model without its"
+            " adapter, and there is no copy of it; leave it out"
+        )
+
+
 def _ray(settings: Settings) -> Iterator[str]:
     ray = settings.ray
     if ray.checkpoints == "gathered" and settings.trainer.num_ranks > 1 and "training" not in ray.one_node:
@@ -194,6 +215,7 @@ _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _engine,
     _halves,
     _weights,
+    _memory,
     _ray,
     _rewards,
     judge_rules,

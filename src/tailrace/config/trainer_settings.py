@@ -51,6 +51,12 @@ class TrainerSettings(Section):
     optimizer_device: Common[Literal["cpu"] | None] = None
     """Where AdamW keeps its state and takes its step: `cpu`, on the host, which leaves more memory of the GPU to
     everything else and takes longer. Default: on the device of the model."""
+    gradients_device: Common[Literal["cpu"] | None] = None
+    """Where gradients wait between two pieces of a step: `cpu`, in page-locked memory of the host, which leaves more
+    memory of the GPU to everything else. Results stay the same. Default: on the device of the model."""
+    reference_device: Common[Literal["cpu"] | None] = None
+    """Where the layers of the reference model lie, which the KL term compares with: `cpu`, in page-locked memory of the
+    host, from which each layer is copied to the GPU while others compute. Default: on the device of the model."""
     weight_channel: Common[Literal["auto", "shared-memory", "cuda-ipc", "ray", "collective"]] = "auto"
     """How weights get to the rollout: `shared-memory`; `cuda-ipc` from device to device, with two copies of the weights
     in device memory; `ray` through Ray's object store, once to each node; `collective` through torch.distributed (gloo,

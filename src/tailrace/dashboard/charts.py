@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from statistics import fmean
 
@@ -17,9 +17,12 @@ from tailrace.dashboard.thinning import buckets, drawn
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.prompts.fairness import ComparedLengths
 from tailrace.observe.prompts.fates import StepLengths
+from tailrace.observe.time_use import step_parts
 from tailrace.observe.time_use.timeline import Lane
 
 Numbers = NDArray[np.float64]
+Parts = Mapping[str, float]
+"""Seconds of each part of a step (`observe/time_use/step_parts.py`)."""
 
 MAX_POINTS, MAX_BARS, MAX_SPANS, LENGTH_BINS = 500, 120, 1000, 40
 LANE_PX, LANE_NAME_PX = 48, 104
@@ -40,15 +43,17 @@ SPAN_COLOURS = {
     "idle": "#f0907a",
 }
 PHASES = {
-    "gen": ("generate", "#2a9d8f"),
-    "reward_exposed": ("wait for rewards", "#8a6fc0"),
-    "update_actor": ("train", "#4c78c8"),
-    "update_weights": ("move weights", "#c9a227"),
-    "save": ("save", "#b0649b"),
-    "eval": ("evaluate", "#d1603d"),
+    step_parts.GENERATE: "#2a9d8f",
+    step_parts.BOTH: "#8fcfc6",
+    step_parts.REWARDS: "#8a6fc0",
+    step_parts.TRAIN: "#4c78c8",
+    step_parts.WEIGHTS: "#c9a227",
+    step_parts.SAVE: "#b0649b",
+    step_parts.EVALUATE: "#d1603d",
+    step_parts.START: "#6b7280",
+    step_parts.OTHER: "#b4bcc8",
 }
-"""Words and colour of each metric `timing_s/NAME`."""
-OTHER = ("other", "#8a94a6")
+"""Colour of each part of a step, from the bottom of a bar up."""
 LINES = ("#2a9d8f", "#d1603d", "#4c78c8", "#c9a227", "#8a6fc0", "#b0649b", "#5a9e4b", "#8a94a6")
 _LENGTH_SHADES = 12
 _LENGTH_PALETTE = tuple(f"{LINES[0]}{255 * shade // _LENGTH_SHADES:02x}" for shade in range(_LENGTH_SHADES + 1))
@@ -178,13 +183,15 @@ def timeline(lanes: Sequence[Lane], *, title: str, window: Range) -> Chart:
     return Chart(title=title, key=key, figure=figure)
 
 
-def phases(steps: Sequence[Row]) -> Chart:
-    """Seconds of each phase of a step. If there are too many steps for one bar each, a bar is the mean of several."""
-    bars = [[steps[index] for index in part] for part in buckets(len(steps), MAX_BARS)]
-    seconds = [_phase_seconds(rows) for rows in bars]
+def phases(steps: Sequence[Row], parts: Sequence[Parts]) -> Chart:
+    """Seconds of each part of a step. If there are too many steps for one bar each, a bar is the mean of several.
+    Parts that no step has are left out."""
+    places = buckets(len(steps), MAX_BARS)
+    bars = [[steps[index] for index in part] for part in places]
+    seconds = [{name: fmean(parts[index].get(name, 0.0) for index in part) for name in PHASES} for part in places]
     highest = max(sum(bar.values()) for bar in seconds) or 1.0
     figure = over_steps(step_range(steps), (0, 1.05 * highest))
-    colours = dict((*PHASES.values(), OTHER))
+    colours = {name: colour for name, colour in PHASES.items() if any(name in each for each in parts)}
     columns = {
         "step": np.array([(rows[0]["step"] + rows[-1]["step"]) / 2 for rows in bars]),
         "width": np.array([0.85 * len(rows) for rows in bars]),
@@ -252,15 +259,3 @@ def _shades(steps: Sequence[StepLengths], longest: int) -> NDArray[np.uint8]:
 def _span_of_steps(rows: Sequence[Row]) -> str:
     first, last = rows[0]["step"], rows[-1]["step"]
     return f"{first:g}" if len(rows) == 1 else f"{first:g} to {last:g}, mean"
-
-
-def whole_s(row: Row) -> float:
-    """Seconds of a step together with the evaluation before it."""
-    return float(row["timing_s/step"] + row["timing_s/eval"])
-
-
-def _phase_seconds(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean seconds of every phase, and of the rest."""
-    known = {words: fmean(row[f"timing_s/{name}"] for row in rows) for name, (words, _) in PHASES.items()}
-    rest = fmean(whole_s(row) for row in rows) - sum(known.values())
-    return {**known, OTHER[0]: max(rest, 0.0)}

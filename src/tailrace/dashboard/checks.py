@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailrace.core.responses.response import ResponsePhase
-from tailrace.dashboard.diagnosis import RUNNING, STOPPED, ExaminedRun, Finding
+from tailrace.dashboard.diagnosis import FINISHED, RUNNING, STOPPED, ExaminedRun, Finding
 from tailrace.dashboard.reward_checks import cutting_limits, failing_rewards, slow_rewards
 from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.prompts import fairness
+from tailrace.observe.quantities import quantity
 
 Check = Callable[[ExaminedRun], Iterator[Finding]]
 
@@ -26,7 +27,7 @@ def stopped(run: ExaminedRun) -> Iterator[Finding]:
     cause = run.stop_reason or "its process ended without a word (it was killed, or the machine went down)"
     yield Finding(
         subject="run",
-        what=f"it stopped after {run.account.version} steps: {cause}",
+        what=f"it stopped after {quantity(run.account.version, 'step')}: {cause}",
         suggestion="repair what is named here, then run the same command again: it continues from here",
     )
 
@@ -42,7 +43,7 @@ def disk(run: ExaminedRun) -> Iterator[Finding]:
             suggestion=f"free at least {_size(needed)} on the disk of {run.path}, or lower keep_checkpoints; then"
             " run the same command again",
         )
-    elif free < needed:
+    elif free < needed and run.life != FINISHED:
         yield Finding(
             subject="disk",
             what=f"the disk is nearly full: {_size(free)} are free, the next checkpoints may need {_size(needed)}",

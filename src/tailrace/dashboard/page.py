@@ -20,17 +20,20 @@ from markupsafe import Markup
 
 from tailrace.dashboard import charts, reward_charts, reward_tables, tables
 from tailrace.dashboard.figures import Chart
+from tailrace.dashboard.round_tables import round_tables, rounds_heading
 from tailrace.dashboard.samples import ShownSample
 from tailrace.observe.account import Account
 from tailrace.observe.journal.recollection import Recollection
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.prompts.fairness import compare_lengths
+from tailrace.observe.quantities import quantity
 
 SECTIONS = (
     ("learning", "Learning"),
     ("lengths", "Lengths"),
     ("timeline", "Timeline"),
     ("phases", "Phases"),
+    ("rounds", "Rounds"),
     ("scoring", "Rewards"),
     ("fates", "Prompts"),
     ("samples", "Responses"),
@@ -64,11 +67,13 @@ def render(
         charts=drawings,
         lengths_note=tables.lengths_note(account),
         length_rows=tables.length_rows(account),
-        length_steps=min(len(account.fates.lengths), WINDOW_STEPS),
+        length_steps=quantity(min(len(account.fates.lengths), WINDOW_STEPS), "step"),
         kinds=tables.kinds(account),
         lanes=tables.lanes(account),
         phases=tables.phases(account),
         totals=tables.totals(account),
+        rounds_heading=rounds_heading(account.steps),
+        round_tables=round_tables(account.steps, account.parts.steps),
         weak_note=reward_tables.weak_note(account, config),
         reward_tables=reward_tables.tables(account, memory),
         states=sorted({row[1] for row in fates}),
@@ -95,7 +100,7 @@ def _drawings(account: Account) -> dict[str, Chart]:
         found["lengths"] = charts.lengths(account.fates.lengths, account.steps)
         if (compared := compare_lengths(account.fates)) is not None:
             found["longer"] = charts.longer(compared)
-        found["phases"] = charts.phases(account.steps)
+        found["phases"] = charts.phases(account.steps, account.parts.steps)
         found |= reward_charts.drawings(account.steps)
     if account.evaluations:
         found["evaluations"] = charts.evaluations(account.evaluations)
@@ -109,7 +114,16 @@ def bokeh_script() -> str:
 
 
 def template(name: str) -> Template:
-    return Environment(autoescape=True, trim_blocks=True).from_string(asset("drawing.html") + asset(name))
+    environment = Environment(autoescape=True, trim_blocks=True)
+    environment.globals["even_columns"] = even_columns
+    return environment.from_string(asset("drawing.html") + asset(name))
+
+
+def even_columns(count: int, most: int) -> int:
+    """Columns of a grid of ``count`` tiles, at most ``most``: so many that the last row is as full as it can be."""
+    if count <= most:
+        return max(count, 1)
+    return min(range(most, most // 2, -1), key=lambda columns: -count % columns)
 
 
 def asset(name: str) -> str:

@@ -14,6 +14,7 @@ from tailrace.dashboard.diagnosis import ExaminedRun, Finding
 from tailrace.observe.journal.run_files import logs_of
 from tailrace.observe.metrics.rows import Row
 from tailrace.observe.prompts.fates import ResponseNote
+from tailrace.observe.quantities import quantity
 
 MANY_FAILURES, RECENT_RESPONSES = 0.02, 512
 SLOW_REWARD_SHARE, RECENT_STEPS = 0.25, 5
@@ -134,7 +135,7 @@ def slow_rewards(run: ExaminedRun) -> Iterator[Finding]:
     if whole > 0 and exposed[part] / whole > SLOW_REWARD_SHARE:
         yield Finding(
             subject="reward",
-            what=f"training waited {exposed[part] / whole:.0%} of the last {len(rows)} steps for"
+            what=f"training waited {exposed[part] / whole:.0%} of the last {quantity(len(rows), 'step')} for"
             f" {_WORDS[part].waited_for} alone",
             suggestion=_faster(part, run, rows),
         )

@@ -1,4 +1,4 @@
-"""Tables of the rewards for the report: seconds by round and by source, parts, verdicts, limits of test cases."""
+"""Tables of the rewards for the report: seconds by source, parts, verdicts, limits of test cases."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from tailrace.observe.account import Account
 from tailrace.observe.journal.recollection import Recollection
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.metrics.rows import Row
+from tailrace.observe.quantities import quantity
 from tailrace.observe.time_use.timeline import PART_LANES
 from tailrace.rewards.sandbox.weak import what_weak_does_not_stop
 
 MAX_PROBLEMS = 20
-_ROUNDS = {0: "short", 1: "long", None: "every round"}
-_SECONDS = ("timing_s/gen", "timing_s/reward_hidden", "timing_s/reward_exposed", "timing_s/update_actor")
 _VERDICT = re.compile(r"reward/(?:code_tests/)?verdict/(\w+)/mean")
 """Metrics of verdicts. The name of the reward is part of them where a run has several."""
 _VERDICTS = ("passed", "wrong", "time", "memory", "output", "crashed")
@@ -45,7 +44,6 @@ class Table:
 def tables(account: Account, memory: Recollection | None) -> list[Table]:
     """The tables that say something about this run. ``memory``: the core's state; None: it is not known."""
     found = [
-        _rounds(account.steps),
         _sources(account),
         _data(account),
         _parts(account.steps),
@@ -60,29 +58,6 @@ def weak_note(account: Account, config: dict[str, Any]) -> str:
     has_tests = account.schedule is not None and Part.TESTS in account.schedule.score_parts
     is_weak = config.get("reward", {}).get("code_tests", {}).get("mode") == "weak"
     return f"{what_weak_does_not_stop()}" if has_tests and is_weak else ""
-
-
-def _rounds(steps: Sequence[Row]) -> Table:
-    kinds: dict[int | None, list[Row]] = {}
-    for row in steps:
-        kinds.setdefault(row.get("groups/is_long_round"), []).append(row)
-    rows = [
-        (
-            words,
-            f"{len(kinds[kind]):,}",
-            *(_s(sum(row[name] for row in kinds[kind])) for name in _SECONDS),
-            _s(fmean(row["timing_s/step"] for row in kinds[kind])),
-        )
-        for kind, words in _ROUNDS.items()
-        if kind in kinds
-    ]
-    return Table(
-        title="Seconds by kind of round",
-        head=("round", "steps", "rollout", "rewards hidden", "rewards exposed", "training", "a step"),
-        rows=tuple(rows),
-        note="Hidden: scores were awaited while responses were generated or the trainer worked. Exposed: training"
-        " waited for scores alone.",
-    )
 
 
 def _sources(account: Account) -> Table:
@@ -101,7 +76,8 @@ def _sources(account: Account) -> Table:
         title="Seconds by source of prompts",
         head=("source", "rollout", "rewards hidden", "rewards exposed", "training"),
         rows=tuple(rows),
-        note="Sources overlap where their responses run at the same time.",
+        note="Hidden: scores were awaited while responses were generated or the trainer worked. Exposed: training"
+        " waited for scores alone. Sources overlap where their responses run at the same time.",
     )
 
 
@@ -164,7 +140,7 @@ def _verdicts(steps: Sequence[Row]) -> Table:
     ]
     return Table(
         title="Verdicts of programs",
-        head=("verdict", "all steps", f"last {min(len(steps), WINDOW_STEPS)} steps"),
+        head=("verdict", "all steps", f"last {quantity(min(len(steps), WINDOW_STEPS), 'step')}"),
         rows=tuple(rows),
     )
 

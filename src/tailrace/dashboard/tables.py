@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from tailrace.config.continuation import Difference
-from tailrace.dashboard.charts import OTHER, PHASES, whole_s
+from tailrace.dashboard.charts import PHASES
 from tailrace.observe.account import Account
 from tailrace.observe.display.progress import clock
 from tailrace.observe.metrics.response_metrics import percentile
@@ -31,49 +31,52 @@ class Status:
 def status(account: Account, *, is_alive: bool, stop_note: str) -> Status:
     so_far = f"{account.so_far} in {clock(account.now - account.began)}"
     if account.finish is not None and account.finish.is_complete:
-        return Status(kind="finished", sentence=f"{so_far}: {account.finish.reason}.")
+        return Status(kind="finished", sentence=f"{so_far}.")
     if is_alive:
         return Status(kind="running", sentence=f"{so_far} so far; this page shows the run as it was when it was made.")
     reason = account.why_it_stopped(stop_note) or "its process ended without a word"
     return Status(kind="stopped", sentence=f"{so_far}, then it stopped: {reason}. The same command continues it.")
 
 
-def tiles(account: Account) -> list[dict[str, str]]:
-    found = []
+def tiles(account: Account) -> list[tuple[str, str]]:
+    """The most important numbers, each with what it is."""
+    found: list[tuple[str, str]] = []
     if account.steps:
-        first, last = account.steps[0], account.steps[-1]
-        found.append(_tile(f"{first['reward/mean']:.3f}{_TO}{last['reward/mean']:.3f}", f"mean reward, first{_TO}last"))
+        words = "mean reward" if len(account.steps) == 1 else f"mean reward, first{_TO}last"
+        found.append((_change([row["reward/mean"] for row in account.steps]), words))
     for name in sorted({key for row in account.evaluations for key in row if "/avg@" in key}):
         values = [row[name] for row in account.evaluations if name in row]
-        found.append(_tile(f"{values[0]:.3f}{_TO}{values[-1]:.3f}", name.removeprefix("eval/")))
+        found.append((_change(values), name.removeprefix("eval/")))
     trains = account.schedule is None or account.schedule.trains
     offered = account.fates.totals(is_training=trains)[OFFERED]
-    found.append(_tile(f"{offered.num_tokens:,}", "tokens generated" + (" for training" if trains else "")))
+    found.append((f"{offered.num_tokens:,}", "tokens generated" + (" for training" if trains else "")))
     lanes = account.timeline.lanes()
     rollout = [lane for lane in lanes if lane.name not in (*SCORE_LANES, TRAINER)]
     if rollout:
         share = sum(lane.idle_ratio for lane in rollout) / len(rollout)
-        found.append(_tile(f"{share:.0%}", "of the time, rollout was idle"))
+        found.append((f"{share:.0%}", "of the time, rollout was idle"))
     for lane in lanes:
         if lane.name == TRAINER:
-            found.append(_tile(f"{lane.idle_ratio:.0%}", "of the time, the trainer was idle"))
+            found.append((f"{lane.idle_ratio:.0%}", "of the time, the trainer was idle"))
     if account.steps:
         waited = sum(row["timing_s/reward_exposed"] for row in account.steps)
         whole = sum(row["timing_s/step"] for row in account.steps)
-        found.append(_tile(f"{waited / whole:.0%}", "of the time, training waited for rewards alone"))
+        found.append((f"{waited / whole:.0%}", "of the time, training waited for rewards alone"))
     if account.losses:
-        found.append(_tile(_times(len(account.losses)), "an instance was lost"))
+        found.append((_times(len(account.losses)), "an instance was lost"))
     if account.resumed_at:
-        found.append(_tile(_times(len(account.resumed_at)), "the run was resumed"))
+        found.append((_times(len(account.resumed_at)), "the run was resumed"))
     return found
+
+
+def _change(values: Sequence[float]) -> str:
+    """The first and the last value; one value alone."""
+    shown = values if len(values) == 1 else (values[0], values[-1])
+    return _TO.join(f"{value:.3f}" for value in shown)
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
-
-
-def _tile(value: str, words: str) -> dict[str, str]:
-    return {"value": value, "words": words}
 
 
 def lengths_note(account: Account) -> str:
@@ -130,12 +133,13 @@ def lanes(account: Account) -> list[dict[str, Any]]:
 
 
 def phases(account: Account) -> list[dict[str, str]]:
-    whole = sum(whole_s(row) for row in account.steps)
-    known = {words: sum(row[f"timing_s/{name}"] for row in account.steps) for name, (words, _) in PHASES.items()}
-    known[OTHER[0]] = max(whole - sum(known.values()), 0.0)
+    """Seconds of each part of the steps, added up. Parts that no step has are left out."""
+    sums = {name: sum(step.get(name, 0.0) for step in account.parts.steps) for name in PHASES}
+    whole = sum(sums.values())
     return [
-        {"words": words, "seconds": _seconds(seconds), "share": f"{seconds / whole:.1%}" if whole else "-"}
-        for words, seconds in known.items()
+        {"words": name, "seconds": _seconds(seconds), "share": f"{seconds / whole:.1%}"}
+        for name, seconds in sums.items()
+        if seconds
     ]
 
 

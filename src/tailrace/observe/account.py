@@ -13,9 +13,11 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.metrics.rows import Metrics, Row
 from tailrace.observe.prompts.fates import Fates
+from tailrace.observe.quantities import quantity
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.run_fold import RunFold
 from tailrace.observe.time_use.source_time import SourceTimes
+from tailrace.observe.time_use.step_parts import StepParts
 from tailrace.observe.time_use.timeline import Timeline
 
 MISFITS = (ValueError, CoreError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
@@ -43,6 +45,7 @@ class Account:
         self._run = run or RunFold()
         self._metrics = Metrics(self._run)
         self.timeline, self.fates, self.sources = Timeline(self._run), Fates(self._run), SourceTimes(self._run)
+        self.parts = StepParts(self._run)
         self.steps: list[Row] = []
         self.evaluations: list[Row] = []
         self.losses: list[LostInstance] = []
@@ -95,6 +98,7 @@ class Account:
         self.timeline.hear(news)
         self.fates.hear(news)
         self.sources.hear(news)
+        self.parts.hear(news)
         match news.message:
             case TimeSinceLast():
                 if self.num_entries == 0:
@@ -112,9 +116,9 @@ class Account:
     def so_far(self) -> str:
         """How much of the run is done."""
         if self.schedule is None or self.schedule.trains:
-            return f"{self.version} of {self.schedule.max_steps if self.schedule else 0} steps"
+            return f"{self.version} of {quantity(self.schedule.max_steps if self.schedule else 0, 'step')}"
         num_prompts = sum(eval_set.num_prompts for eval_set in self.schedule.eval_sets)
-        return f"{len(self.fates.settled())} of {num_prompts} prompts"
+        return f"{len(self.fates.settled())} of {quantity(num_prompts, 'prompt')}"
 
     def why_it_stopped(self, note: str) -> str:
         """The reason why the run stopped; empty if it could not write one.

@@ -7,12 +7,12 @@ On a CPU host and device are the same memory, so nothing is copied.
 
 from __future__ import annotations
 
-import weakref
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from tailrace.offload.page_locked import PageLockedMemory
 from tailrace.offload.turns import NUM_BUFFERS
 
 
@@ -78,20 +78,10 @@ class CudaCopies:
         self._buffers: list[Tensor] = []
         self._arrivals = [torch.cuda.Event() for _ in range(NUM_BUFFERS)]
         self._begins = [torch.cuda.Event() for _ in range(NUM_BUFFERS)]
-        self._locked: list[Tensor] = []
-        """Page-locked memory."""
-        # At the end of the process the driver does it, and may be gone before.
-        weakref.finalize(self, _unlock, self._locked, device).atexit = False
+        self._page_locked = PageLockedMemory(device)
 
     def host_memory(self, num_bytes: int) -> Tensor:
-        # torch's own page-locked memory comes in powers of two: a third more for layers of 94 MB.
-        memory = torch.empty(num_bytes, dtype=torch.uint8)
-        with torch.cuda.device(self._device):
-            code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), num_bytes, 0))
-        if code:
-            raise RuntimeError(f"{num_bytes:,} bytes of the host's memory could not be page-locked: CUDA error {code}")
-        self._locked.append(memory)
-        return memory
+        return self._page_locked.take(num_bytes)
 
     def device_memory(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
@@ -115,9 +105,3 @@ class CudaCopies:
     def arrived(self, buffer: int, num_bytes: int) -> Tensor:
         torch.cuda.current_stream(self._device).wait_event(self._arrivals[buffer])
         return self._buffers[buffer][:num_bytes]
-
-
-def _unlock(memories: list[Tensor], device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # a copy may still read it
-    for memory in memories:
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

@@ -31,6 +31,10 @@ class HostLoad:
     """Ranks that hold the model once: the first ones."""
     moments_bytes: int = 0
     """AdamW's state of one rank, if it lies on the host."""
+    gradients_bytes: int = 0
+    """Gradients of one rank, if they wait on the host."""
+    reference_bytes: int = 0
+    """Layers of one rank's reference model, if they lie on the host."""
     offloaded_bytes: int = 0
     """Layers of one judge that lie in page-locked memory."""
 
@@ -94,13 +98,23 @@ def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[Mem
         name="processes", num_bytes=count * CONTEXT_BYTES, how=f"{count} x 0.5 GiB, Python and torch: assumed"
     )
     yield from _publishing(shape, load, workers)
-    if load.moments_bytes and workers.ranks:
-        how = f"{len(workers.ranks)} ranks x {load.moments_bytes / 2**30:.2f} GiB"
-        yield MemoryPart(name="AdamW", num_bytes=len(workers.ranks) * load.moments_bytes, how=how)
+    yield from _training(load, len(workers.ranks))
     yield from _pulling(shape, load, workers)
     if load.offloaded_bytes and workers.judges:
         how = f"page-locked: {len(workers.judges)} x {load.offloaded_bytes / 2**30:.2f} GiB, all layers of a judge"
         yield MemoryPart(name="offloaded layers", num_bytes=len(workers.judges) * load.offloaded_bytes, how=how)
+
+
+def _training(load: HostLoad, num_ranks: int) -> Iterator[MemoryPart]:
+    """What the ranks of a host keep there instead of on their devices."""
+    for name, num_bytes, remark in (
+        ("AdamW", load.moments_bytes, ""),
+        ("gradients", load.gradients_bytes, ", page-locked"),
+        ("reference", load.reference_bytes, ", page-locked: all layers of each"),
+    ):
+        if num_bytes and num_ranks:
+            how = f"{num_ranks} ranks x {num_bytes / 2**30:.2f} GiB{remark}"
+            yield MemoryPart(name=name, num_bytes=num_ranks * num_bytes, how=how)
 
 
 def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:

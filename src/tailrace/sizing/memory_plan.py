@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.config.judge_use import num_judge_models
+from tailrace.config.memory_release import lends_colocated
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.config.variants import ESTIMATORS
@@ -19,8 +20,10 @@ from tailrace.sizing.parts import (
     ProcessMemory,
     RolloutLoad,
     TrainingLoad,
+    gradients_of_rank,
     moments,
     published_versions,
+    reference_layers,
     rollout_parts,
     training_parts,
 )
@@ -136,11 +139,14 @@ def _hosts(
     shape: ModelShape, settings: Settings, num_devices: int, judge: JudgeLoad | None
 ) -> tuple[ProcessMemory, ...]:
     training = training_load(settings, True, num_devices)
+    has_reference = training.reference_on_host and training.has_copied_reference
     load = HostLoad(
         channel=channel_memory(settings, is_cuda=True, num_devices=policy_devices(settings, num_devices)),
         itemsize=item_bytes(settings),
         num_publishing=training.num_shards,
         moments_bytes=moments(shape, training).num_bytes if training.steps_on_host else 0,
+        gradients_bytes=gradients_of_rank(shape, training).num_bytes if training.gradients_on_host else 0,
+        reference_bytes=reference_layers(shape) if has_reference else 0,
         offloaded_bytes=0 if judge is None else judge.host_bytes,
     )
     return host_memories(shape, load, _devices(settings, num_devices), gpus_per_host=gpus_per_host(settings))
@@ -205,6 +211,7 @@ def _channel(settings: Settings, is_cuda: bool, num_devices: int) -> ChannelMemo
 
 def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> TrainingLoad:
     algorithm, is_autocast = settings.algorithm, is_cuda and settings.model.dtype == "bfloat16"
+    on_host = settings.trainer.gradients_device == "cpu"
     channel = _channel(settings, is_cuda, num_devices)
     batch_tokens = settings.schedule.rollout_batch_size * settings.rollout.n_samples_per_prompt * max_length(settings)
     return TrainingLoad(
@@ -218,6 +225,10 @@ def training_load(settings: Settings, is_cuda: bool, num_devices: int) -> Traini
         is_compiled=settings.trainer.torch_compile,
         has_reference=algorithm.kl_loss_coef > 0,
         has_critic=ESTIMATORS[algorithm.advantage_estimator].needs_critic,
+        has_own_memory=is_cuda,
+        keeps_gradients=not on_host and lends_colocated(settings),
+        gradients_on_host=on_host,
+        reference_on_host=settings.trainer.reference_device == "cpu",
         lora_rank=settings.model.lora_rank,
         num_shards=settings.trainer.num_ranks // settings.trainer.num_replicas,
         num_parts=settings.trainer.tensor_parallel_size,

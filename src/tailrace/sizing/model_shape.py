@@ -90,11 +90,15 @@ class ModelShape:
         return self.attention_parameters + max(dense, self._sparse_parameters(self.num_experts))
 
     @property
+    def outside_parameters(self) -> int:
+        """Parameters outside the layers: embeddings and the last norm."""
+        return self.embedding_parameters * (1 if self.has_tied_embeddings else 2) + self.hidden_size
+
+    @property
     def num_parameters(self) -> int:
         """All parameters but biases, which are few."""
-        norms = self.hidden_size * (2 * self.num_layers + 1)
-        embeddings = self.embedding_parameters * (1 if self.has_tied_embeddings else 2)
-        return embeddings + self._layers_parameters(self.num_experts) + norms
+        norms = self.hidden_size * 2 * self.num_layers
+        return self.outside_parameters + self._layers_parameters(self.num_experts) + norms
 
     @property
     def matrix_parameters(self) -> int:

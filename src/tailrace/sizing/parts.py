@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tailrace.offload.turns import NUM_BUFFERS
 from tailrace.sizing.activations import Activations, logits_bytes, micro_batch_bytes
 from tailrace.sizing.channel_memory import CHANNEL_SLOTS
 from tailrace.sizing.model_shape import ModelShape
@@ -82,6 +83,14 @@ class TrainingLoad:
     is_compiled: bool = False
     has_reference: bool = False
     has_critic: bool = False
+    has_own_memory: bool = True
+    """Whether the process computes in another memory than that of the host."""
+    keeps_gradients: bool = False
+    """Whether gradients may wait on the device beside a rollout that works there."""
+    gradients_on_host: bool = False
+    """Whether gradients wait in the memory of the host between pieces."""
+    reference_on_host: bool = False
+    """Whether the layers of the reference model lie in the memory of the host."""
     lora_rank: int = 0
     num_shards: int = 1
     """Ranks that divide weights, gradients and optimizer state among themselves."""
@@ -91,6 +100,11 @@ class TrainingLoad:
     """Whether AdamW's state lies in the memory of the host, and this is another memory than that."""
     is_trained: bool = True
     """False: the process only publishes the weights, for a run that does not train."""
+
+    @property
+    def has_copied_reference(self) -> bool:
+        """Whether there is a copy of the starting model. With an adapter, the model without it is the reference."""
+        return self.has_reference and not self.lora_rank
 
 
 def rollout_parts(shape: ModelShape, load: RolloutLoad) -> list[MemoryPart]:
@@ -168,6 +182,13 @@ def moments(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     return _divided("AdamW", num_learners * 2 * _FP32 * trained, how, load)
 
 
+def gradients_of_rank(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
+    """Gradients of one rank, wherever they wait."""
+    trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else shape.num_parameters
+    num_learners, learners = (2, " x 2 models") if load.has_critic else (1, "")
+    return _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
+
+
 def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     count = shape.num_parameters
     trained = shape.lora_parameters(load.lora_rank) if load.lora_rank else count
@@ -176,13 +197,15 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     parts = []
     if load.has_critic:
         parts.append(_divided("critic", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load))
-    if load.has_reference and not load.lora_rank:
-        parts.append(_divided("reference", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load))
+    if load.has_copied_reference:
+        parts.append(_reference(shape, load))
     if load.lora_rank:
         parts.append(
             _divided("adapter", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
         )
-    gradients = _divided("gradients", num_learners * _FP32 * trained, f"{_count(trained)} x 4 bytes{learners}", load)
+    gradients = gradients_of_rank(shape, load)
+    if load.gradients_on_host and not load.has_own_memory:
+        parts.append(replace(gradients, name="waiting gradients", how=f"{gradients.how}, between two pieces"))
     state = moments(shape, load)
     if load.steps_on_host:
         there = f"{state.num_bytes / 2**30:.2f} GiB in the memory of the host: {state.how}"
@@ -190,12 +213,11 @@ def _learning_parts(shape: ModelShape, load: TrainingLoad) -> list[MemoryPart]:
     parts += [
         state,
         replace(
-            gradients,
-            num_bytes=gradients.num_bytes + _embedding_gradients(shape, load),
-            how=f"{gradients.how}, and the embedding's while they are added up",
-            is_temporary=True,
+            gradients, is_temporary=not load.keeps_gradients, how=gradients.how + _where_they_wait(gradients, load)
         ),
     ]
+    if not load.lora_rank:
+        parts.append(_embedding_gradients(shape))
     if load.num_shards > 1:
         parts.append(_gathered(shape, load))
     elif load.is_autocast:
@@ -237,9 +259,39 @@ def _gathered(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
     )
 
 
-def _embedding_gradients(shape: ModelShape, load: TrainingLoad) -> int:
+def _where_they_wait(gradients: MemoryPart, load: TrainingLoad) -> str:
+    if load.gradients_on_host and load.has_own_memory:
+        return f"; between two pieces {gradients.num_bytes / 2**30:.2f} GiB in the memory of the host"
+    return ", also between two pieces" if load.keeps_gradients else ""
+
+
+def _embedding_gradients(shape: ModelShape) -> MemoryPart:
     """Gradients of the embedding that wait to be added: one from each end of the network."""
-    return 0 if load.lora_rank else 2 * _FP32 * shape.embedding_parameters
+    return MemoryPart(
+        name="embedding gradients",
+        num_bytes=2 * _FP32 * shape.embedding_parameters,
+        how=f"2 x {_count(shape.embedding_parameters)} x 4 bytes, while they are added up",
+        is_temporary=True,
+    )
+
+
+def _reference(shape: ModelShape, load: TrainingLoad) -> MemoryPart:
+    """The copy of the starting model. With layers on the host, each rank has all of it."""
+    count = shape.num_parameters
+    if not load.reference_on_host:
+        return _divided("reference", _FP32 * count, f"{_count(count)} parameters x 4 bytes", load)
+    if not load.has_own_memory:
+        how = f"{_count(count)} parameters x 4 bytes, whole on every rank"
+        return MemoryPart(name="reference", num_bytes=_FP32 * count, how=how)
+    layer = shape.layer_parameters + 2 * shape.hidden_size
+    on_device = _FP32 * (shape.outside_parameters + NUM_BUFFERS * layer)
+    how = f"embeddings and {NUM_BUFFERS} layers; {reference_layers(shape) / 2**30:.2f} GiB in the memory of the host"
+    return MemoryPart(name="reference", num_bytes=on_device, how=how)
+
+
+def reference_layers(shape: ModelShape) -> int:
+    """Bytes of the reference's layers in the memory of the host, for each rank."""
+    return _FP32 * (shape.num_parameters - shape.outside_parameters)
 
 
 def _activations(shape: ModelShape, load: TrainingLoad) -> MemoryPart:

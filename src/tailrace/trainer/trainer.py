@@ -2,7 +2,9 @@
 
 ``accumulate`` adds the gradients of unnormalised loss sums; ``finish_step`` divides them once by the denominator of
 the whole batch, clips, steps and counts the new version. ``train`` is ``accumulate`` then ``finish_step``: there is
-no second path, so a batch that comes in pieces has the gradient of the same batch given whole.
+no second path, so a batch that comes in pieces has the gradient of the same batch given whole. Between pieces the
+gradients may wait on the host (``optimizer/gradients.py``), and the reference model may lie there
+(``model/reference.py``).
 
 A step whose log-probs or gradient are not finite is refused: ``FloatingPointError``, weights, optimizer and version
 as before. On CPU the same inputs on the same number of threads give the same weights, bit for bit.
@@ -28,11 +30,12 @@ from tailrace.core.ids import Version
 from tailrace.store.segment import Logprobs
 from tailrace.trainer.batch import Sample, in_groups
 from tailrace.trainer.checkpoints import checkpoint
-from tailrace.trainer.model import lora
+from tailrace.trainer.model import lora, reference
 from tailrace.trainer.model.collate import MicroBatch
 from tailrace.trainer.model.model_files import load_model, open_model, resolve_device
 from tailrace.trainer.model.network import Network
 from tailrace.trainer.optimizer import optimizer
+from tailrace.trainer.optimizer.gradients import Gradients, gradients_of
 from tailrace.trainer.optimizer.learning_rate import learning_rate
 from tailrace.trainer.ranks.ranks import ALONE, Ranks
 from tailrace.trainer.step import blame, dispatch, loss_rules
@@ -89,9 +92,14 @@ class Trainer:
         self.reference_model = None
         self._reference = None
         if algorithm.kl_loss_coef > 0 and self.adapter is None:
-            self.reference_model = load(model_path).requires_grad_(False)
-            self._reference = network(self.reference_model)
-        self._optimizer = optimizer.adamw(self.model, settings, learning_rate=settings.learning_rate)
+            if settings.reference_device == "cpu":  # each rank has all of it on its host
+                self._reference = network(reference.load(model_path, device), ranks=ALONE)
+            else:
+                self._reference = network(load(model_path).requires_grad_(False))
+            self.reference_model = self._reference.model
+        self._gradients = gradients_of(self.model, settings, ranks)
+        adamw = partial(optimizer.adamw, settings=settings, learning_rate=settings.learning_rate)
+        self._optimizer = adamw(self.model, gradients=self._gradients)
         self.critic = None
         if ESTIMATORS[algorithm.advantage_estimator].needs_critic:
             body = load(model_path, gradient_checkpointing=settings.gradient_checkpointing)
@@ -135,8 +143,12 @@ class Trainer:
         for learn in (True, False):
             chosen = [index for index in range(len(samples)) if has_gradient[index] == learn]
             for micro, _ in self._micro_batches.of(samples, advantage_of, chosen, self.version, replicas):
+                for gradients in self._all_gradients() if learn else ():
+                    gradients.begin_piece()
                 self._accumulate_one(micro, algorithm, learn=learn)
                 self._last_sample = micro.samples[0] if learn else self._last_sample
+        for gradients in self._all_gradients():
+            gradients.end_piece()
 
     def finish_step(
         self, settings: TrainerSettings | None = None, rates: Mapping[str, float] | None = None
@@ -175,9 +187,11 @@ class Trainer:
         """Drop the accumulated gradients."""
         self._totals, self._step_loss, self._last_sample = Totals(), None, None
         self._ranks.forget_gradients()
-        self._optimizer.zero_grad(set_to_none=True)
-        if self.critic is not None:
-            self.critic.optimizer.zero_grad(set_to_none=True)
+        for gradients in self._all_gradients():
+            gradients.forget()
+
+    def _all_gradients(self) -> list[Gradients]:
+        return [self._gradients] if self.critic is None else [self._gradients, self.critic.gradients]
 
     @torch.no_grad()
     def forward(self, samples: Sequence[Sample]) -> list[Logprobs]:
@@ -318,20 +332,24 @@ class Trainer:
         if names := self._broken(totals):
             raise FloatingPointError(f"step {self.version}: log-probs are not finite for {names}")
         clip = partial(self._clip, denominator=totals.denominator(), max_grad_norm=settings.max_grad_norm)
-        found = {"actor/grad_norm": clip("actor", self.model), "actor/lr": rates["actor"]}
+        found = {"actor/grad_norm": clip("actor", self.model, self._gradients), "actor/lr": rates["actor"]}
         optimizers = [(self._optimizer, rates["actor"])]
         if self.critic is not None:
-            found |= {"critic/grad_norm": clip("critic", self.critic.model), "critic/lr": rates["critic"]}
+            norm = clip("critic", self.critic.model, self.critic.gradients)
+            found |= {"critic/grad_norm": norm, "critic/lr": rates["critic"]}
             optimizers.append((self.critic.optimizer, rates["critic"]))
         if totals.denominator():
             for its_optimizer, its_rate in optimizers:
                 optimizer.step(its_optimizer, settings, learning_rate=its_rate)
         return found
 
-    def _clip(self, name: str, model: nn.Module, *, denominator: float, max_grad_norm: float) -> float:
+    def _clip(
+        self, name: str, model: nn.Module, gradients: Gradients, *, denominator: float, max_grad_norm: float
+    ) -> float:
         """Average and clip the gradient of all ranks. Return its norm before clipping."""
-        self._ranks.add_up(model)
-        grad_norm = optimizer.average_and_clip(model, denominator=denominator, max_grad_norm=max_grad_norm)
+        gradients.begin_step()
+        self._ranks.add_up(model, gradients)
+        grad_norm = optimizer.average_and_clip(gradients, denominator=denominator, max_grad_norm=max_grad_norm)
         if not math.isfinite(grad_norm):
             raise FloatingPointError(f"step {self.version}: the norm of the {name}'s gradient is {grad_norm}")
         return grad_norm

@@ -56,7 +56,9 @@ class HeldModel:
             seed=init.seed,
             ranks=ranks,
         )
-        self._gives_cache_back = init.is_colocated and self._trainer.model.device.type == "cuda"
+        is_cuda = self._trainer.model.device.type == "cuda"
+        self._leaves_between_pieces = is_cuda and init.leaves_between_pieces
+        self._gives_cache_back = is_cuda and (init.is_colocated or init.leaves_between_pieces)
         if init.checkpoint is not None:
             self._trainer.load(init.checkpoint)
         outlet = open_outlet(self._trainer, ranks, name=init.channel_name, choice=init.trainer.weight_channel)
@@ -87,6 +89,8 @@ class HeldModel:
         except _CANNOT as error:
             self._refuse(error)
             return
+        if self._leaves_between_pieces:
+            self._give_cache_back()
         seconds = time.monotonic() - start
         self._step_s += seconds
         self._link.send(
@@ -153,8 +157,9 @@ class HeldModel:
         self._link.send(Loaded(model=self.name, version=self._trainer.version))
 
     def _give_cache_back(self) -> None:
-        """If rollout uses the device next: give back what torch keeps for the next step (activations, gradients,
-        weights in the rollout's precision). Weights, optimizer state, reference model and critic stay."""
+        """If others may use the device next: give back what torch keeps for the next pass (activations, gradients that
+        are not there any more, weights in the rollout's precision). Weights, optimizer state, reference model and
+        critic stay."""
         if self._gives_cache_back:
             torch.cuda.empty_cache()
 

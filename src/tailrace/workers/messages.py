@@ -157,6 +157,8 @@ class ModelInit:
     channel_name: str
     is_colocated: bool = False
     """Rollout and training take turns on the device, so memory that a step has used is given back after it."""
+    leaves_between_pieces: bool = False
+    """Memory that a piece of a step has used is given back before the next piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ def choose_size(rooms: Rooms, round: Round) -> None:
     sizes.num_preempted = 0
     if kind.size != sizes.current:
         rooms.fleet.use_size(kind.size, costs_of(rooms, kind.size))
+        for instance in _others(rooms):
+            instance.is_parked = True
 
 
 def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
@@ -42,18 +44,19 @@ def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
     fleet, known = rooms.fleet, rooms.schedule.parallelism
     if not fleet.sizes.is_changing or (layout := known.layout(fleet.sizes.current)) is None:
         return
-    others = [each for each in fleet.instances.values() if _is_of_another(rooms, each, layout)]
+    others = _others(rooms)
     for instance in others:
-        instance.is_parked = True
         yield from _clear(instance, now, parks=known.parks)
     if all(each.phase in _OFF_DEVICE for each in others):
         fleet.layout_is_free(layout.instances)
         yield None
 
 
-def _is_of_another(rooms: Rooms, instance: Instance, layout: Layout) -> bool:
-    other = rooms.schedule.parallelism.layout_of(instance.id)
-    return other is not None and other is not layout
+def _others(rooms: Rooms) -> list[Instance]:
+    """Return the instances of the sizes that are not in use."""
+    known, size = rooms.schedule.parallelism, rooms.fleet.sizes.current
+    used = {number for layout in known.layouts if layout.size == size for number in layout.instances}
+    return [instance for instance in rooms.fleet.instances.values() if instance.id not in used]
 
 
 def _clear(instance: Instance, now: float, *, parks: bool) -> Iterator[do.Command]:

@@ -171,7 +171,7 @@ class Fleet:
 
     def preempted(self, instance: Instance, total: int) -> None:
         """Note how many preemptions an instance has had since its start."""
-        self.sizes.num_preempted += max(0, total - instance.num_preempted)
+        self.sizes.num_preempted += max(0, total - instance.num_preempted) if self.sizes.current else 0
         instance.num_preempted = max(total, instance.num_preempted)
 
     def note_length(self, length: int, max_length: int, *, is_cut: bool) -> None:
@@ -181,7 +181,8 @@ class Fleet:
     def round_ended(self, *, is_long: bool, num_launched: int) -> None:
         """Note that a round has ended that launched this many responses. Its lengths are known from now on, and count
         more than those before."""
-        self.sizes.of_kind(is_long=is_long).round_ended(self.sizes.num_preempted, num_launched)
+        if self.sizes.current:
+            self.sizes.of_kind(is_long=is_long).round_ended(self.sizes.num_preempted, num_launched)
         self.loans.of_kind(is_long=is_long).take_over(self.loans.current)
         self.loans.current = LengthHistory()
 

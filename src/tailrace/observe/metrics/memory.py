@@ -68,8 +68,9 @@ class Clock:
     reward_exposed_s: float = 0.0
     """Seconds in which scores were awaited, no response was generated and the trainer had nothing to do."""
     reward_hidden_s: float = 0.0
-    update_hidden_s: float = 0.0
     """Other seconds in which scores were awaited."""
+    update_hidden_s: float = 0.0
+    """Seconds in which the trainer worked on a step while instances generated for training."""
     parts: dict[Part, PartClock] = field(default_factory=dict)
     limits: LimitCounts = field(default_factory=LimitCounts)
     publish_s: float = 0.0
@@ -93,6 +94,34 @@ class Clock:
 
 
 @dataclass(slots=True, kw_only=True)
+class RoundCounts:
+    """One round: what was counted from its opening until the next one opened, of training responses."""
+
+    since: dict[ResponseId, float | None] = field(default_factory=dict)
+    """When each of its unfinished responses was first sent or, once it has tokens of the round, last reported new ones.
+    None: neither is known."""
+    num_responses: int = 0
+    """Responses that were sent to an instance."""
+    num_first_tokens: int = 0
+    first_token_s: float = 0.0
+    """Seconds from the first sending to the first report with a token, added up."""
+    first_token_max_s: float = 0.0
+    num_tokens: int = 0
+    """Tokens that were reported after other tokens of the same response, without a pause between them."""
+    token_s: float = 0.0
+    """Seconds between these reports, added up over responses."""
+    held_s: float = 0.0
+    """Seconds in which instances held training responses."""
+    held_token_s: float = 0.0
+    """Tokens that they held, times seconds."""
+    held_max: int = 0
+    num_preemptions: int = 0
+    longest: int = 0
+    parallel_size: int = 0
+    """Devices of each instance; 0: the journal does not tell it."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Memory:
     clock: Clock = field(default_factory=Clock)
     dropped: dict[ResponseId, ResponseRecord] = field(default_factory=dict)
@@ -107,6 +136,10 @@ class Memory:
     cases: CaseMemory = field(default_factory=CaseMemory)
     long_rounds: dict[int, bool] = field(default_factory=dict)
     """Whether a round is long, by the version that its batch trains, until then. Empty where no round can be long."""
+    rounds: dict[int, RoundCounts] = field(default_factory=dict)
+    """Rounds whose batch is not trained yet, by the version that it trains."""
+    round: int | None = None
+    """The round that was opened last."""
     eval_s: float = 0.0
     """Seconds of the run in which only evaluation responses ran."""
 

@@ -1,7 +1,7 @@
 """Metrics of a run: a pure fold over the journal. One row per optimizer step, one per evaluation.
 
-``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf``, ``idle`` and
-``scoring`` is a function of what was sampled and trained, so in deterministic mode it repeats exactly.
+``feed`` an entry, get the rows it completes. Everything but the groups ``timing_s``, ``perf``, ``idle``,
+``scoring`` and ``round`` is a function of what was sampled and trained, so in deterministic mode it repeats exactly.
 
 Seconds in which only evaluation responses run are ``timing_s/eval`` and part of no other metric but
 ``timing_s/since_start``; all others belong to the training step.
@@ -28,12 +28,13 @@ from tailrace.observe.metrics.response_metrics import (
     reward_metrics,
     staleness_metrics,
 )
+from tailrace.observe.metrics.round_metrics import elapse_round, note_round, round_metrics
 from tailrace.observe.shared_fold.news import News, TimeSinceLast
 from tailrace.observe.shared_fold.records import ResponseRecord
 from tailrace.observe.shared_fold.run_fold import RunFold
 
 Row = dict[str, Any]
-TIMED_GROUPS = ("timing_s/", "perf/", "idle/", "scoring/")
+TIMED_GROUPS = ("timing_s/", "perf/", "idle/", "scoring/", "round/")
 """Prefixes of metrics that depend on the machine and the hour."""
 
 
@@ -61,6 +62,7 @@ class Metrics:
             self._count_tokens(news)
         if news.gone or news.trained:
             memory.lengths[-1].add(filter(self._run.is_training, (*news.trained, *news.gone)))
+        note_round(self._run, memory, news)
         match news.message:
             case TimeSinceLast(since=since, is_outage=False):
                 self._elapse(news.now - since)
@@ -95,6 +97,7 @@ class Metrics:
     def _elapse(self, seconds: float) -> None:
         run, memory = self._run, self._memory
         memory.elapse(seconds, num_generating=len(run.generating), is_evaluating=run.is_evaluating)
+        elapse_round(run, memory, seconds)
         if run.is_training_beside_rollout:
             memory.clock.update_hidden_s += seconds
         if not run.is_evaluating:
@@ -140,6 +143,8 @@ class Metrics:
         row |= dict(event.metrics)
         if self._has_long_rounds:
             row["groups/is_long_round"] = int(memory.long_rounds.pop(event.version - 1, False))
+        if (counts := memory.rounds.pop(event.version - 1, None)) is not None:
+            row |= round_metrics(counts)
         row |= {"data/epoch": max(r.group.epoch for r in trained)}
         row |= self._timing(event, news, everyone)
         memory.dropped, memory.num_dropped = {}, 0

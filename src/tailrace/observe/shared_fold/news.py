@@ -29,6 +29,7 @@ class News:
         "heard",
         "message",
         "now",
+        "num_preempted",
         "parts",
         "scored",
         "step",
@@ -43,6 +44,8 @@ class News:
         """Responses that an instance reported about, with the number of new tokens, which may be 0."""
         self.ended: list[ResponseRecord] = []
         """Responses that ended by themselves or by the token limit. Each is named once."""
+        self.num_preempted = 0
+        """Preemptions of the instance that reported, since its report before."""
         self.dropped: list[ResponseRecord] = []
         """Responses that will not be trained or evaluated. Each is named once."""
         self.wasted: list[tuple[ResponseRecord, int]] = []

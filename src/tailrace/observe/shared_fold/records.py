@@ -132,14 +132,16 @@ class InstanceRecord:
     """Which start of it was last asked for."""
     pulling: Version | None = None
     """The version that it was last asked to pull."""
+    has_released: bool = False
+    """It has released its memory and not taken it again."""
     is_retiring: bool = False
-    """It shall leave the fleet when it has ended."""
+    """It shall leave the fleet when it has ended, or when it has released its memory: another parallel size works."""
     is_gone: bool = False
     """It has left the fleet. It may come back."""
     has_had_work: bool = False
     """Since the run was last started or resumed: it was given a response, or was lost."""
     num_preemptions: int = 0
-    """As its last report has it."""
+    """Preemptions since it was last started, according to its last report."""
     running: dict[ResponseId, ResponseRecord] = field(default_factory=dict, init=False)
     """The unfinished responses it holds, dropped ones included. Follows from ``Response.instance``."""
 

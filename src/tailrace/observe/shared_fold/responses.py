@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tailrace.core.ids import GroupId, InstanceId, ResponseId
+from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.observe.shared_fold.news import News
 from tailrace.observe.shared_fold.records import InstanceRecord, ResponseRecord, RunState
 
@@ -18,6 +18,8 @@ class ResponseRecords:
         """Instances that hold at least one unfinished response."""
         self._num_running: dict[str, int] = {}
         """Responses that an instance runs, by their source."""
+        self._tokens_held: dict[str, int] = {}
+        """Tokens of these responses, by their source."""
         self._groups: dict[GroupId, dict[ResponseId, ResponseRecord]] = {}
         """Responses in progress, by group; never an empty group."""
         for response in state.responses.values():
@@ -37,6 +39,10 @@ class ResponseRecords:
     def num_running(self, source: str) -> int:
         """How many responses to prompts of this source the instances hold."""
         return self._num_running.get(source, 0)
+
+    def num_tokens_held(self, source: str) -> int:
+        """How many tokens the responses to prompts of this source have that the instances hold."""
+        return self._tokens_held.get(source, 0)
 
     def sources_running(self) -> list[str]:
         """The sources of the responses that the instances hold."""
@@ -58,6 +64,12 @@ class ResponseRecords:
             same = [other for other in members.values() if other.id.member == response_id.member]
             self.drop([other for other in same if other.id.attempt < response_id.attempt], news)
 
+    def grow(self, response: ResponseRecord, length: int, version: Version) -> int:
+        """Add the tokens that the instance of the response reports, and return how many are new."""
+        new = response.grow(length, version)
+        self._tokens_held[response.id.group.source] += new
+        return new
+
     def stop(self, instance: InstanceId, response_ids: Iterable[ResponseId]) -> None:
         """The instance is asked to interrupt these responses."""
         for response_id in response_ids:
@@ -69,7 +81,9 @@ class ResponseRecords:
         assert response.instance is not None
         running = self._instance(response.instance).running
         del running[response.id]
-        self._num_running[response.id.group.source] -= 1
+        source = response.id.group.source
+        self._num_running[source] -= 1
+        self._tokens_held[source] -= response.length
         if not running:
             del self.generating[response.instance]
         response.instance, response.is_stopping = None, False
@@ -100,6 +114,7 @@ class ResponseRecords:
         running, source = self._instance(instance).running, response.id.group.source
         if response.id not in running:
             self._num_running[source] = self.num_running(source) + 1
+            self._tokens_held[source] = self.num_tokens_held(source) + response.length
         running[response.id] = response
         self.generating[instance] = None
 

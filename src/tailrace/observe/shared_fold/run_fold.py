@@ -107,6 +107,11 @@ class RunFold:
         """Whether the trainer works on an optimizer step while instances generate for training."""
         return self._trainer.is_training and bool(self.generating) and not self.is_evaluating
 
+    @property
+    def num_tokens_held(self) -> int:
+        """Response tokens of the unfinished training responses that instances hold, as far as they were reported."""
+        return self._responses.num_tokens_held(self.train_source)
+
     def sources_generating(self) -> list[str]:
         return self._responses.sources_running()
 
@@ -158,14 +163,15 @@ class RunFold:
         instance.is_retiring, instance.is_gone = is_there, not is_there
 
     def _start(self, command: do.StartInstance, news: News) -> None:
-        self.instance(command.instance).incarnation = command.incarnation
+        instance = self.instance(command.instance)
+        instance.incarnation, instance.num_preemptions, instance.is_gone = command.incarnation, 0, False
         self._set_task(command.instance, Task.START)
 
     def _instance_started(self, event: ev.InstanceStarted, news: News) -> bool:
         instance = self.instance(event.instance)
         if instance.is_up:
             return False
-        instance.is_up, instance.version = True, event.version
+        instance.is_up, instance.has_released, instance.version = True, False, event.version
         self._set_task(event.instance, None)
         return True
 
@@ -173,7 +179,7 @@ class RunFold:
         instance = self.instance(event.instance)
         if instance.task is not Task.PULL or (instance.pulling is not None and event.version < instance.pulling):
             return False
-        instance.version = event.version
+        instance.version, instance.has_released = event.version, False
         self._set_task(event.instance, None)
         return True
 
@@ -185,11 +191,15 @@ class RunFold:
 
     def _pull(self, command: do.PullWeights, news: News) -> None:
         self.instance(command.instance).pulling = command.version
+        self.instance(command.instance).is_gone = False
         self._set_task(command.instance, Task.PULL)
 
     def _memory_released(self, event: ev.MemoryReleased, news: News) -> bool:
-        if self.instance(event.instance).task is not Task.RELEASE:
+        instance = self.instance(event.instance)
+        if instance.task is not Task.RELEASE:
             return False
+        instance.has_released = True
+        instance.is_retiring, instance.is_gone = False, instance.is_retiring
         self._set_task(event.instance, None)
         return True
 
@@ -209,7 +219,7 @@ class RunFold:
         instance = self.instance(number)
         for response in [*instance.running.values()]:
             self._responses.leave(response, news)
-        instance.is_up, instance.version = False, None
+        instance.is_up, instance.has_released, instance.version = False, False, None
         instance.is_retiring, instance.is_gone = False, instance.is_gone or instance.is_retiring
         self._set_task(number, None)
 
@@ -220,6 +230,17 @@ class RunFold:
         else:
             self.occupied[number] = None
 
+    def _park(self, size: int) -> None:
+        """From now on the instances of this parallel size work. The others leave, until their size is used again."""
+        schedule = self.state.schedule
+        if schedule is None or schedule.parallelism.layout(size) is None:
+            return
+        for number, instance in self.state.instances.items():
+            layout = schedule.parallelism.layout_of(number)
+            if layout is not None and layout.size != size:
+                is_there = (instance.is_up and not instance.has_released) or instance.task is not None
+                instance.is_retiring, instance.is_gone = is_there, not is_there
+
     # Responses
 
     def _submit(self, command: do.Submit, news: News) -> None:
@@ -229,7 +250,9 @@ class RunFold:
             self._responses.submit(response, start, command.instance, news)
 
     def _reported(self, event: ev.RolloutReported, news: News) -> None:
-        self.instance(event.instance).num_preemptions = event.num_preemptions
+        instance = self.instance(event.instance)
+        news.num_preempted = max(event.num_preemptions - instance.num_preemptions, 0)
+        instance.num_preemptions = event.num_preemptions
         for part in event.parts:
             response = self._responses.running_on(event.instance, part.response)
             if response is None or response.is_past(part, event.version):
@@ -255,7 +278,7 @@ class RunFold:
             self._responses.leave(response, news)
 
     def _grow(self, response: ResponseRecord, length: int, version: Version, news: News) -> None:
-        new = response.grow(length, version)
+        new = self._responses.grow(response, length, version)
         news.heard.append((response, new))
         if response.is_dropped:
             news.wasted.append((response, new))
@@ -275,6 +298,7 @@ class RunFold:
 
     def _open_round(self, command: do.OpenRound, news: News) -> None:
         self._drop_groups(command.restarted, news)
+        self._park(command.parallel_size)
 
     def _close_round(self, command: do.CloseRound, news: News) -> None:
         keeps = self.state.schedule is not None and self.state.schedule.keep_deferred_tokens

@@ -203,6 +203,8 @@ class Timeline:
                 self._end_lanes()
             case ev.InstanceStopped() | ev.InstanceRetired() | ev.RunResumed():
                 self._end_lanes()
+            case ev.MemoryReleased(instance=instance) if self._run.instance(instance).is_gone:
+                self._end_lanes()
             case ev.MemoryReleased(instance=instance) if self._is_round_open:
                 self._instance(instance).switch(LENT, self._now)
             case ev.RolloutReported(instance=instance) | ev.ResponsesAborted(instance=instance):
@@ -226,6 +228,7 @@ class Timeline:
             case do.KillInstance(instance=instance):
                 self._instance(instance).switch(ENDING, self._now)
             case do.PullWeights(instance=instance):
+                self._instance(instance).come_back(self._now)
                 self._instance(instance).switch(LOADING, self._now)
             case do.Submit(instance=instance):
                 self._instance(instance).switch(GENERATING, self._now)

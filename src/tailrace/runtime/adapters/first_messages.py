@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tailrace.config.memory_release import releases_memory
+from tailrace.config.memory_release import leaves_between_pieces, releases_memory
 from tailrace.config.settings import Settings
 from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.runtime.gpus.found_devices import seen_by_worker
@@ -44,6 +44,7 @@ def training_init(
         seed=settings.seed,
         channel_name=hashlib.sha256(str(run).encode()).hexdigest()[:16],
         is_colocated=settings.schedule.placement == "colocated",
+        leaves_between_pieces=leaves_between_pieces(settings),
     )
     return TrainingInit(
         models=(policy,),

@@ -183,10 +183,11 @@ def check_model(settings: Settings, model: Path) -> None:
     check_engine(settings, model)
     tensor_rules.check_ranks(config, settings.trainer.num_ranks)
     tensor_rules.check(config, settings.trainer.tensor_parallel_size)
-    if settings.model.lora_rank:
-        from tailrace.trainer.model import lora  # needs torch, which other controllers do without
+    if settings.model.lora_rank or settings.trainer.reference_device is not None:
+        from tailrace.trainer.model import lora, reference  # need torch, which other controllers do without
 
         lora.check(settings.model, model)
+        reference.check(settings, model)
 
 
 def _engine_notes(settings: Settings, model: Path) -> tuple[str, ...]:

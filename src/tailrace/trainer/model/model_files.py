@@ -28,7 +28,7 @@ def resolve_device(name: str) -> torch.device:
 
 def load_model(path: Path, *, device: torch.device, gradient_checkpointing: bool = False) -> PreTrainedModel:
     """The model in fp32, in evaluation mode. Weights that the directory does not hold are an error, not noise."""
-    model = _load(path, torch.float32, gradient_checkpointing=gradient_checkpointing).to(device)
+    model = read_model(path, torch.float32, gradient_checkpointing=gradient_checkpointing).to(device)
     tree_attention.teach(model)
     return model
 
@@ -38,7 +38,7 @@ def open_model(path: Path, *, gradient_checkpointing: bool = False) -> PreTraine
     until they are used. Mixtures of experts, and files with several types, are read into memory whole."""
     types = stored_types(path)
     [only] = types if len(types) == 1 else ["F32"]
-    model = _load(path, _TYPES.get(only, torch.float32), gradient_checkpointing=gradient_checkpointing)
+    model = read_model(path, _TYPES.get(only, torch.float32), gradient_checkpointing=gradient_checkpointing)
     if tree_attention.attends_to_all(model.config):
         # Whether it sees trees is found out by comparing logits: in fp32, and without reading all weights.
         small = _small(model.config)
@@ -60,7 +60,8 @@ def _small(config: PreTrainedConfig) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32).eval()
 
 
-def _load(path: Path, dtype: torch.dtype, *, gradient_checkpointing: bool) -> PreTrainedModel:
+def read_model(path: Path, dtype: torch.dtype, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
+    """The model on the host, in evaluation mode. It does not see trees yet."""
     disable_progress_bar()
     model, loading = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, local_files_only=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -9,14 +10,17 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from tailrace.config.trainer_settings import TrainerSettings
+from tailrace.trainer.optimizer.gradients import Gradients
 from tailrace.trainer.optimizer.host_optimizer import HOST, HostAdamW, no_moments
 from tailrace.trainer.ranks.ranks import local
 
 T = TypeVar("T", bound=torch.Tensor)
 
 
-def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: float) -> torch.optim.AdamW:
-    """Matrices decay; norms and biases do not."""
+def adamw(
+    model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: float, gradients: Gradients | None = None
+) -> torch.optim.AdamW:
+    """Matrices decay; norms and biases do not. ``gradients``: None: they are where torch has them."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     kind = HostAdamW if settings.optimizer_device == "cpu" else torch.optim.AdamW
     optimizer = kind(
@@ -31,6 +35,8 @@ def adamw(model: torch.nn.Module, settings: TrainerSettings, *, learning_rate: f
     )
     if any(parameter.is_cuda for parameter in trainable):
         allocate_moments(optimizer)
+    if isinstance(optimizer, HostAdamW) and gradients is not None:
+        optimizer.gradient_of = gradients.of
     return optimizer
 
 
@@ -46,26 +52,26 @@ def allocate_moments(optimizer: torch.optim.AdamW) -> None:
             optimizer.state[parameter] = no_moments(parameter, device_of_moments(optimizer, parameter))
 
 
-def average_and_clip(model: torch.nn.Module, *, denominator: float, max_grad_norm: float) -> float:
+def average_and_clip(given: Gradients, *, denominator: float, max_grad_norm: float) -> float:
     """Divide the accumulated gradients once and clip them; returns their norm before clipping, 0 without any."""
-    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    if not parameters or not denominator:
+    gradients = [gradient for parameter in given.learning if (gradient := given.of(parameter)) is not None]
+    if not gradients or not denominator:
         return 0.0
-    mine = [local(parameter.grad) for parameter in parameters]
+    mine = [local(gradient) for gradient in gradients]
     torch._foreach_mul_(mine, 1.0 / denominator)
-    norm = _norm([parameter.grad for parameter in parameters])
+    norm = _norm(gradients)
     torch._foreach_mul_(mine, float((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)))
     return float(norm)
 
 
-def _norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+def _norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """The norm of all gradients together; of divided ones, of all their parts."""
     norms = [get_total_norm(group) for group in _by_mesh(gradients)]
     norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
 
-def _by_mesh(tensors: list[T]) -> list[list[T]]:
+def _by_mesh(tensors: Sequence[T]) -> list[list[T]]:
     """Tensors that the same ranks divide among themselves in the same table, in one list: torch computes those at once.
     If there is none, one empty list."""
     found: dict[object, list[T]] = {}

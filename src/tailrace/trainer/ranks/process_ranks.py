@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tailrace.trainer.ranks import tensor_parallel
 from tailrace.trainer.ranks.rank_meshes import RankMeshes, my_group
-from tailrace.trainer.ranks.ranks import Run, Thing, divide, local
+from tailrace.trainer.ranks.ranks import AnyGradients, Run, Thing, divide, local
 
 TIMEOUT = timedelta(hours=2)
 """A rank that ends is noticed by the controller. This is for ranks that lose each other and all live."""
@@ -130,16 +130,16 @@ class ProcessRanks:
         dist.all_gather(given, mine, group=self._control)
         return [part[: int(size)].numpy().tobytes() for part, size in zip(given, sizes, strict=True)]
 
-    def add_up(self, model: nn.Module) -> None:
+    def add_up(self, model: nn.Module, gradients: AnyGradients) -> None:
         if self._meshes.tensor is not None:
-            tensor_parallel.add_head_norms(model, self._meshes.tensor)
+            tensor_parallel.add_head_norms(model, self._meshes.tensor, gradients)
         if self.num_replicas == 1:
             return
         for parameter in model.parameters():
             if parameter.requires_grad:
-                if parameter.grad is None:  # this replica had nothing to do
-                    parameter.grad = torch.zeros_like(parameter)
-                mine = local(parameter.grad)
+                gradient = gradients.of(parameter)
+                # None: this replica had nothing to do.
+                mine = local(gradients.zeros(parameter) if gradient is None else gradient)
                 on_host = mine.cpu()
                 dist.all_reduce(on_host, group=self._peers)
                 mine.copy_(on_host)
@@ -147,10 +147,14 @@ class ProcessRanks:
     def whole(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, DTensor):
             return tensor
-        mine = tensor.to_local().detach().cpu()
-        mesh = self._publishing.same_as(tensor.device_mesh)
-        parts = DTensor.from_local(mine, mesh, tensor.placements, shape=tensor.shape, stride=tensor.stride())
-        return parts.full_tensor()
+        return self._on_hosts(tensor, tensor.to_local().detach().cpu()).full_tensor()
+
+    def divided_on_host(self, parameter: Tensor, mine: Tensor) -> Tensor:
+        return self._on_hosts(parameter, mine) if isinstance(parameter, DTensor) else mine
+
+    def _on_hosts(self, like: DTensor, mine: Tensor) -> DTensor:
+        mesh = self._publishing.same_as(like.device_mesh)
+        return DTensor.from_local(mine, mesh, like.placements, shape=like.shape, stride=like.stride())
 
     def put_off(self, is_put_off: bool) -> None:
         for root in self._roots:

@@ -6,7 +6,7 @@ A *rank* is one of them. Ranks form a table of replicas and shards:
     replica 0   rank 0    rank 1      a replica holds the whole model, each of its ranks one part
     replica 1   rank 2    rank 3
 
-* Every rank is given the same samples and computes the gradient of its share of them. Gradients and sums are added,
+* Every rank is given the same samples and computes the gradient of its share of them. AnyGradients and sums are added,
   never averaged, so the shares may be as uneven as they like.
 * With tensor parallelism each place of the table has several ranks. They compute the same samples, each with a part of
   every layer (``tensor_parallel.py``).
@@ -29,6 +29,18 @@ from torch.distributed.tensor import DTensor
 Thing = TypeVar("Thing")
 Run = Callable[..., Any]
 """Calls a function of a model, with the function and its arguments given. All ranks of a replica call it together."""
+
+
+class AnyGradients(Protocol):
+    """The gradients of a model's parameters, wherever they are."""
+
+    def of(self, parameter: Tensor) -> Tensor | None:
+        """None: it has none. Changes to it are changes to the gradient."""
+        ...
+
+    def zeros(self, parameter: Tensor) -> Tensor:
+        """Give a parameter without a gradient one of zeros."""
+        ...
 
 
 class Ranks(Protocol):
@@ -63,8 +75,13 @@ class Ranks(Protocol):
         same samples divide the tokens among themselves."""
         ...
 
-    def add_up(self, model: torch.nn.Module) -> None:
+    def add_up(self, model: torch.nn.Module, gradients: AnyGradients) -> None:
         """Add up the gradients of all replicas, and those of ranks that have each computed a part of one."""
+        ...
+
+    def divided_on_host(self, parameter: Tensor, mine: Tensor) -> Tensor:
+        """A tensor whose parts are in the memory of the hosts, divided among ranks as the parameter is. ``mine``: this
+        rank's part."""
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -99,8 +116,11 @@ class Alone:
     def by_tokens(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
         return function(*tensors)
 
-    def add_up(self, model: torch.nn.Module) -> None:
+    def add_up(self, model: torch.nn.Module, gradients: AnyGradients) -> None:
         pass
+
+    def divided_on_host(self, parameter: Tensor, mine: Tensor) -> Tensor:
+        return mine
 
     def whole(self, tensor: Tensor) -> Tensor:
         return tensor

@@ -8,7 +8,7 @@ U nodes of a tree of tokens, N response tokens, D hidden width.
     last norm   all tokens on every rank
     head        each rank scores its share of the response tokens, with the whole vocabulary
 
-Gradients, so that those of one process come out:
+AnyGradients, so that those of one process come out:
 
 * Norms inside a layer see the same on every rank and get the same, whole gradient.
 * Norms of single heads (Qwen3) see a rank's own heads. Their gradients are added up before the optimizer step.
@@ -35,7 +35,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils._pytree import tree_map
 
-from tailrace.trainer.ranks.ranks import local
+from tailrace.trainer.ranks.ranks import AnyGradients, local
 
 HEAD_NORMS = ("q_norm.weight", "k_norm.weight")
 
@@ -68,11 +68,12 @@ def _styles() -> dict[str, ParallelStyle]:
     }
 
 
-def add_head_norms(model: nn.Module, mesh: DeviceMesh) -> None:
+def add_head_norms(model: nn.Module, mesh: DeviceMesh, gradients: AnyGradients) -> None:
     """Add up the gradients of norms that see only the heads of one rank."""
     for name, parameter in model.named_parameters():
-        if name.endswith(HEAD_NORMS) and parameter.grad is not None:
-            dist.all_reduce(local(parameter.grad), group=mesh.get_group())
+        gradient = gradients.of(parameter)
+        if name.endswith(HEAD_NORMS) and gradient is not None:
+            dist.all_reduce(local(gradient), group=mesh.get_group())
 
 
 def by_tokens(function: Callable[..., Any], tensors: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:

@@ -23,6 +23,7 @@ from tailrace.trainer.model import tree_attention
 from tailrace.trainer.model.collate import MicroBatch
 from tailrace.trainer.model.tree_attention import TreeInput, take
 from tailrace.trainer.optimizer import optimizer
+from tailrace.trainer.optimizer.gradients import gradients_of
 from tailrace.trainer.ranks.ranks import ALONE, Ranks
 from tailrace.trainer.step.objective import total
 
@@ -60,7 +61,7 @@ class Criticism:
 
 
 class Critic:
-    """Owns the value model and its optimizer."""
+    """Owns the value model, its gradients and its optimizer."""
 
     def __init__(
         self,
@@ -76,7 +77,10 @@ class Critic:
         self._run = ranks.shard(self.model, autocast)
         if settings.torch_compile:
             tree_attention.compile_layers(self.model)
-        self.optimizer = optimizer.adamw(self.model, settings, learning_rate=algorithm.critic_learning_rate)
+        self.gradients = gradients_of(self.model, settings, ranks)
+        self.optimizer = optimizer.adamw(
+            self.model, settings, learning_rate=algorithm.critic_learning_rate, gradients=self.gradients
+        )
         self._algorithm, self._autocast = algorithm, autocast
         self._device = self.model.head.weight.device
 
