@@ -39,7 +39,7 @@ class JudgeSettings(Section):
     reply: str = ""
     """Text behind the prompt, filled in likewise. In chat form it is the assistant's turn, which is what a model with a
     reward head scores."""
-    chat: bool = True
+    chat: Common[bool] = True
     """Apply the chat template of the judge. `false`: prompt and reply as they are."""
     answers: Common[Annotated[dict[str, FiniteFloat], BeforeValidator(_numbers_of_words)]] = Field(
         default={"Yes": 1.0, "No": 0.0}
