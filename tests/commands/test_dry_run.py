@@ -14,7 +14,7 @@ import pytest
 
 from judge.openai_server import openai_server
 from tailrace.cli.main import main
-from tailrace.commands.preflight.dry_run import dry_run
+from tailrace.commands.preflight.dry_run import dry_run, dry_run_on
 from tailrace.commands.preflight.prompt_view import prompt_lines
 from tailrace.commands.train import prepare
 from tailrace.config.load import SettingsError, load
@@ -24,6 +24,7 @@ from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 from tailrace.observe.journal.journal_file import JournalFile
 from tailrace.runtime.record.run_directory import RunDirectory
+from tailrace.sizing.card import parse_card
 from tailrace.sizing.offload_profile_file import Measured, write_profile
 from tailrace.sizing.resident_layers import LengthPoint, OffloadProfile
 
@@ -399,3 +400,23 @@ def test_a_run_whose_first_entry_was_cut_off_would_be_started_anew(place: Path) 
     text = said(settings())
     assert "which holds no run yet" in text
     assert "to start, give the same command without --dry-run" in text
+
+
+def test_a_dry_run_says_once_what_a_preset_leaves_out() -> None:
+    def said(card: str, **given: str) -> list[str]:
+        lines: list[str] = []
+        dry_run_on(parse_card(card), load("rollpacker-gpu", given), lines.append)
+        return [line for line in lines if ": without " in line]
+
+    two = {"trainer.num_ranks": "2", "trainer.num_replicas": "2"}
+    one_size = "rollpacker: without changes of the parallel size, because there is one parallel size"
+    one_gpu, two_gpus, asked = said("24GiB"), said("2x24GiB", **two), said("24GiB", **{"schedule.lending": "fixed"})
+    assert [line.partition(", ")[0] for line in one_gpu] == [
+        "rollpacker: without lent instances",
+        "rollpacker: without changes of the parallel size",
+    ]
+    assert [line.partition(" (")[0] for line in two_gpus] == [one_size]
+    assert [line.partition(", ")[0] for line in asked] == [
+        "schedule.lending 'fixed': without lent instances",
+        "rollpacker: without changes of the parallel size",
+    ]
