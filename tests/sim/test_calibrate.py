@@ -179,6 +179,34 @@ def test_a_schedule_that_overlaps_is_predicted_from_two_others(shared: dict[str,
     assert figures_of(journal).wall_s == pytest.approx(figures_of(shared["async-cap"]).wall_s, rel=0.05)
 
 
+def lending() -> list[Entry]:
+    """A run whose rounds stream their groups, and lend half of the instances to the training of some pieces."""
+    lends = {"preset": "stage-overlap", "lending": "fixed", "lend_at": 0.2}
+    chosen = scenario(
+        engine__placement="shared",
+        engine__overlap_slowdown=1.5,
+        trainer={"source": "a test", "fixed_s": 1.0, "token_s": 4e-3, "num_replicas": 2, "devices": 2},
+        schedule={
+            "source": "a test", "num_steps": 16, "rollout_batch_size": 12, "n_samples_per_prompt": 4,
+            "variants": {"lends": lends},
+        },
+    )  # fmt: skip
+    entries: list[Entry] = []
+    simulate(chosen, "lends", record=entries.append)
+    return entries
+
+
+def test_a_piece_that_some_replicas_compute_does_not_make_a_token_more_expensive() -> None:
+    entries = lending()
+    pieces = [c for entry in entries for c in entry.commands if isinstance(c, Accumulate)]
+    assert len([piece for piece in pieces if piece.replicas]) > 8, "the run lends"
+    assert len(pieces) > 2 * 16, "the run streams"
+    found = calibrate([entries], replace(MACHINE, num_replicas=2))
+    trainer = found.costs.trainer.times(1 / found.stretch)
+    assert (trainer.token_s, trainer.num_replicas) == (pytest.approx(4e-3, rel=0.05), 2)
+    assert sum(predict(entries, found)) == pytest.approx(sum(step_seconds(entries)), rel=0.03)
+
+
 def test_what_is_prefilled_beside_an_optimizer_step_says_nothing(shared: dict[str, list[Entry]]) -> None:
     seen = Observations(prompt_length=20)
     for entry in measuring(shared["one-step"], 4e-3):

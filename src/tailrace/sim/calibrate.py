@@ -62,6 +62,8 @@ class MachineFacts:
     num_reward_workers: int
     num_test_workers: int = 1
     num_judges: int = 1
+    num_replicas: int = 1
+    """Replicas of the trainer."""
     report_s: float = 0.0
     shares_prompts: bool = False
     """Whether its engines compute a prompt once for all members of a group."""
@@ -92,6 +94,7 @@ class MachineFacts:
                 num_reward_workers=reward["workers"],
                 num_test_workers=reward.get("code_tests", {}).get("workers") or reward["workers"],
                 num_judges=reward.get("judge", {}).get("workers", 1),
+                num_replicas=config.get("trainer", {}).get("num_replicas", 1),
                 report_s=_REPORT_S,
                 shares_prompts=True,
                 prefill_chunk=rollout["prefill_chunk"],
@@ -141,6 +144,7 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
         num_reward_workers=machine.workers,
         prefill_chunk=machine.prefill_chunk,
         length_classes=machine.length_classes,
+        num_replicas=machine.num_replicas,
     )
     for journal in journals:
         for entry in journal:
@@ -150,7 +154,7 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
         raise ValueError(f"{found} are too few")
     undisturbed = [sample for sample in seen.engine if not sample.is_beside_start] or seen.engine
     alone = _alone(undisturbed)
-    engine, trainer = _fit_engine(alone, seen.prefill, machine), _fit_trainer(seen)
+    engine, trainer = _fit_engine(alone, seen.prefill, machine), _fit_trainer(seen, machine.num_replicas)
     return Calibration(
         costs=WorldCosts(
             engine=engine,
@@ -230,13 +234,14 @@ def _fit_instance(seen: Observations, engine: EngineCosts, machine: MachineFacts
     )
 
 
-def _fit_trainer(seen: Observations) -> TrainerCosts:
+def _fit_trainer(seen: Observations, num_replicas: int) -> TrainerCosts:
     alone = _alone(seen.training)
     fixed_s, token_s = fit_linear([[1.0, sample.tokens] for sample in alone], [sample.seconds for sample in alone])
     first = [x for x in seen.training if x.is_first and not x.overlaps]
     return TrainerCosts(
         fixed_s=fixed_s,
-        token_s=token_s,
+        token_s=token_s * num_replicas,
+        num_replicas=num_replicas,
         publish_s=_mean(seen.publish_s),
         checkpoint_s=_mean(seen.save_s),
         start_s=_mean(seen.trainer_start_s),
