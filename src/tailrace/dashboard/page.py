@@ -21,10 +21,12 @@ from markupsafe import Markup
 from tailrace.dashboard import charts, reward_charts, reward_tables, tables
 from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.samples import ShownSample
+from tailrace.dashboard.what_if import what_if
 from tailrace.observe.account import Account
 from tailrace.observe.journal.recollection import Recollection
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.prompts.fairness import compare_lengths
+from tailrace.observe.schedules.advice import Advice
 
 SECTIONS = (
     ("learning", "Learning"),
@@ -32,6 +34,7 @@ SECTIONS = (
     ("timeline", "Timeline"),
     ("phases", "Phases"),
     ("scoring", "Rewards"),
+    ("what-if", "What if"),
     ("fates", "Prompts"),
     ("samples", "Responses"),
     ("config", "Settings"),
@@ -52,8 +55,10 @@ def render(
     config: dict[str, Any],
     memory: Recollection | None = None,
     changes: Sequence[Mapping[str, Any]] = (),
+    advice: Advice | None = None,
 ) -> str:
-    """The whole page as text. ``memory``: the core's state, where the limits of test cases are wanted."""
+    """The whole page as text. ``memory``: the core's state, where the limits of test cases are wanted. ``advice``:
+    about the schedule, if somebody asked for it."""
     drawings = _drawings(account)
     fates, fates_note = tables.fate_rows(account)
     return template("page.html").render(
@@ -71,6 +76,7 @@ def render(
         totals=tables.totals(account),
         weak_note=reward_tables.weak_note(account, config),
         reward_tables=reward_tables.tables(account, memory),
+        what_if=what_if(advice),
         states=sorted({row[1] for row in fates}),
         fates_note=fates_note,
         samples=samples,

@@ -114,7 +114,7 @@ class Observations:
     _step: list[do.Accumulate] = field(default_factory=list)
     """Input of the optimizer step in progress."""
     _parts: deque[do.Accumulate | do.FinishStep] = field(default_factory=deque)
-    """Parts of that step, pieces and finish, that the trainer was asked for and has not reported. It is at the first."""
+    """Parts of that step, pieces and finish, that were asked for and not reported; it is at the first."""
     _step_s: float = 0.0
     """Seconds that the trainer spent on that step so far, without the time in which it waited for another piece."""
     _asked: dict[object, float] = field(default_factory=dict)

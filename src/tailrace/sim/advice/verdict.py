@@ -1,0 +1,88 @@
+"""Compares predictions, and says in words what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tailrace.observe.schedules.advice import Row, Verdict, seconds
+from tailrace.sim.advice.prediction import Prediction
+
+_FEWER_TOKENS = 0.95
+"""A schedule that trains less than this part of the tokens of another does less work in a step."""
+
+
+def verdict_of(predicted: Prediction, *, own_s: float, error: float) -> Verdict:
+    """Compare with the predicted ``own_s`` of the run itself.
+
+    A schedule is faster or slower only if that holds in the whole range, by more than the error of the prediction of
+    the run itself.
+    """
+    if predicted.most_s < own_s * (1.0 - error):
+        return Verdict.FASTER
+    if predicted.least_s > own_s * (1.0 + error):
+        return Verdict.SLOWER
+    return Verdict.CANNOT_TELL
+
+
+def sentences(rows: Sequence[Row], error: float, bounds: Sequence[float], *, is_assumed: bool) -> Iterator[str]:
+    """Yield the advice. ``rows``: that of the run first, then the others, the fastest first. ``bounds``: the bound of
+    each as a number. ``is_assumed``: the run does not tell what rollout and training cost each other."""
+    own = rows[0]
+    faster = [row for row in rows if row.verdict is Verdict.FASTER]
+    if faster:
+        yield from _recommended(faster[0], rows, error)
+        yield from _older_tokens(faster, own, dict(zip((row.name for row in rows), bounds, strict=True)))
+    else:
+        yield (
+            f"Keep {own.name}: no schedule is predicted to be faster by more than the error of the prediction of this"
+            f" run, {error:.1%}."
+        )
+    yield from _per_token([own, *faster], faster[0] if faster else own)
+    if is_assumed:
+        yield (
+            "Rollout and training never ran at the same time in this run, so what they cost each other is assumed; the"
+            " ranges go from nothing to half of the devices each. A few steps of one-step on the same machine, given as"
+            " --with RUN, measure it."
+        )
+
+
+def _recommended(best: Row, rows: Sequence[Row], error: float) -> Iterator[str]:
+    own = rows[0]
+    yield (
+        f"Use {best.name}: {seconds(best.step_s)} s per step are predicted, {seconds(own.step_s)} s for the schedule of"
+        f" this run ({own.step_s / best.step_s:.2f} times as fast): {best.settings}"
+    )
+    reach = max(best.step_s * (1.0 + error), best.most_s)
+    tied = dict.fromkeys(row.preset for row in rows[1:] if row.preset != best.preset and row.least_s <= reach)
+    if tied:
+        yield f"It cannot be told from {_listed(list(tied))}, which may be as fast."
+
+
+def _older_tokens(faster: Sequence[Row], own: Row, bounds: dict[str, float]) -> Iterator[str]:
+    if bounds[faster[0].name] <= bounds[own.name]:
+        return
+    bound = faster[0].bound
+    older = (
+        "There is no limit to the age of its trained tokens" if bound == "none" else f"Its bound is {bound} versions"
+    )
+    kept = next((row for row in faster if bounds[row.name] <= bounds[own.name]), None)
+    yield f"{older}; this run has {own.bound}. " + (
+        f"Within the bound of this run {kept.name} is the fastest, {seconds(kept.step_s)} s: {kept.settings}"
+        if kept is not None
+        else "Within the bound of this run no schedule is predicted to be faster."
+    )
+
+
+def _per_token(rows: Sequence[Row], chosen: Row) -> Iterator[str]:
+    own, best = rows[0], min(rows, key=lambda row: row.token_ms)
+    if chosen is not own and chosen.tokens < _FEWER_TOKENS * own.tokens:
+        yield (
+            f"A step of {chosen.name} trains {1 - chosen.tokens / own.tokens:.0%} fewer tokens, because short responses"
+            f" are preferred: for a trained token it needs {chosen.token_ms:.3g} ms, this run {own.token_ms:.3g} ms."
+        )
+    if best.preset != chosen.preset:
+        yield f"For a trained token {best.name} is the fastest: {best.token_ms:.3g} ms."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
