@@ -51,13 +51,11 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.json is not None and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise ValueError(f"--json: {options.json} is no place for a file")
-    if options.steps is not None and options.steps < 1:
-        raise ValueError(f"--steps must be at least 1, got {options.steps}")
 
 
 def _advise(options: argparse.Namespace) -> Advice:
+    from tailrace.sim.advice.advisor import make_advice
     from tailrace.sim.advice.evidence import Evidence  # needs numpy
-    from tailrace.sim.advice.make import make_advice
 
     runs = [_files(path) for path in (options.run, *options.others)]
     entries, *others = [_entries(files) for files in runs]

@@ -16,7 +16,7 @@ FILE = "advice.json"
 _FORMAT = 1
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """A schedule beside that of the run, in seconds per step."""
 
     THIS_RUN = "this run"
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PredictedSchedule:
     """A schedule, and what is predicted for it."""
 
     name: str
@@ -43,7 +43,7 @@ class Row:
     """Tokens of responses trained in one step."""
     drawn_share: float
     """Share of the responses whose length was drawn, because the run did not see them to their end."""
-    verdict: Verdict
+    verdict: SpeedVerdict
 
     @property
     def token_ms(self) -> float:
@@ -62,7 +62,7 @@ class Advice:
     """Seconds per step of the run, as recorded."""
     error: float
     """How far the prediction of the run itself is off, as a share of what was recorded."""
-    rows: tuple[Row, ...]
+    rows: tuple[PredictedSchedule, ...]
     """The schedule of the run first, then the others, the fastest first."""
     excluded: tuple[tuple[str, str], ...]
     """Schedules that cannot be used in this run, and why."""
@@ -70,7 +70,7 @@ class Advice:
     """The advice in words."""
 
     @property
-    def own(self) -> Row:
+    def own(self) -> PredictedSchedule:
         return self.rows[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Advice:
             raise ValueError(f"advice of format {data.get('format')!r}; this release knows {_FORMAT}")
         fields = {name: value for name, value in data.items() if name != "format"}
         try:
-            rows = tuple(Row(**row | {"verdict": Verdict(row["verdict"])}) for row in fields["rows"])
+            rows = tuple(PredictedSchedule(**row | {"verdict": SpeedVerdict(row["verdict"])}) for row in fields["rows"])
             excluded = tuple((str(name), str(why)) for name, why in fields["excluded"])
             return cls(**fields | {"rows": rows, "excluded": excluded, "sentences": tuple(fields["sentences"])})
         except (KeyError, TypeError) as error:
@@ -113,7 +113,7 @@ def cells(advice: Advice) -> list[list[str]]:
     return [_HEADINGS, *(_cells(row, advice.own) for row in advice.rows)]
 
 
-def _cells(row: Row, own: Row) -> list[str]:
+def _cells(row: PredictedSchedule, own: PredictedSchedule) -> list[str]:
     return [
         row.name,
         seconds(row.step_s),

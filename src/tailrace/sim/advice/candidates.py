@@ -85,13 +85,11 @@ def own_candidate(schedule: Schedule, config: Mapping[str, Any]) -> Candidate:
     )
 
 
-def candidates(
-    schedule: Schedule, config: Mapping[str, Any], presets: Mapping[str, Any] = PRESETS
-) -> Iterator[Candidate | Excluded]:
+def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candidate | Excluded]:
     """Yield the schedules to try beside that of the run. ``schedule``: the run's own; ``config``: its settings."""
     given, seen = _given(config), [_decided(schedule)]
-    plain = _lendable(replace(schedule, has_quotas=False), config)  # a journal does not tell the quotas of others
-    for preset in presets:
+    plain = _lendable(schedule, config)
+    for preset in PRESETS:
         if preset == ROLLOUT_ONLY:
             continue
         for knobs in ({}, *KNOBS.get(preset, ())):

@@ -47,8 +47,11 @@ class Evidence:
         """``others``: runs with the same model on the same machine, to fit costs and lengths to as well.
         ``num_steps``: most steps to simulate; None: a number that takes minutes."""
         own = schedule_of(entries)
-        _check(own, entries)
-        count = min(num_steps or most_steps(own), num_trained(entries))
+        if not own.trains:
+            raise ValueError("the run did not train, so there is no step to predict")
+        count = min(most_steps(own) if num_steps is None else num_steps, num_trained(entries))
+        if count < LEAST_STEPS:
+            raise ValueError(f"{count} optimizer steps are too few to predict from; it takes at least {LEAST_STEPS}")
         journals = [first_steps(journal, count) for journal in (entries, *others)]
         machine = MachineFacts.of(config, num_prompts=own.epoch_size)
         prompt_length = own.coordination.prompt_length or machine.prompt_length
@@ -81,13 +84,6 @@ def first_steps(entries: Sequence[Entry], count: int) -> Sequence[Entry]:
     """Return the entries up to the end of step ``count``; all, if there are fewer steps."""
     ends = (n for n, each in enumerate(entries) if isinstance(each.event, StepTrained) and each.event.version >= count)
     return entries[: next(ends, len(entries)) + 1]
-
-
-def _check(schedule: Schedule, entries: Sequence[Entry]) -> None:
-    if not schedule.trains:
-        raise ValueError("the run did not train, so there is no step to predict")
-    if (count := num_trained(entries)) < LEAST_STEPS:
-        raise ValueError(f"the run has {count} optimizer steps; advice needs at least {LEAST_STEPS}")
 
 
 def _informed(schedule: Schedule, engine: EngineCosts) -> Schedule:

@@ -21,7 +21,7 @@ _EXTREMES = (Sharing(rollout=1.0, training=1.0), Sharing(rollout=2.0, training=2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictedSpeed:
     step_s: float
     least_s: float
     most_s: float
@@ -30,7 +30,7 @@ class Prediction:
     drawn_share: float
 
 
-def predict(evidence: Evidence, schedule: Schedule, seeds: Sequence[int] = SEEDS) -> Prediction:
+def predict(evidence: Evidence, schedule: Schedule, seeds: Sequence[int] = SEEDS) -> PredictedSpeed:
     """Simulate a schedule, once for each draw. ``ValueError`` if the simulated run does not come to its end.
 
     If rollout and training never ran at the same time in the recorded run, the range of a schedule in which they do
@@ -43,7 +43,7 @@ def predict(evidence: Evidence, schedule: Schedule, seeds: Sequence[int] = SEEDS
     extremes = [_simulate(evidence, schedule, seeds[0], sharing) for sharing in _unseen(evidence, schedule)]
     seconds = [figures.seconds_per_step for figures, _ in drawn]
     every = seconds + [figures.seconds_per_step for figures, _ in extremes]
-    return Prediction(
+    return PredictedSpeed(
         step_s=fmean(seconds),
         least_s=min(every),
         most_s=max(every),

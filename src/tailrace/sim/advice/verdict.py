@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tailrace.observe.schedules.advice import Row, Verdict, seconds
-from tailrace.sim.advice.prediction import Prediction
+from tailrace.observe.schedules.advice import PredictedSchedule, SpeedVerdict, seconds
+from tailrace.sim.advice.prediction import PredictedSpeed
 
 _FEWER_TOKENS = 0.95
 """A schedule that trains less than this part of the tokens of another does less work in a step."""
 
 
-def verdict_of(predicted: Prediction, *, own_s: float, error: float) -> Verdict:
+def verdict_of(predicted: PredictedSpeed, *, own_s: float, error: float) -> SpeedVerdict:
     """Compare with the predicted ``own_s`` of the run itself.
 
     A schedule is faster or slower only if that holds in the whole range, by more than the error of the prediction of
     the run itself.
     """
     if predicted.most_s < own_s * (1.0 - error):
-        return Verdict.FASTER
+        return SpeedVerdict.FASTER
     if predicted.least_s > own_s * (1.0 + error):
-        return Verdict.SLOWER
-    return Verdict.CANNOT_TELL
+        return SpeedVerdict.SLOWER
+    return SpeedVerdict.CANNOT_TELL
 
 
-def sentences(rows: Sequence[Row], error: float, bounds: Sequence[float], *, is_assumed: bool) -> Iterator[str]:
+def sentences(
+    rows: Sequence[PredictedSchedule], error: float, bounds: Sequence[float], *, is_assumed: bool
+) -> Iterator[str]:
     """Yield the advice. ``rows``: that of the run first, then the others, the fastest first. ``bounds``: the bound of
     each as a number. ``is_assumed``: the run does not tell what rollout and training cost each other."""
     own = rows[0]
-    faster = [row for row in rows if row.verdict is Verdict.FASTER]
+    faster = [row for row in rows if row.verdict is SpeedVerdict.FASTER]
     if faster:
         yield from _recommended(faster[0], rows, error)
         yield from _older_tokens(faster, own, dict(zip((row.name for row in rows), bounds, strict=True)))
@@ -46,7 +48,7 @@ def sentences(rows: Sequence[Row], error: float, bounds: Sequence[float], *, is_
         )
 
 
-def _recommended(best: Row, rows: Sequence[Row], error: float) -> Iterator[str]:
+def _recommended(best: PredictedSchedule, rows: Sequence[PredictedSchedule], error: float) -> Iterator[str]:
     own = rows[0]
     yield (
         f"Use {best.name}: {seconds(best.step_s)} s per step are predicted, {seconds(own.step_s)} s for the schedule of"
@@ -58,7 +60,9 @@ def _recommended(best: Row, rows: Sequence[Row], error: float) -> Iterator[str]:
         yield f"It cannot be told from {_listed(list(tied))}, which may be as fast."
 
 
-def _older_tokens(faster: Sequence[Row], own: Row, bounds: dict[str, float]) -> Iterator[str]:
+def _older_tokens(
+    faster: Sequence[PredictedSchedule], own: PredictedSchedule, bounds: dict[str, float]
+) -> Iterator[str]:
     if bounds[faster[0].name] <= bounds[own.name]:
         return
     bound = faster[0].bound
@@ -73,7 +77,7 @@ def _older_tokens(faster: Sequence[Row], own: Row, bounds: dict[str, float]) -> 
     )
 
 
-def _per_token(rows: Sequence[Row], chosen: Row) -> Iterator[str]:
+def _per_token(rows: Sequence[PredictedSchedule], chosen: PredictedSchedule) -> Iterator[str]:
     own, best = rows[0], min(rows, key=lambda row: row.token_ms)
     if chosen is not own and chosen.tokens < _FEWER_TOKENS * own.tokens:
         yield (

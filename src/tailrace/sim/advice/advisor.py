@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tailrace.observe.schedules.advice import Advice, Row, Verdict
+from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
 from tailrace.sim.advice.evidence import Evidence
-from tailrace.sim.advice.prediction import SEEDS, Prediction, is_overlap_assumed, predict
+from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, is_overlap_assumed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
 
 Say = Callable[[str], None]
@@ -24,7 +24,7 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
     itself = predict(evidence, own.schedule)
     recorded_s = evidence.recorded.seconds_per_step
     error = own_error(evidence, itself)
-    rows: list[tuple[Row, float]] = []
+    rows: list[tuple[PredictedSchedule, float]] = []
     for number, candidate in enumerate(tried, 1):
         say(f"simulating {number} of {len(tried)}: {candidate.name}")
         try:
@@ -34,7 +34,7 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
             continue
         verdict = verdict_of(predicted, own_s=itself.step_s, error=error)
         rows.append((_row(candidate, predicted, verdict), _bound(candidate)))
-    rows = [(_row(own, itself, Verdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
+    rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
     is_assumed = any(is_overlap_assumed(evidence, candidate.schedule) for candidate in tried)
     shown = [row for row, _ in rows]
     return Advice(
@@ -49,7 +49,7 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
     )
 
 
-def own_error(evidence: Evidence, itself: Prediction) -> float:
+def own_error(evidence: Evidence, itself: PredictedSpeed) -> float:
     """Return how far the prediction of the run itself is off, as a share of what was recorded.
 
     The last step of a calibration multiplies all costs by one factor, so that the run comes out right. The error is at
@@ -59,8 +59,8 @@ def own_error(evidence: Evidence, itself: Prediction) -> float:
     return max(abs(itself.step_s / recorded_s - 1.0), abs(evidence.calibration.stretch - 1.0))
 
 
-def _row(candidate: Candidate, predicted: Prediction, verdict: Verdict) -> Row:
-    return Row(
+def _row(candidate: Candidate, predicted: PredictedSpeed, verdict: SpeedVerdict) -> PredictedSchedule:
+    return PredictedSchedule(
         name=candidate.name,
         preset=candidate.preset,
         settings=candidate.settings,
