@@ -31,6 +31,7 @@ ADVICE = Advice(
     num_draws=3,
     recorded_s=2.1,
     error=0.05,
+    margin=0.06,
     rows=(row("sync", 2.0, SpeedVerdict.THIS_RUN), row("tail-batching", 1.0, SpeedVerdict.FASTER)),
     excluded=(("one-step", "colocated <rollout> and training take turns"),),
     sentences=("Use tail-batching: 1.00 s per step are predicted",),
@@ -42,8 +43,11 @@ def test_the_page_shows_the_advice_that_was_asked_for(tmp_path: Path) -> None:
     advice_file.write(ADVICE, run / advice_file.FILE)
     page = page_of(run)
     assert "what-if" in page.ids
-    basis = "This run (sync), first 5 of 9 steps: 2.10 s per step recorded, 2.00 s predicted, error 5.0%."
-    assert f"{basis} Use tail-batching: 1.00 s per step are predicted" in page.words
+    recorded = "This run (sync), first 5 of 9 steps: 2.10 s per step recorded, 2.00 s predicted, error 5.0%."
+    assert (
+        f"{recorded} A difference below 6.0% counts as none. Use tail-batching: 1.00 s per step are predicted"
+        in page.words
+    )
     assert "tail-batching 1.00 0.900 to 1.10 2.00x faster 1,234 0.81 0 25%" in page.words
     assert "--schedule.preset tail-batching" in page.words
     assert "colocated <rollout> and training take turns" in page.words

@@ -19,7 +19,7 @@ from tailrace.core.schedule import Placement, Schedule
 from tailrace.observe.schedules import advice as advice_file
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.observe.schedules.comparison import figures_of
-from tailrace.sim.advice.advisor import make_advice
+from tailrace.sim.advice.advisor import LEAST_MARGIN, make_advice
 from tailrace.sim.advice.candidates import KNOBS, Candidate, Excluded, candidates, own_candidate
 from tailrace.sim.advice.evidence import LEAST_STEPS, Evidence, first_steps, num_trained
 from tailrace.sim.advice.prediction import PredictedSpeed, predict
@@ -177,7 +177,7 @@ def test_a_gain_below_the_error_of_the_run_itself_is_no_gain(
     least_s: float, most_s: float, verdict: SpeedVerdict
 ) -> None:
     found = PredictedSpeed(step_s=(least_s + most_s) / 2, least_s=least_s, most_s=most_s, tokens=100.0, drawn_share=0.0)
-    assert verdict_of(found, own_s=1.0, error=0.1) is verdict
+    assert verdict_of(found, own_s=1.0, margin=0.1) is verdict
 
 
 def row(
@@ -202,14 +202,22 @@ def test_the_fastest_schedule_is_recommended_with_its_settings() -> None:
     first, *others = sentences(rows, 0.05, [0, 1, 0], is_assumed=False)
     assert first.startswith("Use staleflow: 1.00 s per step are predicted, 2.00 s for the schedule of this run (2.00")
     assert first.endswith("--schedule.preset staleflow")
-    assert any("Its bound is 1 versions" in line and "tail is the fastest" in line for line in others)
+    assert any("Its bound is 1; that of this run is 0" in line and "tail is the fastest" in line for line in others)
 
 
 def test_fewer_tokens_in_a_step_are_said() -> None:
     rows = [OWN, row("tail", 1.5, SpeedVerdict.FASTER, tokens=500)]
     said = list(sentences(rows, 0.05, [0, 0], is_assumed=False))
+    assert said[0].startswith("Use tail: ")
     assert any("trains 50% fewer tokens" in line and "3 ms, this run 2 ms" in line for line in said)
     assert "For a trained token sync is the fastest: 2 ms." in said
+
+
+def test_short_steps_that_cost_more_for_a_token_are_not_recommended_if_others_are_faster_too() -> None:
+    tail, other = row("tail", 1.2, SpeedVerdict.FASTER, tokens=500), row("one-step", 1.5, SpeedVerdict.FASTER)
+    said = list(sentences([OWN, tail, other], 0.05, [0, 0, 0], is_assumed=False))
+    assert said[0].startswith("Use one-step: 1.50 s")
+    assert any(line.startswith("A step of tail (1.20 s) trains 50% fewer tokens") for line in said)
 
 
 def test_schedules_that_may_be_as_fast_are_named() -> None:
@@ -225,7 +233,7 @@ def test_schedules_that_may_be_as_fast_are_named() -> None:
 def test_where_nothing_is_faster_the_run_keeps_its_schedule() -> None:
     rows = [OWN, row("a", 1.95, SpeedVerdict.CANNOT_TELL)]
     [said] = sentences(rows, 0.05, [0, 0], is_assumed=False)
-    assert said.startswith("Keep sync: no schedule is predicted to be faster by more than the error")
+    assert said.startswith("Keep sync: no schedule is predicted to be faster by more than 5.0%")
 
 
 def test_the_whole_advice_is_written_and_read_again(journal: list[Entry], tmp_path: Path) -> None:
@@ -235,6 +243,7 @@ def test_the_whole_advice_is_written_and_read_again(journal: list[Entry], tmp_pa
     assert lines[0] == "simulating sync, the schedule of the run"
     assert len(lines) == len(advice.rows)
     assert advice.own.step_s == pytest.approx(advice.recorded_s, rel=0.1)
+    assert advice.margin >= max(advice.error, LEAST_MARGIN)
     assert advice.error >= abs(advice.own.step_s / advice.recorded_s - 1)
     assert [each.step_s for each in advice.rows[1:]] == sorted(each.step_s for each in advice.rows[1:])
     advice_file.write(advice, tmp_path / advice_file.FILE)

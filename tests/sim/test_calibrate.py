@@ -87,6 +87,13 @@ def test_what_no_cost_stands_for_makes_all_steps_longer(journal: list[Entry], ca
     assert sum(predict(delayed, found)) == pytest.approx(sum(step_seconds(delayed)), rel=0.02)
 
 
+def test_a_run_that_was_stopped_early_has_the_costs_of_its_steps(
+    journal: list[Entry], calibration: Calibration
+) -> None:
+    ends = [number for number, entry in enumerate(journal) if isinstance(entry.event, StepTrained)]
+    assert calibrate([journal[: ends[5] + 1]], MACHINE).stretch == pytest.approx(calibration.stretch, rel=0.03)
+
+
 def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:
     other = scenario(engine__num_instances=1)
     entries: list[Entry] = []

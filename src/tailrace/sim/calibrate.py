@@ -137,8 +137,12 @@ class Calibration:
 def calibrate(journals: Sequence[Sequence[Entry]], machine: MachineFacts) -> Calibration:
     """Fit to one or more journals written on the same machine."""
     fitted = _fit(journals, machine)
-    measured = sum(sum(step_seconds(journal)[1:]) for journal in journals)
-    simulated = sum(sum(predict(journal, fitted)[1:]) for journal in journals)
+    measured = simulated = 0.0
+    for journal in journals:
+        steps = step_seconds(journal)
+        as_far = replace(schedule_of(journal), max_steps=len(steps))  # the run may have been stopped early
+        measured += sum(steps[1:])
+        simulated += sum(predict(journal, fitted, as_far)[1:])
     return _stretched(fitted, measured / simulated) if measured and simulated else fitted
 
 

@@ -62,6 +62,8 @@ class Advice:
     """Seconds per step of the run, as recorded."""
     error: float
     """How far the prediction of the run itself is off, as a share of what was recorded."""
+    margin: float
+    """Smallest gain or loss that counts as one. It is at least the error."""
     rows: tuple[PredictedSchedule, ...]
     """The schedule of the run first, then the others, the fastest first."""
     excluded: tuple[tuple[str, str], ...]
@@ -105,7 +107,7 @@ def write(advice: Advice, path: Path) -> None:
     draft.replace(path)
 
 
-_HEADINGS = ["schedule", "s/step", "range", "speed-up", "", "tokens/step", "ms/token", "bound", "drawn"]
+_HEADINGS = ["schedule", "s/step", "range", "speed-up", "verdict", "tokens/step", "ms/token", "bound", "drawn"]
 
 
 def cells(advice: Advice) -> list[list[str]]:
@@ -132,7 +134,8 @@ def basis(advice: Advice) -> str:
     steps = f"{advice.num_steps}" if advice.num_steps == advice.num_recorded else f"first {advice.num_steps}"
     return (
         f"This run ({advice.own.name}), {steps} of {advice.num_recorded} steps: {seconds(advice.recorded_s)} s per step"
-        f" recorded, {seconds(advice.own.step_s)} s predicted, error {advice.error:.1%}."
+        f" recorded, {seconds(advice.own.step_s)} s predicted, error {advice.error:.1%}. A difference"
+        f" below {advice.margin:.1%} counts as none."
     )
 
 

@@ -64,10 +64,11 @@ def _unseen(evidence: Evidence, schedule: Schedule) -> Iterator[Sharing]:
 
 
 def _simulate(evidence: Evidence, schedule: Schedule, seed: int, sharing: Sharing) -> tuple[ScheduleFigures, float]:
-    """Return the figures, and the share of responses whose length was drawn."""
+    """Return the figures, and the share of responses for training whose length was drawn."""
     account, lengths = ScheduleAccount(), evidence.work.lengths(seed)
     costs = replace(evidence.calibration.costs, sharing=sharing)
     end, _ = run_schedule(schedule, costs, lengths, order=evidence.work.order, record=account.feed)
     if not end.is_complete:
         raise ValueError(f"the simulated run does not come to its end: {end.reason}")
-    return account.figures(), len(lengths.drawn) / max(len(lengths.asked), 1)
+    trained = {each for each in lengths.asked if each.group.source == schedule.train_source}
+    return account.figures(), len(trained & lengths.drawn) / max(len(trained), 1)

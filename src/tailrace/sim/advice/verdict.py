@@ -11,35 +11,35 @@ _FEWER_TOKENS = 0.95
 """A schedule that trains less than this part of the tokens of another does less work in a step."""
 
 
-def verdict_of(predicted: PredictedSpeed, *, own_s: float, error: float) -> SpeedVerdict:
+def verdict_of(predicted: PredictedSpeed, *, own_s: float, margin: float) -> SpeedVerdict:
     """Compare with the predicted ``own_s`` of the run itself.
 
-    A schedule is faster or slower only if that holds in the whole range, by more than the error of the prediction of
-    the run itself.
+    A schedule is faster or slower only if that holds in the whole range, by more than the margin.
     """
-    if predicted.most_s < own_s * (1.0 - error):
+    if predicted.most_s < own_s * (1.0 - margin):
         return SpeedVerdict.FASTER
-    if predicted.least_s > own_s * (1.0 + error):
+    if predicted.least_s > own_s * (1.0 + margin):
         return SpeedVerdict.SLOWER
     return SpeedVerdict.CANNOT_TELL
 
 
 def sentences(
-    rows: Sequence[PredictedSchedule], error: float, bounds: Sequence[float], *, is_assumed: bool
+    rows: Sequence[PredictedSchedule], margin: float, bounds: Sequence[float], *, is_assumed: bool
 ) -> Iterator[str]:
     """Yield the advice. ``rows``: that of the run first, then the others, the fastest first. ``bounds``: the bound of
     each as a number. ``is_assumed``: the run does not tell what rollout and training cost each other."""
     own = rows[0]
     faster = [row for row in rows if row.verdict is SpeedVerdict.FASTER]
     if faster:
-        yield from _recommended(faster[0], rows, error)
-        yield from _older_tokens(faster, own, dict(zip((row.name for row in rows), bounds, strict=True)))
+        chosen = _chosen(faster, own, margin)
+        yield from _recommended(chosen, rows, margin)
+        yield from _older_tokens(chosen, faster, own, dict(zip((row.name for row in rows), bounds, strict=True)))
+        yield from _shorter_steps(faster[0], chosen, own)
     else:
-        yield (
-            f"Keep {own.name}: no schedule is predicted to be faster by more than the error of the prediction of this"
-            f" run, {error:.1%}."
-        )
-    yield from _per_token([own, *faster], faster[0] if faster else own)
+        yield f"Keep {own.name}: no schedule is predicted to be faster by more than {margin:.1%} in its whole range."
+    best = min((own, *faster), key=lambda row: row.token_ms)
+    if best.preset != (_chosen(faster, own, margin) if faster else own).preset:
+        yield f"For a trained token {best.name} is the fastest: {best.token_ms:.3g} ms."
     if is_assumed:
         yield (
             "Rollout and training never ran at the same time in this run, so what they cost each other is assumed; the"
@@ -48,44 +48,50 @@ def sentences(
         )
 
 
-def _recommended(best: PredictedSchedule, rows: Sequence[PredictedSchedule], error: float) -> Iterator[str]:
+def _chosen(faster: Sequence[PredictedSchedule], own: PredictedSchedule, margin: float) -> PredictedSchedule:
+    """Return the schedule with the shortest steps that does not buy them with more time for a trained token."""
+    fair = [row for row in faster if row.token_ms <= own.token_ms * (1.0 + margin)]
+    return (fair or faster)[0]
+
+
+def _recommended(best: PredictedSchedule, rows: Sequence[PredictedSchedule], margin: float) -> Iterator[str]:
     own = rows[0]
     yield (
         f"Use {best.name}: {seconds(best.step_s)} s per step are predicted, {seconds(own.step_s)} s for the schedule of"
         f" this run ({own.step_s / best.step_s:.2f} times as fast): {best.settings}"
     )
-    reach = max(best.step_s * (1.0 + error), best.most_s)
-    tied = dict.fromkeys(row.preset for row in rows[1:] if row.preset != best.preset and row.least_s <= reach)
-    if tied:
+    reach = max(best.step_s * (1.0 + margin), best.most_s)
+    others = [row for row in rows[1:] if row.preset != best.preset and row.least_s <= reach]
+    if tied := dict.fromkeys(row.preset for row in others):
         yield f"It cannot be told from {_listed(list(tied))}, which may be as fast."
 
 
 def _older_tokens(
-    faster: Sequence[PredictedSchedule], own: PredictedSchedule, bounds: dict[str, float]
+    chosen: PredictedSchedule,
+    faster: Sequence[PredictedSchedule],
+    own: PredictedSchedule,
+    bounds: dict[str, float],
 ) -> Iterator[str]:
-    if bounds[faster[0].name] <= bounds[own.name]:
+    if bounds[chosen.name] <= bounds[own.name]:
         return
-    bound = faster[0].bound
-    older = (
-        "There is no limit to the age of its trained tokens" if bound == "none" else f"Its bound is {bound} versions"
-    )
+    age = chosen.bound
+    older = "There is no limit to the age of its trained tokens" if age == "none" else f"Its bound is {age}"
     kept = next((row for row in faster if bounds[row.name] <= bounds[own.name]), None)
-    yield f"{older}; this run has {own.bound}. " + (
+    yield f"{older}; that of this run is {own.bound}. " + (
         f"Within the bound of this run {kept.name} is the fastest, {seconds(kept.step_s)} s: {kept.settings}"
         if kept is not None
         else "Within the bound of this run no schedule is predicted to be faster."
     )
 
 
-def _per_token(rows: Sequence[PredictedSchedule], chosen: PredictedSchedule) -> Iterator[str]:
-    own, best = rows[0], min(rows, key=lambda row: row.token_ms)
-    if chosen is not own and chosen.tokens < _FEWER_TOKENS * own.tokens:
-        yield (
-            f"A step of {chosen.name} trains {1 - chosen.tokens / own.tokens:.0%} fewer tokens, because short responses"
-            f" are preferred: for a trained token it needs {chosen.token_ms:.3g} ms, this run {own.token_ms:.3g} ms."
-        )
-    if best.preset != chosen.preset:
-        yield f"For a trained token {best.name} is the fastest: {best.token_ms:.3g} ms."
+def _shorter_steps(shortest: PredictedSchedule, chosen: PredictedSchedule, own: PredictedSchedule) -> Iterator[str]:
+    for row in dict.fromkeys((shortest, chosen)):
+        if row.tokens < _FEWER_TOKENS * own.tokens:
+            yield (
+                f"A step of {row.name} ({seconds(row.step_s)} s) trains {1 - row.tokens / own.tokens:.0%} fewer tokens,"
+                f" because short responses are preferred: for a trained token it needs {row.token_ms:.3g} ms, this run"
+                f" {own.token_ms:.3g} ms."
+            )
 
 
 def _listed(names: Sequence[str]) -> str:
