@@ -33,7 +33,7 @@ from gpu_schedules import read_kept
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.schedules.comparison import figures_of
-from tailrace.sim.advice.advisor import own_error
+from tailrace.sim.advice.advisor import LEAST_MARGIN, own_error
 from tailrace.sim.advice.candidates import Candidate, candidates
 from tailrace.sim.advice.evidence import Evidence
 from tailrace.sim.advice.prediction import PredictedSpeed, is_overlap_assumed, predict
@@ -117,6 +117,7 @@ def asked(runs: RecordedSet, attempt: str, evidence: Evidence, found: dict[str, 
     errors = {name: found[name].step_s / recorded[name] - 1 for name in PRESETS}
     best, named = (min(PRESETS, key=lambda name: of[name]) for of in (recorded, {n: found[n].step_s for n in PRESETS}))
     sharing = evidence.calibration.costs.sharing
+    reach = found[named].step_s * (1.0 + max(LEAST_MARGIN, own_error(evidence, found[ASKED])))
     return {
         "set": runs.name,
         "attempt": attempt,
@@ -127,7 +128,7 @@ def asked(runs: RecordedSet, attempt: str, evidence: Evidence, found: dict[str, 
         "mean_error": round(fmean(abs(errors[name]) for name in PRESETS if name not in seen), 4),
         "best_recorded": best,
         "best_predicted": named,
-        "best_recorded_is_within_range_of_best_predicted": found[best].least_s <= found[named].most_s,
+        "best_recorded_is_named_or_not_told_apart": found[best].least_s <= max(reach, found[named].most_s),
         "schedules": {
             name: {
                 "recorded_s": round(recorded[name], 4),
@@ -145,6 +146,7 @@ def summary(rows: list[dict[str, Any]], attempt: str) -> dict[str, Any]:
     mine = [row for row in rows if row["attempt"] == attempt]
     return {
         "mean_error": round(fmean(row["mean_error"] for row in mine), 4),
+        "best_named_or_not_told_apart": sum(row["best_recorded_is_named_or_not_told_apart"] for row in mine),
         "best_named": sum(row["best_recorded"] == row["best_predicted"] for row in mine),
         "sets": len(mine),
     }
