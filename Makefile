@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BACKENDS := .venv-backends
 
-.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox bench-reward bench-streamed bench-journal ledger-check histories mutants mutants-cluster clean
+.PHONY: help install train test test-long test-backends test-ray two-ray-nodes check format bench bench-quickstart bench-trl bench-learning bench-ledger bench-schedules bench-staleflow bench-calibration bench-advice bench-sim bench-planning bench-controller-scale bench-weights bench-weights-between bench-profile bench-cluster bench-own-runs bench-sandbox bench-reward bench-streamed bench-journal ledger-check histories mutants mutants-cluster clean
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
@@ -86,6 +86,9 @@ bench-staleflow: $(STAMP)  ## staleflow at three bounds beside sync: accuracy, v
 
 bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real runs (about 15 minutes on two cores)
 	@$(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json --keep runs/schedules
+
+bench-advice: $(STAMP)  ## what advice predicts from one run or two, beside what runs of other schedules took (about 3 minutes)
+	@$(BIN)/python benchmarks/advice.py --jobs 2 --json benchmarks/results/advice.json
 
 bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 15 minutes on 16 cores, two hours on two)
 	@$(BIN)/python benchmarks/simulate_all.py --jobs $(or $(JOBS),$(shell nproc))

@@ -87,6 +87,13 @@ def test_what_no_cost_stands_for_makes_all_steps_longer(journal: list[Entry], ca
     assert sum(predict(delayed, found)) == pytest.approx(sum(step_seconds(delayed)), rel=0.02)
 
 
+def test_a_run_that_was_stopped_early_has_the_costs_of_its_steps(
+    journal: list[Entry], calibration: Calibration
+) -> None:
+    ends = [number for number, entry in enumerate(journal) if isinstance(entry.event, StepTrained)]
+    assert calibrate([journal[: ends[5] + 1]], MACHINE).stretch == pytest.approx(calibration.stretch, rel=0.03)
+
+
 def test_a_run_it_was_not_fitted_to_is_predicted(journal: list[Entry], calibration: Calibration) -> None:
     other = scenario(engine__num_instances=1)
     entries: list[Entry] = []
@@ -177,6 +184,34 @@ def test_a_schedule_that_overlaps_is_predicted_from_two_others(shared: dict[str,
     fitted = [shared["sync"], shared["one-step"]]
     journal, _ = simulate_on(fitted, calibrate(fitted, MACHINE), recorded_schedule(shared["async-cap"]))
     assert figures_of(journal).wall_s == pytest.approx(figures_of(shared["async-cap"]).wall_s, rel=0.05)
+
+
+def lending() -> list[Entry]:
+    """A run whose rounds stream their groups, and lend half of the instances to the training of some pieces."""
+    lends = {"preset": "stage-overlap", "lending": "fixed", "lend_at": 0.2}
+    chosen = scenario(
+        engine__placement="shared",
+        engine__overlap_slowdown=1.5,
+        trainer={"source": "a test", "fixed_s": 1.0, "token_s": 4e-3, "num_replicas": 2, "devices": 2},
+        schedule={
+            "source": "a test", "num_steps": 16, "rollout_batch_size": 12, "n_samples_per_prompt": 4,
+            "variants": {"lends": lends},
+        },
+    )  # fmt: skip
+    entries: list[Entry] = []
+    simulate(chosen, "lends", record=entries.append)
+    return entries
+
+
+def test_a_piece_that_some_replicas_compute_does_not_make_a_token_more_expensive() -> None:
+    entries = lending()
+    pieces = [c for entry in entries for c in entry.commands if isinstance(c, Accumulate)]
+    assert len([piece for piece in pieces if piece.replicas]) > 8, "the run lends"
+    assert len(pieces) > 2 * 16, "the run streams"
+    found = calibrate([entries], replace(MACHINE, num_replicas=2))
+    trainer = found.costs.trainer.times(1 / found.stretch)
+    assert (trainer.token_s, trainer.num_replicas) == (pytest.approx(4e-3, rel=0.05), 2)
+    assert sum(predict(entries, found)) == pytest.approx(sum(step_seconds(entries)), rel=0.03)
 
 
 def test_what_is_prefilled_beside_an_optimizer_step_says_nothing(shared: dict[str, list[Entry]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tailrace.cli import (
+    advise,
     bench,
     cluster,
     compare,
@@ -42,6 +43,7 @@ _VERBS: dict[str, Verb] = {
     "compare": compare,
     "profile": profile,
     "bench": bench,
+    "advise": advise,
     "simulate": simulate,
     "cluster": cluster,
     "replay": replay,

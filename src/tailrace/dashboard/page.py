@@ -22,11 +22,13 @@ from tailrace.dashboard import charts, reward_charts, reward_tables, tables
 from tailrace.dashboard.figures import Chart
 from tailrace.dashboard.round_tables import round_tables, rounds_heading
 from tailrace.dashboard.samples import ShownSample
+from tailrace.dashboard.what_if import what_if
 from tailrace.observe.account import Account
 from tailrace.observe.journal.recollection import Recollection
 from tailrace.observe.metrics.natural_lengths import WINDOW_STEPS
 from tailrace.observe.prompts.fairness import compare_lengths
 from tailrace.observe.quantities import quantity
+from tailrace.observe.schedules.advice import Advice
 
 SECTIONS = (
     ("learning", "Learning"),
@@ -35,6 +37,7 @@ SECTIONS = (
     ("phases", "Phases"),
     ("rounds", "Rounds"),
     ("scoring", "Rewards"),
+    ("what-if", "What if"),
     ("fates", "Prompts"),
     ("samples", "Responses"),
     ("config", "Settings"),
@@ -55,8 +58,10 @@ def render(
     config: dict[str, Any],
     memory: Recollection | None = None,
     changes: Sequence[Mapping[str, Any]] = (),
+    advice: Advice | None = None,
 ) -> str:
-    """The whole page as text. ``memory``: the core's state, where the limits of test cases are wanted."""
+    """The whole page as text. ``memory``: the core's state, where the limits of test cases are wanted. ``advice``:
+    about the schedule, if somebody asked for it."""
     drawings = _drawings(account)
     fates, fates_note = tables.fate_rows(account)
     return template("page.html").render(
@@ -76,6 +81,7 @@ def render(
         round_tables=round_tables(account.steps, account.parts.steps),
         weak_note=reward_tables.weak_note(account, config),
         reward_tables=reward_tables.tables(account, memory),
+        what_if=what_if(advice),
         states=sorted({row[1] for row in fates}),
         fates_note=fates_note,
         samples=samples,

@@ -11,6 +11,7 @@ from tailrace.observe.account import MISFITS, Account, Unfollowable
 from tailrace.observe.journal import journal_file
 from tailrace.observe.journal.recollection import Recollection, recollect
 from tailrace.observe.journal.run_files import RunFiles
+from tailrace.observe.schedules import advice
 from tailrace.policies.strategies import policies_of
 
 
@@ -29,6 +30,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
         config=files.config(),
         memory=_memory(files, account),
         changes=files.changes(),
+        advice=advice.read(files.path),
     )
     path = output or files.path / "report.html"
     _put(text, path)

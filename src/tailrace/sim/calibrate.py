@@ -34,8 +34,8 @@ from tailrace.observe.costs.token_clock import EngineSample
 from tailrace.observe.metrics.rows import Metrics
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
-from tailrace.sim.lengths import RecordedLengths
 from tailrace.sim.observations import Observations, PartSeen, TrainingSample
+from tailrace.sim.recorded_work import RecordedWork
 from tailrace.sim.result import run_schedule
 from tailrace.sim.reward_model import FittedPart, RewardCosts, RewardKind
 from tailrace.sim.trainer_model import TrainerCosts
@@ -47,6 +47,9 @@ _REPORT_S = 0.05
 _MOST_SLOWDOWN = 16.0
 _LITTLE = 0.02
 """A sample counts as alone if it ran beside other work for less than this share of its time."""
+_ON_GPU = Sharing(rollout=1.7, training=1.2)
+"""Slowdowns on a GPU, if the journals do not tell. Those of runs of a small model on an H200 with MPS
+(``benchmarks/results/journals/gpu_steps_h200``: 1.69 and 1.22)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class MachineFacts:
     num_reward_workers: int
     num_test_workers: int = 1
     num_judges: int = 1
+    num_replicas: int = 1
+    """Replicas of the trainer."""
     report_s: float = 0.0
     shares_prompts: bool = False
     """Whether its engines compute a prompt once for all members of a group."""
@@ -69,6 +74,8 @@ class MachineFacts:
     """Most tokens that its engines prefill before one step, padding included; None: no limit and no padding."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows that its engines keep the KV cache in; none: they attend to what is held."""
+    sharing: Sharing = Sharing()
+    """Assumed slowdowns, if rollout and training never ran at the same time in its journals."""
 
     @property
     def workers(self) -> dict[Part, int]:
@@ -92,10 +99,12 @@ class MachineFacts:
                 num_reward_workers=reward["workers"],
                 num_test_workers=reward.get("code_tests", {}).get("workers") or reward["workers"],
                 num_judges=reward.get("judge", {}).get("workers", 1),
+                num_replicas=config.get("trainer", {}).get("num_replicas", 1),
                 report_s=_REPORT_S,
                 shares_prompts=True,
                 prefill_chunk=rollout["prefill_chunk"],
                 length_classes=length_classes(longest) if _has_rows(config) else (),
+                sharing=_ON_GPU if _is_on_gpu(config) else Sharing(),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the run's config.json does not say what the simulator needs: {error}") from None
@@ -103,10 +112,13 @@ class MachineFacts:
 
 def _has_rows(config: Mapping[str, Any]) -> bool:
     """Whether its engines keep the KV cache in rows, one for each response, and not in pages."""
-    rollout, device = config["rollout"], config.get("model", {}).get("device", "cpu")
+    rollout = config["rollout"]
     decoding = rollout.get("decoding", "plain")  # a run that does not say it is older than pages
-    is_on_gpu = str(device).startswith("cuda")
-    return rollout["engine"] == "native" and (decoding == "plain" or (decoding == "auto" and not is_on_gpu))
+    return rollout["engine"] == "native" and (decoding == "plain" or (decoding == "auto" and not _is_on_gpu(config)))
+
+
+def _is_on_gpu(config: Mapping[str, Any]) -> bool:
+    return str(config.get("model", {}).get("device", "cpu")).startswith("cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +128,8 @@ class Calibration:
     """Mean absolute percentage error over samples of engine steps."""
     num_samples: int
     num_steps: int
+    saw_overlap: bool = True
+    """Whether rollout and training ran at the same time in a run. If not, ``costs.sharing`` is assumed."""
     stretch: float = 1.0
     """Factor by which the steps of engine and trainer were multiplied at the end."""
 
@@ -123,8 +137,12 @@ class Calibration:
 def calibrate(journals: Sequence[Sequence[Entry]], machine: MachineFacts) -> Calibration:
     """Fit to one or more journals written on the same machine."""
     fitted = _fit(journals, machine)
-    measured = sum(sum(step_seconds(journal)[1:]) for journal in journals)
-    simulated = sum(sum(predict(journal, fitted)[1:]) for journal in journals)
+    measured = simulated = 0.0
+    for journal in journals:
+        steps = step_seconds(journal)
+        as_far = replace(schedule_of(journal), max_steps=len(steps))  # the run may have been stopped early
+        measured += sum(steps[1:])
+        simulated += sum(predict(journal, fitted, as_far)[1:])
     return _stretched(fitted, measured / simulated) if measured and simulated else fitted
 
 
@@ -141,6 +159,7 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
         num_reward_workers=machine.workers,
         prefill_chunk=machine.prefill_chunk,
         length_classes=machine.length_classes,
+        num_replicas=machine.num_replicas,
     )
     for journal in journals:
         for entry in journal:
@@ -150,7 +169,9 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
         raise ValueError(f"{found} are too few")
     undisturbed = [sample for sample in seen.engine if not sample.is_beside_start] or seen.engine
     alone = _alone(undisturbed)
-    engine, trainer = _fit_engine(alone, seen.prefill, machine), _fit_trainer(seen)
+    engine, trainer = _fit_engine(alone, seen.prefill, machine), _fit_trainer(seen, machine.num_replicas)
+    beside = [(x, sample_s(engine, x)) for x in undisturbed if not x.is_first and _is_disturbed(x)]
+    training = [(x, trainer.step(x.tokens)) for x in seen.training if not x.is_first and _is_disturbed(x)]
     return Calibration(
         costs=WorldCosts(
             engine=engine,
@@ -158,8 +179,8 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
             trainer=trainer,
             reward=_fit_rewards(seen, machine),
             sharing=Sharing(
-                rollout=_slowdown([(x, sample_s(engine, x)) for x in undisturbed if not x.is_first]),
-                training=_slowdown([(x, trainer.step(x.tokens)) for x in seen.training if not x.is_first]),
+                rollout=_slowdown(beside, machine.sharing.rollout),
+                training=_slowdown(training, machine.sharing.training),
             ),
             num_prompts=machine.num_prompts,
             prompt_length=machine.prompt_length,
@@ -168,6 +189,7 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
         engine_error=error([sample_s(engine, sample) for sample in alone], [sample.seconds for sample in alone]),
         num_samples=len(alone),
         num_steps=len(seen.training),
+        saw_overlap=bool(beside and training),
     )
 
 
@@ -190,13 +212,10 @@ def simulate(
 
     Prompts come in the order of the first run. If several runs have a response, its length in the first of them counts.
     """
-    runs = [Observations(prompt_length=0) for _ in journals]
-    for run, entries in zip(runs, journals, strict=True):
-        for entry in entries:
-            run.feed(entry)
+    work = RecordedWork.of(journals)
     simulated: list[Entry] = []
-    lengths = RecordedLengths([run.lengths for run in runs], seed=0)
-    run_schedule(schedule, calibration.costs, lengths, order=runs[0].offered, record=simulated.append)
+    lengths = work.lengths(seed=0)
+    run_schedule(schedule, calibration.costs, lengths, order=work.order, record=simulated.append)
     return simulated, len(lengths.drawn)
 
 
@@ -230,13 +249,14 @@ def _fit_instance(seen: Observations, engine: EngineCosts, machine: MachineFacts
     )
 
 
-def _fit_trainer(seen: Observations) -> TrainerCosts:
+def _fit_trainer(seen: Observations, num_replicas: int) -> TrainerCosts:
     alone = _alone(seen.training)
     fixed_s, token_s = fit_linear([[1.0, sample.tokens] for sample in alone], [sample.seconds for sample in alone])
     first = [x for x in seen.training if x.is_first and not x.overlaps]
     return TrainerCosts(
         fixed_s=fixed_s,
-        token_s=token_s,
+        token_s=token_s * num_replicas,
+        num_replicas=num_replicas,
         publish_s=_mean(seen.publish_s),
         checkpoint_s=_mean(seen.save_s),
         start_s=_mean(seen.trainer_start_s),
@@ -250,21 +270,24 @@ Sample = TypeVar("Sample", EngineSample, TrainingSample)
 def _alone(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples of warm processes that ran alone on their devices; all samples if there is none."""
     warm = [sample for sample in samples if not sample.is_first] or list(samples)
-    return [sample for sample in warm if _overlap_s(sample) <= _LITTLE * sample.seconds] or warm
+    return [sample for sample in warm if not _is_disturbed(sample)] or warm
 
 
 def _overlap_s(sample: EngineSample | TrainingSample) -> float:
     return sum(seconds for seconds, _ in sample.overlaps)
 
 
-def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) -> float:
-    """Return the factor by which work takes longer beside full load of the other side, from pairs (sample, its seconds
-    if it had run alone).
+def _is_disturbed(sample: EngineSample | TrainingSample) -> bool:
+    return _overlap_s(sample) > _LITTLE * sample.seconds
+
+
+def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]], unseen: float) -> float:
+    """Return the factor by which work takes longer beside full load of the other side, from pairs (sample that ran
+    beside it, its seconds if it had run alone). ``unseen``: the factor if there are none.
 
     In a second beside a part ``busy`` of the other side, ``1 / (1 + (slowdown - 1) * busy)`` seconds of work are done:
-    the slowdown is the one under which all the work is done in all the time. Without overlap: each gets half.
+    the slowdown is the one under which all the work is done in all the time.
     """
-    samples = [(sample, alone) for sample, alone in samples if _overlap_s(sample) > _LITTLE * sample.seconds]
     work = sum(alone for _, alone in samples)
     free = sum(max(0.0, sample.seconds - _overlap_s(sample)) for sample, _ in samples)
     overlaps = [overlap for sample, _ in samples for overlap in sample.overlaps]
@@ -272,7 +295,7 @@ def _slowdown(samples: Sequence[tuple[EngineSample | TrainingSample, float]]) ->
     def done(slowdown: float) -> float:
         return free + sum(seconds / (1.0 + (slowdown - 1.0) * busy) for seconds, busy in overlaps)
 
-    return _falling(lambda slowdown: done(slowdown) - work, 1.0, _MOST_SLOWDOWN) if overlaps else 2.0
+    return _falling(lambda slowdown: done(slowdown) - work, 1.0, _MOST_SLOWDOWN) if overlaps else unseen
 
 
 def _falling(value: Callable[[float], float], low: float, high: float) -> float:

@@ -152,9 +152,12 @@ class RecordedLengths:
         self.num_recorded, self.num_censored = len(self._ended), sum(is_cut for _, is_cut in self._ended.values())
         self.drawn: set[ResponseId] = set()
         """Responses whose length is in no journal."""
+        self.asked: set[ResponseId] = set()
+        """All responses that were simulated."""
 
     def draw(self, response: ResponseId, version: int) -> int:
         key = (self._seed, "recorded", *response.group, response.member, response.attempt)
+        self.asked.add(response)
         if response not in self._ended or self._ended[response][1]:
             self.drawn.add(response)
         if (found := self._ended.get(response)) is None:

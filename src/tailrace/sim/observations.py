@@ -8,6 +8,7 @@ of the instances that were busy) for the time during which an optimizer step and
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,8 @@ from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 class TrainingSample:
     """One optimizer step."""
 
-    tokens: int
+    tokens: float
+    """Tokens that all replicas would have computed in the same time. A piece that half of them compute counts twice."""
     seconds: float
     overlaps: list[tuple[float, float]]
     is_first: bool
@@ -84,6 +86,8 @@ class Observations:
     """Most tokens that an instance prefills before one step, padding included; None: no limit and no padding."""
     length_classes: tuple[int, ...] = ()
     """Capacities of the rows of an instance's KV cache; none: it is not kept in rows."""
+    num_replicas: int = 1
+    """Replicas of the trainer. A piece of a step may name some of them."""
     engine: list[EngineSample] = field(default_factory=list)
     prefill: list[PrefillWork] = field(default_factory=list)
     """What instances with their devices to themselves prefilled between two reports."""
@@ -109,8 +113,8 @@ class Observations:
     """Instances that ran beside other work since their last report."""
     _step: list[do.Accumulate] = field(default_factory=list)
     """Input of the optimizer step in progress."""
-    _num_asked: int = 0
-    """Parts of that step, pieces and finish, that the trainer was asked for and has not reported."""
+    _parts: deque[do.Accumulate | do.FinishStep] = field(default_factory=deque)
+    """Parts of that step, pieces and finish, that were asked for and not reported; it is at the first."""
     _step_s: float = 0.0
     """Seconds that the trainer spent on that step so far, without the time in which it waited for another piece."""
     _asked: dict[object, float] = field(default_factory=dict)
@@ -132,10 +136,10 @@ class Observations:
                 case do.Submit(instance=instance, dispatches=dispatches):
                     self._clock(instance).submit(dispatches, entry.now)
                 case do.Accumulate():
-                    self._ask_for_step(entry.now)
+                    self._ask_for(command, entry.now)
                     self._step.append(command)
                 case do.FinishStep():
-                    self._ask_for_step(entry.now)
+                    self._ask_for(command, entry.now)
                 case do.DropStep():
                     self._forget_step()
                 case do.PublishWeights() | do.SaveCheckpoint():
@@ -154,12 +158,12 @@ class Observations:
     def _elapse(self, now: float) -> None:
         """Record what runs beside an optimizer step, and beside the start of a process."""
         busy = [clock for clock in self._clocks.values() if clock.is_busy]
-        if self._starting or self._num_asked:
+        if self._starting or self._is_training_beside:
             self._disturbed.update(self._clocks)
         if self._starting:
             for clock in busy:
                 clock.note_start()
-        if self._num_asked and busy and now > self._now:
+        if self._is_training_beside and busy and now > self._now:
             seconds, share = now - self._now, len(busy) / self._num_instances
             self._overlaps.append((seconds, share))
             for clock in busy:
@@ -193,13 +197,12 @@ class Observations:
                     clock.drop(part.response for part in aborted)
             case ev.ResponsesScored(scores=scores, part=part):
                 self._seen(part).take(scores, now, num_workers=self.num_reward_workers.get(part, 1))
-            case ev.GradientsAccumulated() if self._num_asked:
-                self._num_asked -= 1
-                if not self._num_asked:  # it waits for the next piece
+            case ev.GradientsAccumulated() if self._parts:
+                self._parts.popleft()
+                if not self._parts:  # it waits for the next piece
                     self._step_s += self._trainer_took(do.Accumulate, now)
             case ev.StepTrained() if self._step:
-                lengths = [self.lengths[r][0] for batch in self._step for r in batch.responses]
-                self._trained(sum(lengths) + self.prompt_length * len(lengths), now)
+                self._trained(sum(self._tokens(piece) for piece in self._step), now)
             case ev.TrainerLost():
                 self._forget_step()
                 self._is_trainer_warm = False
@@ -224,15 +227,27 @@ class Observations:
     def _seen(self, part: Part) -> PartSeen:
         return self.rewards.setdefault(part, PartSeen(part))
 
-    def _ask_for_step(self, now: float) -> None:
-        if not self._num_asked:
+    def _ask_for(self, part: do.Accumulate | do.FinishStep, now: float) -> None:
+        if not self._parts:
             self._asked[do.Accumulate] = now
-        self._num_asked += 1
+        self._parts.append(part)
+
+    @property
+    def _is_training_beside(self) -> bool:
+        """Whether the trainer computes on devices that instances use. What is lent to it, they have left."""
+        part = self._parts[0] if self._parts else None
+        return part is not None and not (isinstance(part, do.Accumulate) and part.replicas)
+
+    def _tokens(self, piece: do.Accumulate) -> float:
+        held = sum(self.lengths[response][0] for response in piece.responses)
+        share = len(piece.replicas) / self.num_replicas if piece.replicas else 1.0
+        return (held + self.prompt_length * len(piece.responses)) / share
 
     def _forget_step(self) -> None:
-        self._step, self._overlaps, self._num_asked, self._step_s = [], [], 0, 0.0
+        self._step, self._overlaps, self._step_s = [], [], 0.0
+        self._parts.clear()
 
-    def _trained(self, tokens: int, now: float) -> None:
+    def _trained(self, tokens: float, now: float) -> None:
         took = self._step_s + self._trainer_took(do.Accumulate, now)
         is_first = not self._is_trainer_warm
         self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))

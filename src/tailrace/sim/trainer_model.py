@@ -46,10 +46,10 @@ class TrainerCosts:
         """Return the costs of a trainer whose steps take ``factor`` times as long."""
         return replace(self, fixed_s=factor * self.fixed_s, token_s=factor * self.token_s)
 
-    def step(self, tokens: int) -> float:
+    def step(self, tokens: float) -> float:
         return self.fixed_s + self.accumulation(tokens)
 
-    def accumulation(self, tokens: int, num_replicas: int | None = None) -> float:
+    def accumulation(self, tokens: float, num_replicas: int | None = None) -> float:
         """``num_replicas``: those that share the tokens; default: all."""
         return self.token_s * tokens / (num_replicas or self.num_replicas)
 

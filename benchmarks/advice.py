@@ -1,0 +1,201 @@
+"""Does advice that was asked of one recorded run foretell what other runs took? `tailrace advise` beside real runs.
+
+    python benchmarks/advice.py --json benchmarks/results/advice.json [--jobs 3] [--record]
+
+Three sets of kept journals: the same prompts, lengths and machine under several presets, each preset a real run of its
+own. Advice sees one run of a set (`sync`) or two of them (`sync` and `one-step`) and predicts the seconds per step of
+the others, which are compared with what their own journals recorded. Three attempts:
+
+* `half`: from `sync`, which never trains beside rollout; assumed that each then gets half of the devices.
+* `assumed`: from `sync`; on a GPU the assumption is what runs outside of these sets showed (`sim/calibrate.py`).
+* `measured`: from `sync` and `one-step`, as with `tailrace advise RUN --with OTHER`.
+
+`--record` first records the set of the CPU again (about 5 minutes on two cores).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gpu_schedules import read_kept
+
+from tailrace.core.journal import Entry
+from tailrace.core.schedule import Schedule
+from tailrace.observe.schedules.comparison import figures_of
+from tailrace.sim.advice.advisor import LEAST_MARGIN, own_error
+from tailrace.sim.advice.candidates import Candidate, candidates
+from tailrace.sim.advice.evidence import Evidence
+from tailrace.sim.advice.prediction import PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.world import Sharing
+
+JOURNALS = Path(__file__).resolve().parent / "results" / "journals"
+PRESETS = ("sync", "one-step", "tail-batching", "active-partial", "async-cap", "staleflow")
+ASKED, BESIDE = "sync", "one-step"
+CPU = "advice_cpu"
+SETS = (CPU, "gpu_schedules_h200_135m", "gpu_schedules_h200_1_5b")
+ATTEMPTS = ("half", "assumed", "measured")
+RECORDED = {
+    "rollout.num_instances": 1,
+    "trainer.threads": 1,
+    "eval": [],
+    "eval_interval": None,
+    "schedule.max_steps": 30,
+    "report": False,
+}
+"""The recipe `long-tail` with one engine and a trainer of one thread each, on two cores, without evaluations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSet:
+    name: str
+    journals: Mapping[str, list[Entry]]
+    config: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, name: str) -> RecordedSet:
+        folder = JOURNALS / name
+        return cls(
+            name=name,
+            journals={preset: read_kept(folder / f"{preset}.jsonl.gz") for preset in PRESETS},
+            config=json.loads((folder / f"{ASKED}.config.json").read_text()),
+        )
+
+    def evidence(self, *, is_measured: bool) -> Evidence:
+        others = [self.journals[BESIDE]] if is_measured else []
+        return Evidence.of(self.journals[ASKED], self.config, others=others)
+
+
+def schedules(evidence: Evidence) -> dict[str, Schedule]:
+    """The presets as they are."""
+    tried = {
+        each.preset: each.schedule
+        for each in candidates(evidence.schedule, evidence.config)
+        if isinstance(each, Candidate) and not each.knobs
+    }
+    return {name: {ASKED: evidence.schedule, **tried}[name] for name in PRESETS}
+
+
+def predictions(evidence: Evidence) -> dict[str, PredictedSpeed]:
+    return {name: predict(evidence, schedule) for name, schedule in schedules(evidence).items()}
+
+
+def with_halves(evidence: Evidence, assumed: dict[str, PredictedSpeed]) -> tuple[Evidence, dict[str, PredictedSpeed]]:
+    """The same, if rollout and training are assumed to get half of the devices each."""
+    costs = replace(evidence.calibration.costs, sharing=Sharing(rollout=2.0, training=2.0))
+    known = replace(evidence, calibration=replace(evidence.calibration, costs=costs, saw_overlap=True))
+    again = {
+        name: predict(known, schedule)
+        for name, schedule in schedules(evidence).items()
+        if is_overlap_assumed(evidence, schedule)
+    }
+    return known, assumed | again
+
+
+def attempts(runs: RecordedSet) -> list[dict[str, Any]]:
+    alone = runs.evidence(is_measured=False)
+    assumed = predictions(alone)
+    measured = runs.evidence(is_measured=True)
+    found = {"half": with_halves(alone, assumed), "assumed": (alone, assumed)}
+    found["measured"] = (measured, predictions(measured))
+    return [asked(runs, attempt, *found[attempt]) for attempt in ATTEMPTS]
+
+
+def asked(runs: RecordedSet, attempt: str, evidence: Evidence, found: dict[str, PredictedSpeed]) -> dict[str, Any]:
+    seen = (ASKED, BESIDE) if attempt == "measured" else (ASKED,)
+    recorded = {name: figures_of(runs.journals[name]).seconds_per_step for name in PRESETS}
+    errors = {name: found[name].step_s / recorded[name] - 1 for name in PRESETS}
+    best, named = (min(PRESETS, key=lambda name: of[name]) for of in (recorded, {n: found[n].step_s for n in PRESETS}))
+    sharing = evidence.calibration.costs.sharing
+    reach = found[named].step_s * (1.0 + max(LEAST_MARGIN, own_error(evidence, found[ASKED])))
+    return {
+        "set": runs.name,
+        "attempt": attempt,
+        "asked": list(seen),
+        "steps": evidence.num_steps,
+        "own_error": round(own_error(evidence, found[ASKED]), 4),
+        "slowdowns": [round(sharing.rollout, 2), round(sharing.training, 2)],
+        "mean_error": round(fmean(abs(errors[name]) for name in PRESETS if name not in seen), 4),
+        "best_recorded": best,
+        "best_predicted": named,
+        "best_recorded_is_named_or_not_told_apart": found[best].least_s <= max(reach, found[named].most_s),
+        "schedules": {
+            name: {
+                "recorded_s": round(recorded[name], 4),
+                "predicted_s": round(found[name].step_s, 4),
+                "range_s": [round(found[name].least_s, 4), round(found[name].most_s, 4)],
+                "error": round(errors[name], 4),
+                "drawn_share": round(found[name].drawn_share, 4),
+            }
+            for name in PRESETS
+        },
+    }
+
+
+def summary(rows: list[dict[str, Any]], attempt: str) -> dict[str, Any]:
+    mine = [row for row in rows if row["attempt"] == attempt]
+    return {
+        "mean_error": round(fmean(row["mean_error"] for row in mine), 4),
+        "best_named_or_not_told_apart": sum(row["best_recorded_is_named_or_not_told_apart"] for row in mine),
+        "best_named": sum(row["best_recorded"] == row["best_predicted"] for row in mine),
+        "sets": len(mine),
+    }
+
+
+def record() -> None:
+    """Run every preset on this machine, one after another, and keep the journals and settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = [part for name, value in RECORDED.items() for part in (f"--{name}", json.dumps(value))]
+        command = [sys.executable, "-m", "tailrace", "compare", "long-tail", "--schedules", ",".join(PRESETS)]
+        subprocess.run([*command, *given, "--output_dir", f"{folder}/runs"], check=True)
+        for preset in PRESETS:
+            keep(Path(folder) / "runs" / preset, preset)
+
+
+def keep(run: Path, preset: str) -> None:
+    kept = JOURNALS / CPU
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / f"{preset}.jsonl.gz").write_bytes(gzip.compress((run / "journal.jsonl").read_bytes(), mtime=0))
+    config = json.loads((run / "config.json").read_text()) | {"output_dir": "run"}
+    (kept / f"{preset}.config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def of_set(name: str) -> list[dict[str, Any]]:
+    return attempts(RecordedSet.read(name))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    parser.add_argument("--record", action="store_true", help="record the runs of the CPU again")
+    parser.add_argument("--jobs", type=int, default=1, help="sets at the same time")
+    options = parser.parse_args()
+    if options.record:
+        record()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        rows = [row for found in pool.map(of_set, SETS) for row in found]
+    for row in rows:
+        shown = ", ".join(f"{preset} {each['error']:+.1%}" for preset, each in row["schedules"].items())
+        print(
+            f"{row['set']} {row['attempt']}: mean {row['mean_error']:.1%}; best {row['best_recorded']}, named", end=" "
+        )
+        print(f"{row['best_predicted']}; {shown}", flush=True)
+    result = {"attempts": {attempt: summary(rows, attempt) for attempt in ATTEMPTS}, "sets": rows}
+    print(json.dumps(result["attempts"]))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Makes the advice: predicts the run itself first, then every schedule that could take its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
+from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
+from tailrace.sim.advice.evidence import Evidence
+from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.advice.verdict import sentences, verdict_of
+
+LEAST_MARGIN = 0.05
+"""Smallest difference that counts, however well the run itself is predicted. Costs are fitted to that run, and other
+schedules load the devices in other ways: in ``benchmarks/results/advice.json`` their error is larger."""
+
+Say = Callable[[str], None]
+
+
+def make_advice(evidence: Evidence, say: Say) -> Advice:
+    """``say`` is called with a line before each simulation."""
+    own = own_candidate(evidence.schedule, evidence.config)
+    found = list(candidates(evidence.schedule, evidence.config))
+    tried = [each for each in found if isinstance(each, Candidate)]
+    excluded = [each for each in found if isinstance(each, Excluded)]
+    say(f"simulating {own.name}, the schedule of the run")
+    itself = predict(evidence, own.schedule)
+    recorded_s = evidence.recorded.seconds_per_step
+    error = own_error(evidence, itself)
+    margin = max(error, LEAST_MARGIN)
+    rows: list[tuple[PredictedSchedule, float]] = []
+    for number, candidate in enumerate(tried, 1):
+        say(f"simulating {number} of {len(tried)}: {candidate.name}")
+        try:
+            predicted = predict(evidence, candidate.schedule)
+        except ValueError as failure:
+            excluded.append(Excluded(name=candidate.name, reason=str(failure)))
+            continue
+        verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin)
+        rows.append((_row(candidate, predicted, verdict), _bound(candidate)))
+    rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
+    is_assumed = any(is_overlap_assumed(evidence, candidate.schedule) for candidate in tried)
+    shown = [row for row, _ in rows]
+    return Advice(
+        num_recorded=evidence.num_recorded,
+        num_steps=evidence.num_steps,
+        num_draws=len(SEEDS),
+        recorded_s=recorded_s,
+        error=error,
+        margin=margin,
+        rows=tuple(shown),
+        excluded=tuple((each.name, each.reason) for each in excluded),
+        sentences=tuple(sentences(shown, margin, [bound for _, bound in rows], is_assumed=is_assumed)),
+    )
+
+
+def own_error(evidence: Evidence, itself: PredictedSpeed) -> float:
+    """Return how far the prediction of the run itself is off, as a share of what was recorded.
+
+    The last step of a calibration multiplies all costs by one factor, so that the run comes out right. The error is at
+    least what this factor had to mend.
+    """
+    recorded_s = evidence.recorded.seconds_per_step
+    return max(abs(itself.step_s / recorded_s - 1.0), abs(evidence.calibration.stretch - 1.0))
+
+
+def _row(candidate: Candidate, predicted: PredictedSpeed, verdict: SpeedVerdict) -> PredictedSchedule:
+    return PredictedSchedule(
+        name=candidate.name,
+        preset=candidate.preset,
+        settings=candidate.settings,
+        bound=bound_of(candidate.schedule),
+        step_s=predicted.step_s,
+        least_s=predicted.least_s,
+        most_s=predicted.most_s,
+        tokens=predicted.tokens,
+        drawn_share=predicted.drawn_share,
+        verdict=verdict,
+    )
+
+
+def _bound(candidate: Candidate) -> float:
+    bound = candidate.schedule.max_staleness
+    return math.inf if bound is None else bound
