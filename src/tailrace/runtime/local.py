@@ -27,6 +27,7 @@ from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
+from tailrace.core.schedule import Schedule
 from tailrace.observe.costs.prediction import Prediction
 from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
@@ -150,6 +151,7 @@ class LocalRun:
             post=post,
             work=self._payload,
             env=self._place.rollout_env,
+            parallelism=self._schedule_from_now().parallelism,
         )
         self._scores = open_score_parts(
             settings,
@@ -193,12 +195,14 @@ class LocalRun:
         self._display.say(f"warning: {problem}")
 
     def _first_event(self) -> ev.Event:
-        schedule = self._sources.schedule
+        schedule = self._schedule_from_now()
         if self._past.is_new:
             return ev.RunStarted(schedule=schedule)
-        continued = self._coordinator.schedule.continued(schedule)
-        checkpoint = self._past.checkpoint_version
-        return ev.RunResumed(limits=continued.limits, checkpoint=checkpoint, schedule=continued)
+        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version, schedule=schedule)
+
+    def _schedule_from_now(self) -> Schedule:
+        given = self._sources.schedule
+        return given if self._past.is_new else self._coordinator.schedule.continued(given)
 
     async def _load_rewards(self) -> None:
         try:
