@@ -49,6 +49,12 @@ def test_sizes_that_cannot_work_are_refused(rollout: dict[str, Any], words: str)
     assert words in " ".join(broken_rules(asked(rollout)))
 
 
+@pytest.mark.parametrize("given", [[1, 2, 4], "1,2,4", "1, 2, 4"])
+def test_sizes_are_a_list_or_a_text(given: object) -> None:
+    assert asked({"parallel_sizes": given}).rollout.parallel_sizes == (1, 2, 4)
+    assert asked({"parallel_sizes": 1}).rollout.parallel_sizes == (1,)
+
+
 def test_sizes_that_fill_the_same_devices_are_fine() -> None:
     assert not broken_rules(asked({}))
     assert not broken_rules(asked({"num_instances": 2, "tensor_parallel_size": 2, "parallel_sizes": [2, 1, 4]}))
