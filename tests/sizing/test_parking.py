@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tailrace.commands.preflight.dry_run import dry_run_on
+from tailrace.config.load import SettingsError
 from tailrace.config.memory_release import may_park
 from tailrace.config.settings import Settings
+from tailrace.sizing.card import parse_card
 from tailrace.sizing.fitting import fit
 from tailrace.sizing.memory_plan import plan
 from tailrace.sizing.model_shape import ModelShape
@@ -86,3 +91,34 @@ def test_what_is_fitted_fits_with_every_size() -> None:
     larger = settings(kv_tokens=None, max_running=None, num_instances=2, tensor_parallel_size=2)
     found = fit(24 * GIB, SHAPE, larger, num_devices=4).applied(larger)
     assert plan(SHAPE, found, is_cuda=True, num_devices=4).num_bytes <= 24 * GIB
+
+
+def said(card: str, **rollout: Any) -> str:
+    sizes = {"engine": "vllm", "num_instances": 4, "parallel_sizes": [1, 2, 4]}
+    lines: list[str] = []
+    given = {
+        "model": {"path": "Qwen/Qwen2.5-1.5B", "dtype": "bfloat16"},
+        "rollout": sizes | rollout,
+        "schedule": {"max_steps": 40, "parallelism": "preemptions", "placement": "disaggregated"},
+        "reward": {"functions": ["exact_match"]},
+        "eval_interval": None,
+    }
+    dry_run_on(parse_card(card), Settings.model_validate(given), lines.append)
+    return "\n".join(lines)
+
+
+def test_a_dry_run_for_other_cards_counts_all_sizes() -> None:
+    text = said("5xH100")
+    assert "instances of parallel sizes 1, 2, 4 take turns on the GPUs of rollout" in text
+    assert "rollout, size 1" in text
+    assert "parked instances" in text
+    assert "instances of another size wait with released memory; about" in text
+    assert "parked instances" not in said("5xH100", park="never")
+    with pytest.raises(SettingsError, match="needs 5 GPUs"):
+        said("3xH100")
+    with pytest.raises(
+        SettingsError, match=r"one of rollout\.parallel_sizes is 8, but the model has 12 attention heads"
+    ):
+        said("9xH100", parallel_sizes=[1, 8], num_instances=8)
+    with pytest.raises(SettingsError, match="native engine uses at most 1"):
+        said("5xH100", engine="native")
