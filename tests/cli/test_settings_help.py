@@ -77,7 +77,7 @@ def test_every_section_says_what_it_is_about() -> None:
 def test_a_setting_that_may_be_left_empty_says_what_happens_then() -> None:
     """Others than those that replace a value of the preset, and those for which it goes without saying."""
     of_the_preset = {"over_provision_prompts", "over_provision_responses", "leftovers", "max_staleness", "bound"} | {
-        "rounds_ahead", "stream", "lending", "routing", "synchronization", "migration"
+        "rounds_ahead", "stream", "lending", "parallelism", "routing", "synchronization", "migration"
     }  # fmt: skip
     silent = {
         setting.name

@@ -142,6 +142,13 @@ def test_a_profile_of_something_else_is_refused(change: dict[str, Any], words: s
         scheduled(asked({"parallel_profile": tmp_path / "sizes.json"}))
 
 
+def test_a_profile_whose_cache_is_too_small_for_this_run_is_refused(tmp_path: Path) -> None:
+    write_profile(tmp_path / "sizes.json", profile_of(1, 2, 4))
+    longer = {"parallel_profile": tmp_path / "sizes.json", "max_response_length": 1500}
+    with pytest.raises(SettingsError, match="an instance of size 1 had a KV cache of 1007 tokens"):
+        scheduled(asked(longer))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

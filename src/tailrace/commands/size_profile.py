@@ -148,6 +148,7 @@ async def _one(task: _Task, launch: Launcher, say: Say) -> tuple[SizeProfile, _A
         match message:
             case _Started():
                 started.set_result(time.monotonic() - began)
+                say(f"size {size}: started in {started.result():.1f} s")
             case _Told(line=line):
                 say(f"size {size}: {line}")
             case _Refused(reason=reason):
@@ -160,7 +161,6 @@ async def _one(task: _Task, launch: Launcher, say: Say) -> tuple[SizeProfile, _A
     worker = launch(spec, hear=hear, lose=fail)
     try:
         start_s = await _within(started, task.settings.limits.start_s, f"the start of size {size}")
-        say(f"size {size}: started in {start_s:.1f} s")
         answer = await _within(answered, LIMIT_S, f"the measurement of size {size}")
     finally:
         await worker.stop(grace_s=2.0)

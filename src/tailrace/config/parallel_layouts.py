@@ -30,7 +30,13 @@ def parallelism_of(settings: Settings, base: Coordination, *, max_in_flight: int
     profile = read_profile(
         rollout.parallel_profile, model=model.path, dtype=model.dtype, sizes=sorted({*rollout.parallel_sizes})
     )
-    return _as_measured(plain, profile)
+    made = _as_measured(plain, profile)
+    if small := [layout for layout in made.layouts if layout.kv_tokens < longest]:
+        raise ValueError(
+            f"rollout.parallel_profile: an instance of size {small[0].size} had a KV cache of {small[0].kv_tokens}"
+            f" tokens, which cannot hold one longest response ({longest} tokens with prompt); measure this recipe"
+        )
+    return made
 
 
 def plain_layouts(rollout: RolloutSettings) -> tuple[Layout, ...]:
