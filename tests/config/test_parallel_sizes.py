@@ -122,7 +122,10 @@ def test_a_profile_says_how_fast_and_how_large_each_size_is(tmp_path: Path) -> N
     written = profile_of(1, 2, 4, 8)
     write_profile(tmp_path / "sizes.json", written)
     assert read_profile(tmp_path / "sizes.json", model=MODEL, dtype="float32", sizes=[1, 2]) == written
-    made = scheduled(asked({"parallel_profile": tmp_path / "sizes.json"})).parallelism
+    settings = asked({"parallel_profile": tmp_path / "sizes.json"})
+    made = scheduled(settings).parallelism
+    of_two = rollout_of(settings.rollout, made.layouts[1])
+    assert (of_two.costs.k4, of_two.kv_tokens) == (2e-3, 2007)
     assert [(each.kv_tokens, each.max_running) for each in made.layouts] == [(1007, 8), (2007, 16), (4007, 32)]
     assert [each.costs for each in made.layouts] == [each.costs for each in written.sizes[:3]]
     assert (made.start_s, made.wake_s) == (24.0, 5.0), "the longest of the sizes that the run has"
