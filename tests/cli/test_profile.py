@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tailrace.cli.main import main
+from tailrace.config.parallel_profile import read_profile
+from tailrace.config.schedule_builder import schedule
+from tailrace.config.settings import Settings
 
 SMALL = (
     "--max_running", "4", "--kv_tokens", "512", "--max_prompt_length", "16", "--max_response_length", "80",
@@ -69,3 +72,39 @@ def test_what_cannot_be_measured_is_a_sentence(
 def test_a_folder_that_is_no_model_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(tmp_path)]) == 2
     assert "has no config.json" in capsys.readouterr().err
+
+
+def test_parallel_sizes_are_measured_each_in_a_process_of_its_own_and_a_run_can_read_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sizes.json"
+    assert main(small("tiny-arith", "--parallel-sizes", "1", "--json", str(path))) == 0
+    told = capsys.readouterr()
+    assert "size 1: started in" in told.err
+    assert "size 1: pass 1 of 1" in told.err
+    assert told.out.startswith("tiny-arith, float32, native on cpu\n")
+    found = read_profile(path, model="tiny-arith", dtype="float32", sizes=[1])
+    [size] = found.sizes
+    assert (size.size, size.max_running, size.kv_tokens) == (1, 4, 512)
+    assert size.start_s > 0
+    assert size.release_s is not None
+    assert size.wake_s is not None
+    run = Settings.model_validate({"rollout": {"parallel_sizes": [1], "parallel_profile": path}})
+    [layout] = schedule(run, {"train": 500}, prompt_length=8).parallelism.layouts
+    assert layout.costs == size.costs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tiny-arith", "--parallel-sizes", "1,x"], "rollout.parallel_sizes: input should be a valid tuple, got '1,x'"),
+        (["tiny-arith", "--parallel-sizes", "1,2"], "parallel_sizes has 2, but the native engine uses at most 1"),
+        (["quickstart", "--parallel-sizes", "2,4"], "tensor_parallel_size 1 is the size with which the run starts"),
+        (["tiny-arith", "--parallel-sizes", "1", "--max_running", "1", "--max_response_length", "33"], "size 1 cannot"),
+    ],
+)
+def test_sizes_that_cannot_be_measured_are_a_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *arguments, "--device", "cpu", "--max_prompt_length", "8"]) == 2
+    assert sentence in capsys.readouterr().err

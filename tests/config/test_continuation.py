@@ -12,6 +12,7 @@ from tailrace.config.settings import Settings
 
 OTHER: dict[str, Any] = {
     "model.device": "cuda:1",
+    "rollout.park": "never",
     "reward.judge.placement": "own",
     "reward.judge.deterministic": True,
     "reward.judge.profile": "judge.json",

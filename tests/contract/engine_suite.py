@@ -5,7 +5,7 @@ refuses with ``Unsupported``. An engine's test file imports these tests and prov
 
 * ``make_engine(**options)`` builds an engine for the ``checkpoint`` (``max_running``, ``max_length``, ``kv_tokens``,
   ``seed``, ``decode_text``, ``deterministic``; all optional). It takes ``tensor_parallel_size`` if the engine declares
-  ``max_parallel_size`` above 1, and ``max_adapters`` if it serves adapters;
+  ``max_parallel_size`` above 1 and uses weights, and ``max_adapters`` if it serves adapters;
 * ``reference_model`` is the Transformers model of that checkpoint;
 * ``weights`` is a mapping from parameter name to tensor with other values for the same model.
 """
@@ -400,7 +400,8 @@ def test_a_pull_needs_just_what_the_layout_names(make_engine: MakeEngine, refere
 def test_an_instance_on_two_devices_computes_the_same_model_and_pulls_only_what_each_holds(
     make_engine: MakeEngine, reference_model: PreTrainedModel, weights: Mapping[str, torch.Tensor]
 ) -> None:
-    if make_engine().capabilities.max_parallel_size < 2:
+    able = make_engine().capabilities
+    if able.max_parallel_size < 2 or not able.uses_weights:
         return
     engine = make_engine(tensor_parallel_size=2)
     requests = [make_request(index) for index in range(3)]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from sim.worlds import small_scenario
+from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.ids import InstanceId
 from tailrace.core.journal import Entry
-from tailrace.observe.costs.prediction import Prediction
+from tailrace.observe.costs.prediction import Prediction, SizeCosts
 from tailrace.observe.metrics.rows import TIMED_GROUPS
 from tailrace.sim.result import simulate
 
@@ -154,3 +155,41 @@ def test_rates_are_columns_of_a_row(steady: list[Entry]) -> None:
         assert row[f"perf/instance_{instance}/predicted_tokens_per_s"] == rates[InstanceId(instance)].predicted
     assert row["perf/prediction_error"] == max(each.error for each in rates.values())
     assert all(name.startswith(TIMED_GROUPS) for name in row)
+
+
+def sized(entries: list[Entry], size: int) -> list[Entry]:
+    """The same entries, of instances of this parallel size."""
+
+    def named(command: do.Command) -> do.Command:
+        return replace(command, parallel_size=size) if isinstance(command, do.OpenRound) else command
+
+    return [replace(entry, commands=tuple(map(named, entry.commands))) for entry in entries]
+
+
+def test_each_parallel_size_is_held_against_its_own_costs(steady: list[Entry]) -> None:
+    """The rounds of size 2 take twice as long a step, and only the costs of size 2 say so."""
+    slower = CostModel(k1=4e-5, k2=12e-3, k3=4e-3, k4=8e-3, prefill_s=1e-3)
+    costs = {f"engine__{name}": getattr(slower, name) for name in ("k1", "k2", "k3", "k4", "prefill_s")}
+    of_two = journal(steps=12, **costs)
+    later = steady[-1].now + 1.0
+    entries = sized(steady, 1) + [replace(each, now=each.now + later) for each in sized(of_two, 2)]
+
+    def followed(known_of_two: CostModel) -> Prediction:
+        sizes = {1: SizeCosts(MODEL, 8), 2: SizeCosts(known_of_two, 8)}
+        found = Prediction(costs=MODEL, prompt_length=20, max_running=8, size=1, sizes=sizes)
+        for entry in entries:
+            if not isinstance(entry.event, ev.RunStarted) or found.size == 1:
+                found.feed(entry)
+        return found
+
+    right, wrong = followed(slower), followed(MODEL)
+    assert right.size == wrong.size == 2
+    assert not right.is_off
+    assert wrong.is_off
+    event = measured(wrong)
+    assert event.size == 2
+    assert event.costs.step_s(kv_tokens=800, num_running=5) == pytest.approx(
+        slower.step_s(kv_tokens=800, num_running=5), rel=0.1
+    )
+    wrong.feed(Entry(now=0.0, event=replace(event, size=1, costs=NOTHING_KNOWN), commands=()))
+    assert wrong.costs == event.costs, "what was measured of another size changes nothing here"

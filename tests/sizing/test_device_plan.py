@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.config.model_settings import ModelSettings
+from tailrace.config.parallel_layouts import plain_layouts
 from tailrace.config.settings import Settings
 from tailrace.runtime.gpus.found_devices import seen_by_worker, visible_devices
 from tailrace.sizing.channel_choice import chosen_channel, refused_channel
@@ -305,3 +306,49 @@ def test_a_channel_that_cannot_work_by_the_plan_is_refused() -> None:
     assert refused_channel(ipc, planned(1, 2, is_apart=True)) == (
         "trainer.weight_channel is 'cuda-ipc', which works inside one GPU, and the run uses 2: use 'shared-memory'"
     )
+
+
+SIZES: dict[str, Any] = {"num_instances": 4, "parallel_sizes": [1, 2, 4]}
+
+
+def test_instances_of_all_parallel_sizes_are_on_the_same_devices() -> None:
+    settings = asked(rollout=SIZES, trainer={"num_ranks": 1})
+    plan = plan_devices(demand_of(settings, trains=True), machine(4))
+    assert plan.rollout == (("0",), ("1",), ("2",), ("3",))
+    assert plan.others == (("0", "1"), ("2", "3"), ("0", "1", "2", "3"))
+    assert "instances of parallel sizes 1, 2, 4 take turns on the GPUs of rollout" in plan.line()
+
+
+@pytest.mark.parametrize("initial", [1, 2, 4])
+@pytest.mark.parametrize("placement", ["shared", "disaggregated"])
+def test_the_plan_gives_each_instance_the_devices_that_the_core_says(initial: int, placement: str) -> None:
+    rollout = SIZES | {"num_instances": 8 // initial, "tensor_parallel_size": initial}
+    settings = asked(rollout=rollout, schedule={"placement": placement}, trainer={"num_ranks": 2})
+    plan = plan_devices(demand_of(settings, trains=True), machine(10))
+    devices = list(chain(*plan.rollout))
+    layouts = plain_layouts(settings.rollout)
+    assert sum(layout.count for layout in layouts) == len(plan.instances)
+    for layout in layouts:
+        for instance in layout.instances:
+            assert plan.of_instance(instance) == tuple(devices[at] for at in layout.devices_of(instance))
+    assert bool(plan.shared) == (placement == "shared")
+
+
+def test_a_size_whose_parts_would_share_a_gpu_is_refused() -> None:
+    demand = demand_of(asked(rollout=SIZES), trains=True)
+    with pytest.raises(TooFewDevices, match=r"the largest of rollout\.parallel_sizes is 4.* and there are 2$"):
+        plan_devices(demand, machine(2))
+    assert plan_devices(demand, ()).others == ((), (), ()), "on a CPU nobody has a device"
+
+
+def test_ray_divides_instances_only_on_devices_of_their_own() -> None:
+    demand = demand_of(asked(rollout=SIZES), trains=True)
+    assert "a size in rollout.parallel_sizes of 4 needs GPUs that training does not use" in str(
+        refused_on_ray(demand, plan_devices(demand, machine(4)))
+    )
+
+
+def test_what_several_devices_cannot_share_is_refused_with_several_sizes_too() -> None:
+    settings = asked(rollout=SIZES, trainer={"weight_channel": "cuda-ipc"})
+    plan = plan_devices(demand_of(settings, trains=True), machine(4))
+    assert "works inside one GPU, and the run uses 4" in str(refused_channel(settings, plan))

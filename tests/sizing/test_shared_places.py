@@ -35,6 +35,18 @@ def test_places_follow_the_devices() -> None:
     assert places(4, instances=4, ranks=0, replicas=1) == []
 
 
+def test_places_of_another_parallel_size_have_its_instances() -> None:
+    demand = DeviceDemand(num_instances=4, devices_per_instance=1, num_ranks=4, others=((2, 2), (4, 1)))
+    plan = plan_devices(demand, ["0", "1", "2", "3"])
+    found = [
+        [(p.instances, p.replicas) for p in shared_places(plan, 2, each)]
+        for each in (range(4), range(4, 6), range(6, 7))
+    ]
+    assert found == [[((0, 1), (0,)), ((2, 3), (1,))], [((4,), (0,)), ((5,), (1,))], [((6,), (0, 1))]]
+    on_cpu = plan_devices(demand, ())
+    assert [(p.instances, p.replicas) for p in shared_places(on_cpu, 2, range(4, 6))] == [((4,), (0,)), ((5,), (1,))]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

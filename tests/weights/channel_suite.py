@@ -140,3 +140,33 @@ def test_a_reader_that_needs_nothing_learns_the_version(kind: ChannelKind, tmp_p
     writer = create(kind, tmp_path / "w")
     writer.publish(Version(4), weights(4))
     assert kind.reader(tmp_path / "w").fetch(Version(0), []) == (4, {})
+
+
+def test_receivers_may_change_their_number_and_their_parts(kind: ChannelKind, tmp_path: Path) -> None:
+    """As instances of another parallel size do: one whole reader, then two that share the rows, then the first one."""
+    writer = create(kind, tmp_path / "w")
+    alone = kind.reader(tmp_path / "w")
+    writer.publish(Version(1), weights(1))
+    assert_holds(alone.fetch_whole(Version(1)), 1)
+    writer.publish(Version(2), weights(2))
+    for number in range(2):
+        reader = kind.reader(tmp_path / "w")
+        [sender] = reader.senders()
+        own = [_rows(name, shape, number) for name, shape in SHAPES.items() if shape]
+        transfers = [Transfer(slice=each, sender=sender.worker, receiver=f"rank {number}") for each in own]
+        version, found = reader.fetch(Version(2), transfers)
+        assert version == 2
+        assert set(found) == set(own), "its own slices, and no others"
+        for name, tensor in weights(2):
+            for each in own:
+                if each.parameter == name:
+                    expected = tensor[tuple(slice(*side) for side in each.box)]
+                    assert torch.equal(found[each].cpu(), expected.cpu())
+    writer.publish(Version(3), weights(3))
+    assert_holds(alone.fetch_whole(Version(3)), 3)
+
+
+def _rows(name: str, shape: tuple[int, ...], number: int) -> Slice:
+    """The first or the second half of the rows."""
+    half = shape[0] // 2
+    return Slice(name, ((0, half) if number == 0 else (half, shape[0]), *((0, side) for side in shape[1:])))

@@ -1,7 +1,8 @@
 """Measure an engine and fit its cost model: `tailrace profile RECIPE_OR_MODEL [--json FILE] [--section.key value ...]`.
 
-With `--judge` it measures the judge instead: memory and seconds of its passes, by length. `reward.judge.profile` reads
-the file that `--json` writes then.
+With `--parallel-sizes 1,2,4`, or a recipe that has `rollout.parallel_sizes`, it measures an instance of each size, and
+what a change of the size takes; `rollout.parallel_profile` reads the file that `--json` writes then. With `--judge` it
+measures the judge instead: memory and seconds of its passes, by length; `reward.judge.profile` reads the file.
 
 Exit status: 0 measured, 2 it could not start, or the engine has room for too few load points.
 """
@@ -23,6 +24,7 @@ from tailrace.data.models import built_in_models
 if TYPE_CHECKING:
     from tailrace.commands.profile import Profiled
 
+_SIZES = "rollout.parallel_sizes"
 _RECIPE_ENDINGS = (".toml", ".yaml", ".yml")
 
 
@@ -42,8 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    measure = _profile_judge if options.judge else _profile
-    return recipe.begin(options, lambda: _load(options), lambda settings: measure(settings, options))
+    return recipe.begin(options, lambda: _load(options), lambda settings: _measure(settings, options))
+
+
+def _measure(settings: Settings, options: argparse.Namespace) -> int:
+    if options.judge:
+        return _profile_judge(settings, options)
+    return (_profile_sizes if settings.rollout.parallel_sizes else _profile)(settings, options)
 
 
 def _load(options: argparse.Namespace) -> Settings:
@@ -58,7 +65,17 @@ def _load(options: argparse.Namespace) -> Settings:
     name = "reward.judge.model" if options.judge else "model.path"
     if name in given:
         raise SettingsError(f"{options.recipe} and --{name} both name a model; give one of them")
-    return load(None, given | {name: json.dumps(options.recipe)})
+    return load(None, _for_sizes(given) | {name: json.dumps(options.recipe)})
+
+
+def _for_sizes(given: dict[str, str]) -> dict[str, str]:
+    """The settings of a model alone. With parallel sizes a run would start with the smallest, on as many devices as the
+    largest has."""
+    sizes = _numbers(given.get(_SIZES, ""))
+    if not sizes:
+        return given
+    first, most = min(sizes), max(sizes)
+    return {"rollout.tensor_parallel_size": str(first), "rollout.num_instances": str(most // first)} | given
 
 
 def _lengths(options: argparse.Namespace) -> list[int] | None:
@@ -66,10 +83,15 @@ def _lengths(options: argparse.Namespace) -> list[int] | None:
         return None
     if not options.judge:
         raise SettingsError("--lengths goes with --judge")
-    parts = [part.strip() for part in options.lengths.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
+    if not (lengths := _numbers(options.lengths)):
         raise SettingsError(f"--lengths must be numbers above 0 with commas between them, got {options.lengths!r}")
-    return sorted({int(part) for part in parts})
+    return lengths
+
+
+def _numbers(given: str) -> list[int]:
+    """The numbers of a text such as `1,2,4` or `[1, 2, 4]`; none if it is something else."""
+    parts = [part.strip() for part in given.strip("[]").split(",")]
+    return sorted({int(part) for part in parts}) if all(part.isdecimal() and int(part) for part in parts) else []
 
 
 def _is_model(name: str) -> bool:
@@ -87,6 +109,20 @@ def _profile(settings: Settings, options: argparse.Namespace) -> int:
     if options.json is not None:
         try:
             options.json.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        except OSError as error:
+            raise SettingsError(f"the result cannot be written: {error}") from None
+    return 0
+
+
+def _profile_sizes(settings: Settings, options: argparse.Namespace) -> int:
+    from tailrace.commands.size_profile import profile_sizes
+    from tailrace.config.parallel_profile import write_profile
+
+    found = profile_sizes(settings, repeats=options.repeats, say=lambda line: print(line, file=sys.stderr, flush=True))
+    print("\n".join(found.lines()))
+    if options.json is not None:
+        try:
+            write_profile(options.json, found.profile)
         except OSError as error:
             raise SettingsError(f"the result cannot be written: {error}") from None
     return 0

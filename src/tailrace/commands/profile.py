@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tailrace.commands.train import Say
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
+from tailrace.engines.contract import Engine
 from tailrace.engines.registry import ENGINES, choose_engine, with_chosen_engine
 from tailrace.observe.costs.engine_profile import EngineProfile, between, fit, grid
 from tailrace.runtime.gpus import card_defaults
@@ -35,33 +37,47 @@ def profile(settings: Settings, *, repeats: int, say: Say) -> Profiled:
     """Measure and fit; ``SettingsError`` if the engine cannot be made or has room for too few load points."""
     os.environ.update(OPENMP_PASSIVE_WAIT)  # as in a worker; must be set before torch is loaded
     try:
-        check_device(settings.model.device)
-        model = resolve_model(settings.model.path)
-        engine = ENGINES[choose_engine(settings, model).engine].capabilities
-        if not (engine.has_kv_cache and engine.streams_progress):
-            raise SettingsError(f"the {engine.name} engine has no decode steps to measure; choose another engine")
-        check_model(settings, model)
+        model = measurable_model(settings)
         settings, _ = card_defaults.resolve(settings)
-        init = RolloutInit(
-            checkpoint=model,
-            model=settings.model,
-            rollout=with_chosen_engine(settings, model),
-            max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
-            seed=settings.seed,
-        )
-        return _measure(settings, init, repeats=repeats, say=say)
+        init = profiled_init(settings, model)
+        from tailrace.workers.rollout_worker import make_engine  # heavy: waits until the settings are known to be good
+
+        return measure(settings, init, make_engine(init), repeats=repeats, say=say)
     except (OSError, ValueError) as error:
         raise SettingsError(str(error)) from error
 
 
-def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -> Profiled:
-    import torch  # heavy: waits until the settings are known to be good
+def measurable_model(settings: Settings) -> Path:
+    """Return the directory of the model; ``ValueError`` if the engine cannot run it, or cannot be measured."""
+    check_device(settings.model.device)
+    model = resolve_model(settings.model.path)
+    engine = ENGINES[choose_engine(settings, model).engine].capabilities
+    if not (engine.has_kv_cache and engine.streams_progress):
+        raise SettingsError(f"the {engine.name} engine has no decode steps to measure; choose another engine")
+    check_model(settings, model)
+    return model
+
+
+def profiled_init(settings: Settings, model: Path, *, may_release: bool = False) -> RolloutInit:
+    """The first message to an instance that is measured."""
+    return RolloutInit(
+        checkpoint=model,
+        model=settings.model,
+        rollout=with_chosen_engine(settings, model),
+        max_length=settings.data.max_prompt_length + settings.rollout.max_response_length,
+        seed=settings.seed,
+        may_release=may_release,
+    )
+
+
+def measure(settings: Settings, init: RolloutInit, engine: Engine, *, repeats: int, say: Say) -> Profiled:
+    """Measure an engine that was started with this message."""
+    import torch
 
     from tailrace.engines.load_points import LoadBench, num_steps, room
-    from tailrace.workers.rollout_worker import device_of, make_engine
+    from tailrace.workers.rollout_worker import device_of
 
     device, load_before = device_of(settings.model), os.getloadavg()[0]
-    engine = make_engine(init)
     needed = room(engine.capabilities)
     longest = init.max_length - needed
     if longest < 2:
@@ -72,8 +88,9 @@ def _measure(settings: Settings, init: RolloutInit, *, repeats: int, say: Say) -
     points = grid(max_running=settings.rollout.running_limit, longest=longest, kv_budget=kv_budget)
     others = between(points, kv_budget=kv_budget, seed=settings.seed)
     # One thread on the CPU waits for nothing but its core: its processor time is what it takes with a core to itself,
-    # whatever else the machine does.
-    is_alone = device.type == "cpu" and torch.get_num_threads() == 1
+    # whatever else the machine does. Ranks compute in other processes.
+    has_ranks = settings.rollout.tensor_parallel_size > 1
+    is_alone = device.type == "cpu" and torch.get_num_threads() == 1 and not has_ranks
     bench = LoadBench(
         engine,
         vocab_size=vocabulary_size(init.checkpoint),

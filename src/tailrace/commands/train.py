@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.config.load import SettingsError
-from tailrace.config.memory_release import may_lend
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import evaluation_left_out, forgotten_evaluation
 from tailrace.config.settings import Settings
 from tailrace.core.errors import CoreError, ReplayMismatch
-from tailrace.core.schedule import Lending
 from tailrace.observe.journal.disk import says_disk_full
 from tailrace.observe.journal.journal_file import DamagedJournal
 from tailrace.observe.metrics.rows import Row
@@ -31,8 +29,8 @@ from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.launchers.place import WorkerPlace
 from tailrace.runtime.local import LocalRun
 from tailrace.runtime.open_place import check_runtime, open_place
+from tailrace.runtime.placed_schedule import placed
 from tailrace.runtime.record.run_directory import RunDirectory, write_atomically
-from tailrace.sizing.shared_places import nothing_lent, shared_places
 from tailrace.store.payload_store import PayloadStore
 from tailrace.store.record_frame import DamagedStore
 
@@ -185,23 +183,13 @@ def _run_with_store(
             say(line)
         stop = StopButton()
         with open_place(settings, logs=directory.logs, trains=sources.schedule.trains, say=say) as place:
-            sources = _with_places(sources, settings, place, say)
+            schedule = placed(sources.schedule, settings, place.plan, model=sources.model, say=say)
+            sources = replace(sources, schedule=schedule)
             stored = _finish(_drive(settings, directory, sources, store, say, stop, place), stop)
         if conclude is not None and stored["is_complete"]:
             store.sync()
             stored["metrics"] |= conclude(directory, sources)
         return stored
-
-
-def _with_places(sources: Sources, settings: Settings, place: WorkerPlace, say: Say) -> Sources:
-    """Return the sources with a schedule that says which instances can be lent to training."""
-    lending = sources.schedule.lending
-    if lending.strategy == Lending().strategy:
-        return sources
-    places = shared_places(place.plan, settings.trainer.num_replicas) if may_lend(settings) else ()
-    if (line := nothing_lent(settings, place.plan)) is not None:
-        say(line)
-    return replace(sources, schedule=replace(sources.schedule, lending=replace(lending, places=places)))
 
 
 async def _drive(

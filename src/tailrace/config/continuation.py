@@ -29,6 +29,7 @@ HOW_COMPUTED = (
     "model.device",
     "rollout.tensor_parallel_size",
     "rollout.threads",
+    "rollout.park",
     "reward.workers",
     "reward.judge.workers",
     "reward.judge.placement",
@@ -55,6 +56,7 @@ HOW_COMPUTED = (
 )
 """Settings that say where the run computes and in which pieces."""
 
+_INITIAL_SIZE = "rollout.tensor_parallel_size"
 _AROUND = (
     "output_dir", "resume", "limits", "keep_checkpoints", "keep_rollouts", "logger", "report", "project_name",
     "experiment_name", "schedule.mps", "runtime", "ray",
@@ -124,6 +126,14 @@ class Difference:
 def may_change(name: str) -> bool:
     """Whether a setting, such as ``trainer.num_ranks``, may differ when a run is continued, without being asked for."""
     return name not in GONE and any(name == free or name.startswith(f"{free}.") for free in (*HOW_COMPUTED, *_AROUND))
+
+
+def fixed(settings: Settings, found: Sequence[Difference]) -> list[Difference]:
+    """Return those of these differences that the run may not have without being asked for.
+
+    With several parallel sizes, the one with which it starts says which instance has which number."""
+    has_sizes = bool(settings.rollout.parallel_sizes)
+    return [each for each in found if not may_change(each.name) or (has_sizes and each.name == _INITIAL_SIZE)]
 
 
 def differences(settings: Settings, stored: Mapping[str, Any]) -> list[Difference]:

@@ -1,10 +1,11 @@
-"""Whether the settings ask instances to release their memory while training runs, and training between two pieces."""
+"""Whether the settings ask instances to release their memory, while training runs or while instances of another
+parallel size work, and training between two pieces."""
 
 from __future__ import annotations
 
 from tailrace.config.run_preset import no_places, run_preset
 from tailrace.config.settings import Settings
-from tailrace.policies.strategies import Scaling
+from tailrace.policies.strategies import ParallelSizes, Scaling
 
 
 def releases_memory(settings: Settings) -> bool:
@@ -26,3 +27,14 @@ def lends_colocated(settings: Settings) -> bool:
 def may_lend(settings: Settings) -> bool:
     """Whether an instance may be lent: it is asked for, and there are others, and another replica."""
     return no_places(settings) is None and run_preset(settings).lending is not Scaling.NEVER
+
+
+def may_park(settings: Settings) -> bool:
+    """Whether instances of another parallel size may wait with released memory, if engine and machine allow it."""
+    return changes_size(settings) and settings.rollout.park != "never" and settings.runtime != "ray"
+
+
+def changes_size(settings: Settings) -> bool:
+    """Whether the parallel size of the instances may change."""
+    has_sizes = len({*settings.rollout.parallel_sizes}) > 1
+    return has_sizes and run_preset(settings).parallelism is not ParallelSizes.FIXED

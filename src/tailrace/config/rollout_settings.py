@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tailrace.config.section import Common, Section
+from tailrace.config.section import Common, Numbers, Section
 
 
 class SamplingSettings(Section):
@@ -61,16 +61,16 @@ class RolloutSettings(SamplingSettings):
     `rollout.costs` says."""
     tensor_parallel_size: Common[PositiveInt] = 1
     """Number of devices that hold one instance's model together. With `parallel_sizes`: at the start of the run."""
-    parallel_sizes: tuple[PositiveInt, ...] = ()
+    parallel_sizes: Numbers = ()
     """Numbers of devices between which `schedule.parallelism` may choose, such as [1, 2, 4], `tensor_parallel_size`
     among them. Default: only that one."""
     parallel_profile: Path | None = None
-    """File with the speed of each of `parallel_sizes`, as `tailrace profile --parallel-sizes 1,2,4 --json FILE` writes
-    it. Default: every size has `rollout.costs`."""
+    """File with speed and KV cache of each of `parallel_sizes`, which `tailrace profile --parallel-sizes 1,2,4 --json
+    FILE` writes. Default: every size has `rollout.costs`, and a KV cache in proportion to its devices."""
     park: Literal["auto", "always", "never"] = "auto"
     """What becomes of instances of another parallel size. `always`: they keep their processes and release their memory,
-    so that they come back quickly; their weights wait in host memory. `never`: they end. `auto`: they wait if the host
-    has room for it."""
+    weights included, so that they come back quickly with a pull. `never`: they end. `auto`: they wait if the engine can
+    release its memory and the host has room for their processes."""
     return_routing: Literal["auto", "always", "never"] = "auto"
     """Whether responses of a mixture of experts keep the experts chosen for each token. Training compares them with its
     own (`mismatch/router_agreement`). `auto`: if the model is a mixture and the engine can."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tailrace.config.judge_rules import judge_rules
 from tailrace.config.objection import Objection
+from tailrace.config.parallel_rules import parallel_rules
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rollout_settings import CostSettings
 from tailrace.config.run_preset import run_preset
@@ -219,4 +220,5 @@ _RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     _ray,
     _rewards,
     judge_rules,
+    parallel_rules,
 )

@@ -55,7 +55,7 @@ def schedule(
     try:
         coordination = _coordination(settings, prompt_length)
         made = make(settings, num_prompts)
-        sizes = parallelism_of(settings.rollout, coordination, max_in_flight=made.max_in_flight)
+        sizes = parallelism_of(settings, coordination, max_in_flight=made.max_in_flight)
         plain = replace(made, coordination=coordination, parallelism=sizes, score_parts=score_parts)
         return apply_preset(plain, settings.schedule, circumstances(settings, score_parts))
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 Value = TypeVar("Value")
 
@@ -20,6 +20,16 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def as_numbers(value: object) -> object:
+    """A list for one number, or for several in a text such as `1,2,4`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    parts = value.split(",") if isinstance(value, str) else []
+    return tuple(map(int, parts)) if parts and all(part.strip().isdecimal() for part in parts) else value
+
+
+Numbers = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_numbers)]
+"""Numbers above 0: a list, or a text with commas between them."""
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 """One name, or a list of them."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tailrace.config.memory_release import releases_memory
+from tailrace.config.memory_release import may_park, releases_memory
 from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.config.settings import Settings
 from tailrace.engines.contract import Capabilities, Unsupported
@@ -180,7 +180,12 @@ def _asks_for_routing(settings: Settings) -> str | None:
 def division_refusal(settings: Settings, config: Mapping[str, Any]) -> str | None:
     """Why an engine that divides models cannot divide one with this ``config.json`` as the settings ask; None if it
     can."""
-    return vllm_models.parts_refusal(config, settings.rollout.tensor_parallel_size)
+    rollout = settings.rollout
+    for size in sorted({rollout.tensor_parallel_size, *rollout.parallel_sizes}):
+        setting = "rollout.tensor_parallel_size" if not rollout.parallel_sizes else "one of rollout.parallel_sizes"
+        if (sentence := vllm_models.parts_refusal(config, size, setting=setting)) is not None:
+            return sentence
+    return None
 
 
 def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
@@ -188,11 +193,7 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     name = capabilities.name
     if settings.rollout.deterministic and not capabilities.has_deterministic_mode:
         yield f"rollout.deterministic: the {name} engine has no deterministic mode; set it to false"
-    if settings.rollout.tensor_parallel_size > capabilities.max_parallel_size:
-        yield (
-            f"rollout.tensor_parallel_size is {settings.rollout.tensor_parallel_size}, but the {name} engine uses at"
-            f" most {capabilities.max_parallel_size}"
-        )
+    yield from _too_large(settings, capabilities)
     if (asking := _asks_for_routing(settings)) and not capabilities.returns_routing:
         yield f"{asking}: the {name} engine does not return the experts of tokens"
     if settings.trainer.replay_routing and settings.rollout.return_routing == "never":
@@ -205,8 +206,28 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
             f"{asking}, but the {name} engine cannot release its memory while training runs; set it to"
             f" '{'shared' if is_colocated else 'never'}'"
         )
+    if settings.rollout.park == "always" and may_park(settings) and not capabilities.releases_memory:
+        where = " here" if name == "vllm" else ""
+        yield (
+            f"rollout.park is 'always', but the {name} engine cannot release its memory{where}, so instances of another"
+            " parallel size cannot wait: set it to 'auto' or 'never'"
+        )
     if settings.eval_interval is not None and not capabilities.uses_weights:
         yield (
             f"eval_interval is given, but responses of the {name} engine say nothing about the weights being trained;"
             " set it to null"
+        )
+
+
+def _too_large(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
+    rollout, most = settings.rollout, capabilities.max_parallel_size
+    if rollout.tensor_parallel_size > most:
+        yield (
+            f"rollout.tensor_parallel_size is {rollout.tensor_parallel_size}, but the {capabilities.name} engine uses"
+            f" at most {most}"
+        )
+    elif max(rollout.parallel_sizes, default=1) > most:
+        yield (
+            f"rollout.parallel_sizes has {max(rollout.parallel_sizes)}, but the {capabilities.name} engine uses at most"
+            f" {most}"
         )

@@ -23,11 +23,10 @@ from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.coordinator import Coordinator
 from tailrace.core.ids import Version
 from tailrace.core.journal import Entry
 from tailrace.core.run.waits import Wait
-from tailrace.observe.costs.prediction import Prediction
+from tailrace.core.schedule import Schedule
 from tailrace.observe.display.display import Display, PlainDisplay, open_display
 from tailrace.observe.display.rollout_display import RolloutDisplay
 from tailrace.observe.display.safe_display import SafeDisplay
@@ -45,6 +44,7 @@ from tailrace.runtime.record.change_of_course import change_of_course
 from tailrace.runtime.record.checkpoint_adapter import CheckpointAdapter
 from tailrace.runtime.record.checkpoint_folder import CheckpointFolder
 from tailrace.runtime.record.checkpoint_size import expected_bytes
+from tailrace.runtime.record.cost_check import cost_check
 from tailrace.runtime.record.recorder import Recorder
 from tailrace.runtime.record.resume import recall
 from tailrace.runtime.record.run_directory import RunDirectory
@@ -100,7 +100,7 @@ class LocalRun:
             self._past,
             display=self._display,
             sinks=sinks,
-            prediction=_prediction(settings, self._coordinator),
+            prediction=cost_check(settings, self._coordinator),
             complain=complain,
         )
         self._driver = Driver(
@@ -150,6 +150,7 @@ class LocalRun:
             post=post,
             work=self._payload,
             env=self._place.rollout_env,
+            parallelism=self._schedule_from_now().parallelism,
         )
         self._scores = open_score_parts(
             settings,
@@ -193,12 +194,14 @@ class LocalRun:
         self._display.say(f"warning: {problem}")
 
     def _first_event(self) -> ev.Event:
-        schedule = self._sources.schedule
+        schedule = self._schedule_from_now()
         if self._past.is_new:
             return ev.RunStarted(schedule=schedule)
-        continued = self._coordinator.schedule.continued(schedule)
-        checkpoint = self._past.checkpoint_version
-        return ev.RunResumed(limits=continued.limits, checkpoint=checkpoint, schedule=continued)
+        return ev.RunResumed(limits=schedule.limits, checkpoint=self._past.checkpoint_version, schedule=schedule)
+
+    def _schedule_from_now(self) -> Schedule:
+        given = self._sources.schedule
+        return given if self._past.is_new else self._coordinator.schedule.continued(given)
 
     async def _load_rewards(self) -> None:
         try:
@@ -355,14 +358,6 @@ class LocalRun:
             return self._coordinator.waits()
         # Before the first event the core has no waits of its own.
         return [Wait(what="the reward workers to start", since=self._past.now, limit_s=START_LIMIT_S)]
-
-
-def _prediction(settings: Settings, coordinator: Coordinator) -> Prediction | None:
-    """Return the check of the cost model, for runs that use one and need not be deterministic; else None."""
-    known, rollout = coordinator.schedule.coordination, settings.rollout
-    if not coordinator.rooms.policies.plans or rollout.deterministic or rollout.from_run is not None:
-        return None
-    return Prediction(costs=coordinator.costs, prompt_length=known.prompt_length, max_running=known.max_running)
 
 
 def _open_sinks(settings: Settings, directory: RunDirectory, complain: Complain) -> Sinks:

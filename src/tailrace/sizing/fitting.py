@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tailrace.config import presets
+from tailrace.config.parallel_layouts import settings_by_size
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Leftovers
@@ -140,14 +141,21 @@ class _Room:
             free -= memory.beside_rollout
         elif memory.is_apart:
             free = self.budget - memory.rollout.num_bytes - memory.beside_rollout
-        least = _whole_pages(max_length(self.settings) + LOOKAHEAD)
+        rollout = self.settings.rollout
+        smallest = min(rollout.parallel_sizes, default=rollout.tensor_parallel_size)
+        least = _whole_pages(max_length(self.settings) + LOOKAHEAD) * rollout.tensor_parallel_size // smallest
         most = free // self._kv_bytes() // PAGE_SIZE * PAGE_SIZE
         return replace(found, kv_tokens=min(found.kv_tokens, max(least, most)))
 
     def _kv_bytes(self) -> int:
-        """Bytes on the device for one token in the KV cache of every instance."""
-        load = rollout_load(self.settings, is_cuda=True, num_devices=self.num_devices)
-        return kv_bytes(self.shape, load) * parts_per_device(self.settings, self.num_devices)
+        """Bytes on the device for one token in the KV cache of every instance, with the parallel size that takes most.
+        One of another size has as many tokens more or fewer as it has devices."""
+        return max(self._kv_bytes_of(each) for each in settings_by_size(self.settings))
+
+    def _kv_bytes_of(self, settings: Settings) -> int:
+        load = rollout_load(settings, is_cuda=True, num_devices=self.num_devices)
+        num_bytes = kv_bytes(self.shape, load) * parts_per_device(settings, self.num_devices)
+        return num_bytes * settings.rollout.tensor_parallel_size // self.settings.rollout.tensor_parallel_size
 
     def _total(self, found: Fitted) -> int:
         return self._plan(found).num_bytes

@@ -37,6 +37,9 @@ class HostLoad:
     """Layers of one rank's reference model, if they lie on the host."""
     offloaded_bytes: int = 0
     """Layers of one judge that lie in page-locked memory."""
+    parks: bool = False
+    """Whether instances of other parallel sizes keep their processes. Their weights are given away, and pulled when
+    they come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +49,20 @@ class _Workers:
     is_first: bool
     """Whether it is the host that publishes: the first rank's, or the first of all if nobody trains."""
     ranks: tuple[int, ...]
-    instances: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """How many devices each instance has, of all parallel sizes."""
     judges: tuple[int, ...]
-    devices_per_instance: int
 
     @property
-    def num_processes(self) -> int:
+    def num_instances(self) -> int:
+        """Most instances that work at the same time: those of one size."""
+        return max((self.sizes.count(size) for size in self.sizes), default=0)
+
+    def num_processes(self, *, parks: bool) -> int:
+        """``parks``: whether instances of all sizes have processes at the same time."""
         # vLLM has a process for each GPU of an instance, if there are several, besides the worker itself.
-        size = self.devices_per_instance
-        return len(self.ranks) + len(self.judges) + len(self.instances) * (1 if size <= 1 else 1 + size)
+        by_size = [self.sizes.count(size) * (1 if size <= 1 else 1 + size) for size in {*self.sizes}]
+        return len(self.ranks) + len(self.judges) + (sum(by_size) if parks else max(by_size, default=0))
 
 
 def host_memories(
@@ -78,22 +86,21 @@ def _hosts(devices: DevicePlan, gpus_per_host: int | None) -> Mapping[int, _Work
         return place[own[0]] // gpus_per_host if own and gpus_per_host else 0
 
     ranks, instances, judges = (
-        [host(own) for own in kind] for kind in (devices.training, devices.rollout, devices.judges)
+        [host(own) for own in kind] for kind in (devices.training, devices.instances, devices.judges)
     )
     return {
         number: _Workers(
             is_first=number == 0,
             ranks=tuple(rank for rank, at in enumerate(ranks) if at == number),
-            instances=tuple(instance for instance, at in enumerate(instances) if at == number),
+            sizes=tuple(len(own) for own, at in zip(devices.instances, instances, strict=True) if at == number),
             judges=tuple(judge for judge, at in enumerate(judges) if at == number),
-            devices_per_instance=len(devices.rollout[0]) if devices.rollout else 0,
         )
         for number in sorted({0, *ranks, *instances, *judges})
     }
 
 
 def _parts(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
-    count = workers.num_processes
+    count = workers.num_processes(parks=load.parks)
     yield MemoryPart(
         name="processes", num_bytes=count * CONTEXT_BYTES, how=f"{count} x 0.5 GiB, Python and torch: assumed"
     )
@@ -133,7 +140,7 @@ def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterato
 
 
 def _pulling(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
-    count, version = len(workers.instances), load.itemsize * shape.num_parameters
+    count, version = workers.num_instances, load.itemsize * shape.num_parameters
     if not count:
         return
     each = f"{count} instances x {version / 2**30:.2f} GiB" if count > 1 else f"{version / 2**30:.2f} GiB"

@@ -3,10 +3,11 @@ anything is loaded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.config.judge_use import num_judge_models
-from tailrace.config.memory_release import lends_colocated
+from tailrace.config.memory_release import lends_colocated, may_park
+from tailrace.config.parallel_layouts import settings_by_size
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.settings import Settings
 from tailrace.config.variants import ESTIMATORS
@@ -90,11 +91,7 @@ def plan(
     ``num_devices``: GPUs over which the run is spread. ``judge``: None: there is none, or its sizes are not known.
     """
     return MemoryPlan(
-        rollout=ProcessMemory(
-            name="rollout",
-            count=parts_per_device(settings, num_devices) if is_cuda else settings.rollout.num_instances,
-            parts=tuple(_rollout(shape, settings, is_cuda, num_devices)),
-        ),
+        rollout=_rollout_memory(shape, settings, is_cuda, num_devices),
         training=ProcessMemory(
             name="training",
             count=1 if is_cuda else settings.trainer.num_ranks,  # each rank has a GPU of its own
@@ -148,6 +145,7 @@ def _hosts(
         gradients_bytes=gradients_of_rank(shape, training).num_bytes if training.gradients_on_host else 0,
         reference_bytes=reference_layers(shape) if has_reference else 0,
         offloaded_bytes=0 if judge is None else judge.host_bytes,
+        parks=may_park(settings),
     )
     return host_memories(shape, load, _devices(settings, num_devices), gpus_per_host=gpus_per_host(settings))
 
@@ -179,6 +177,34 @@ def item_bytes(settings: Settings) -> int:
 def max_length(settings: Settings) -> int:
     """Most tokens of a prompt with its response."""
     return settings.data.max_prompt_length + settings.rollout.max_response_length
+
+
+def _rollout_memory(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> ProcessMemory:
+    """Rollout on a device; with several parallel sizes, that of the size which takes most. Instances of the others may
+    be parked there."""
+    sized = [_one_size(shape, each, is_cuda, num_devices) for each in settings_by_size(settings)]
+    fullest = max(sized, key=lambda each: each.count * each.num_bytes)
+    if len(sized) == 1:
+        return replace(fullest, name="rollout")
+    if not is_cuda or not may_park(settings):
+        return fullest
+    parked = sum(each.count * each.released_bytes for each in sized if each is not fullest)
+    part = MemoryPart(
+        name="parked instances",
+        num_bytes=-(-parked // fullest.count),
+        how="what instances of other parallel sizes keep: contexts, graphs",
+        is_never_released=True,
+    )
+    return replace(fullest, parts=(*fullest.parts, part))
+
+
+def _one_size(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> ProcessMemory:
+    rollout = settings.rollout
+    return ProcessMemory(
+        name=f"rollout, size {rollout.tensor_parallel_size}",
+        count=parts_per_device(settings, num_devices) if is_cuda else rollout.num_instances,
+        parts=tuple(_rollout(shape, settings, is_cuda, num_devices)),
+    )
 
 
 def _rollout(shape: ModelShape, settings: Settings, is_cuda: bool, num_devices: int) -> list[MemoryPart]:

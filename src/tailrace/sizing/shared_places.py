@@ -9,6 +9,8 @@ These are two places: none of the left one uses a device of the right one. With 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailrace.config.run_preset import lending_line, no_places, run_preset
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import SharedPlace
@@ -17,17 +19,23 @@ from tailrace.policies.strategies import Scaling
 from tailrace.sizing.device_plan import DevicePlan
 
 
-def shared_places(plan: DevicePlan, num_replicas: int) -> tuple[SharedPlace, ...]:
-    """Return the places that have both instances and replicas. On a CPU the instances are divided by order."""
-    num_ranks = len(plan.training)
-    if not num_ranks or not plan.rollout:
+def shared_places(plan: DevicePlan, num_replicas: int, instances: range | None = None) -> tuple[SharedPlace, ...]:
+    """Return the places that have both instances and replicas. On a CPU the instances are divided by order.
+
+    ``instances``: those of one parallel size, by their numbers; None: those with which the run starts.
+    """
+    num_ranks, numbers = len(plan.training), range(len(plan.rollout)) if instances is None else instances
+    if not num_ranks or not numbers:
         return ()
     size = num_ranks // num_replicas
     ranks = [range(replica * size, (replica + 1) * size) for replica in range(num_replicas)]
     replicas = [{device for rank in own for device in plan.of_rank(rank)} for own in ranks]
-    if not plan.devices:
-        return places_by_order(len(plan.rollout), num_replicas)
-    return joined_places([set(own) for own in plan.rollout], replicas)
+    found = (
+        joined_places([set(plan.of_instance(number)) for number in numbers], replicas)
+        if plan.devices
+        else places_by_order(len(numbers), num_replicas)
+    )
+    return tuple(replace(place, instances=tuple(numbers[each] for each in place.instances)) for place in found)
 
 
 def nothing_lent(settings: Settings, plan: DevicePlan) -> str | None:

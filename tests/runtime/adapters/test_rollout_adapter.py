@@ -16,6 +16,8 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import GroupId, InstanceId, ResponseId, Version
 from tailrace.core.responses.response import Finish
+from tailrace.core.schedule import Layout, Parallelism
+from tailrace.core.schedule.parallelism import Division
 from tailrace.engines.contract import Output
 from tailrace.runtime.adapters.rollout_adapter import RolloutAdapter
 from tailrace.runtime.launchers.worker import Hear, Lose, WorkerSpec
@@ -36,7 +38,7 @@ from tailrace.workers.messages import (
 INIT = RolloutInit(
     checkpoint=Path("model"), model=ModelSettings(device="cpu"), rollout=RolloutSettings(), max_length=64, seed=0
 )
-I0, I1 = InstanceId(0), InstanceId(1)
+I0, I1, I2 = (InstanceId(number) for number in range(3))
 
 
 class Worker:
@@ -89,14 +91,18 @@ class Stage:
         self.texts: dict[ResponseId, list[int]] = {}
         """What the store holds in the end."""
         self.work = WorkThread("payload")
-        self.adapter = RolloutAdapter(
+        self.adapter = self.make()
+
+    def make(self, **given: Any) -> RolloutAdapter:
+        return RolloutAdapter(
             INIT,
             launch=self.workers,
             request=lambda response, start: None,  # type: ignore[arg-type, return-value]
             channel=lambda: None,  # type: ignore[arg-type, return-value]
-            store=Told(store, self.story),  # type: ignore[arg-type]
+            store=Told(self.store, self.story),  # type: ignore[arg-type]
             post=self.story.append,
             work=self.work,
+            **given,
         )
 
     def start(self, instance: InstanceId = I0, incarnation: int = 1) -> tuple[Hear, Lose]:
@@ -381,3 +387,33 @@ def test_nothing_is_written_behind_the_end_of_a_response(tmp_path: Path, is_earl
     stage = on_stage(tmp_path, play)
     assert stage.lengths == {X: 20}
     assert stage.told[-1] == (20, Finish.STOP)
+
+
+def test_an_instance_of_a_parallel_size_starts_with_its_numbers_and_can_stop_and_start_again(tmp_path: Path) -> None:
+    sizes = Parallelism(
+        layouts=(
+            Layout(division=Division(1), first=0, count=2, kv_tokens=100, max_running=4),
+            Layout(division=Division(2), first=2, count=1, kv_tokens=300, max_running=8),
+        )
+    )
+
+    async def play(stage: Stage) -> None:
+        adapter = stage.make(parallelism=sizes, env=lambda instance: {"SEAT": str(instance)})
+        for incarnation in (1, 2):
+            adapter.start(do.StartInstance(instance=I2, incarnation=incarnation, size=2, devices=(0, 1)))
+            stage.workers.ends[-1][0](RolloutReady(version=Version(0)))
+            await stage.settle()
+            adapter.retire(do.StopInstance(instance=I2))
+            await stage.settle()
+            await stage.settle()
+        adapter.start(do.StartInstance(instance=I0, incarnation=3))
+
+    stage = on_stage(tmp_path, play)
+    assert [(type(event).__name__, event.instance, event.incarnation) for event in stage.events] == [
+        ("InstanceStarted", 2, 1), ("InstanceStopped", 2, 1), ("InstanceStarted", 2, 2), ("InstanceStopped", 2, 2)
+    ]  # fmt: skip
+    of_two, again, plain = (spec.init.rollout for spec in stage.workers.specs)
+    assert (of_two.tensor_parallel_size, of_two.kv_tokens, of_two.max_running) == (2, 300, 8)
+    assert again == of_two
+    assert plain == INIT.rollout, "a command without a size asks for what the settings say"
+    assert stage.workers.specs[0].env["SEAT"] == "2"

@@ -15,8 +15,8 @@ from tailrace.config.ray_settings import RayResources
 from tailrace.config.settings import Settings
 from tailrace.core.outcomes import Part
 from tailrace.rewards.assignment import expected_parts
-from tailrace.runtime.ray.bundles import TOGETHER, Reservations, worker_counts
-from tailrace.sizing.device_plan import DeviceDemand, plan_devices
+from tailrace.runtime.ray.bundles import BY_SIZE, TOGETHER, Reservations, worker_counts
+from tailrace.sizing.device_plan import DeviceDemand, plan_devices, refused_by_servers
 
 KINDS = {
     "rollout": RayResources(cpus=2.0), "training": RayResources(cpus=4.0), "reward": RayResources(cpus=0.5),
@@ -213,3 +213,46 @@ def test_a_bundle_has_room_for_its_workers_and_nobody_reserves_twice(
             assert inside, "a bundle that nobody uses"
             assert fsum(each.gpus for each in inside) <= bundle["GPU"]
             assert fsum(each.cpus for each in inside) == bundle["CPU"]
+
+
+SIZES = DeviceDemand(num_instances=8, devices_per_instance=1, num_ranks=1, is_apart=True, others=((2, 4), (4, 2)))
+
+
+def test_bundles_are_as_large_as_the_largest_parallel_size_and_smaller_ones_have_a_part_of_one() -> None:
+    found = reservations(SIZES, 9, "training")
+    group = found.groups()[BY_SIZE]
+    assert group.bundles == ({"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 4.0})
+    assert not group.is_on_one_node, "only each bundle is"
+    of = [(found.of(f"rollout-{number}").bundle, found.of(f"rollout-{number}").gpus) for number in range(14)]
+    assert of == [(0, 1.0)] * 4 + [(1, 1.0)] * 4 + [(0, 2.0)] * 2 + [(1, 2.0)] * 2 + [(0, 4.0), (1, 4.0)]
+    assert all(found.of(f"rollout-{number}").group == BY_SIZE for number in range(14))
+    assert found.of("training").group == "training"
+    assert found.total({"rollout": 8, "training": 1}) == {"CPU": 20.0, "GPU": 9.0}
+
+
+@given(power=st.integers(0, 3), count=st.integers(1, 4), initial=st.integers(0, 3))
+def test_the_instances_of_each_size_fit_into_the_bundles(power: int, count: int, initial: int) -> None:
+    sizes = [2**each for each in range(power + 1)]
+    first = sizes[min(initial, power)]
+    others = tuple((size, count * sizes[-1] // size) for size in sizes if size != first)
+    demand = DeviceDemand(
+        num_instances=count * sizes[-1] // first, devices_per_instance=first, num_ranks=1, is_apart=True, others=others
+    )
+    found = reservations(demand, demand.least)
+    if not others:
+        assert BY_SIZE not in found.groups()
+        return
+    bundles = found.groups()[BY_SIZE].bundles
+    numbers = range(demand.num_instances + sum(each for _, each in others))
+    mine = [found.of(f"rollout-{number}") for number in numbers]
+    for size in sizes:
+        for number, bundle in enumerate(bundles):
+            own = [each for each in mine if each.bundle == number and each.gpus == size]
+            assert fsum(each.gpus for each in own) == bundle["GPU"] == sizes[-1]
+            assert fsum(each.cpus for each in own) <= bundle["CPU"]
+
+
+def test_servers_that_are_smaller_than_the_largest_size_are_refused() -> None:
+    assert refused_by_servers(SIZES, [2, 4]) is None
+    assert "must be inside one server, and the largest has 2 GPUs" in str(refused_by_servers(SIZES, [2, 2, 2, 2, 2]))
+    assert refused_by_servers(replace(SIZES, others=()), [1]) is None

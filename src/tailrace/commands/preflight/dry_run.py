@@ -33,10 +33,11 @@ from tailrace.runtime.gpus.found_judge import find_judge
 from tailrace.runtime.inputs.lengths import length_lines, refused_lengths, source_lengths
 from tailrace.runtime.inputs.sources import Sources
 from tailrace.runtime.open_place import local_plan
+from tailrace.runtime.placed_schedule import parked
 from tailrace.runtime.record.run_directory import RunDirectory
 from tailrace.sizing.card import Card
 from tailrace.sizing.channel_choice import chosen_channel
-from tailrace.sizing.device_plan import demand_of
+from tailrace.sizing.device_plan import demand_of, plan_devices
 from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.known_shapes import known_shape
 from tailrace.sizing.memory_plan import MemoryPlan, plan
@@ -60,7 +61,7 @@ def dry_run(settings: Settings, say: Say) -> Settings:
         settings, _ = card_defaults.resolve(settings, directory.stored_settings(), find=lambda given: card)
         sources = prepare_in(directory, settings)
         directory.check_sources(settings, sources.fingerprints)
-        for line in (*_plan_lines(settings, sources.schedule, card), *_device_lines(settings)):
+        for line in (*_plan_lines(settings, sources.schedule, card), *_device_lines(settings, sources)):
             say(line)
         say("")
         problems = [*_memory_problems(settings, sources, card, say)]
@@ -177,14 +178,19 @@ def _work(schedule: Schedule) -> str:
     )
 
 
-def _device_lines(settings: Settings) -> list[str]:
+def _device_lines(settings: Settings, sources: Sources) -> list[str]:
     """Which device does what. On Ray that depends on the cluster, so there it is what the cluster must have."""
     trains = _trains(settings)
     if settings.runtime == "ray":
         demand = demand_of(settings, trains=trains)
-        return [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
-    devices = local_plan(settings, trains=trains)
-    return [devices.line(), *filter(None, [nothing_lent(settings, devices)]), *chosen_channel(settings, devices).lines]
+        lines = [f"a cluster with GPUs must have at least {demand.least} of them, for {demand.sentence()}"]
+        devices = plan_devices(demand, ())
+    else:
+        devices = local_plan(settings, trains=trains)
+        lines = [devices.line(), *filter(None, [nothing_lent(settings, devices)])]
+        lines += chosen_channel(settings, devices).lines
+    waiting = parked(settings, devices, model=sources.model).line
+    return lines if waiting is None else [*lines, waiting]
 
 
 def _trains(settings: Settings) -> bool:

@@ -25,6 +25,7 @@ from tailrace.sizing.judge_memory import JudgeLoad
 from tailrace.sizing.known_shapes import known_names, known_shape
 from tailrace.sizing.memory_plan import gpus_per_host, plan
 from tailrace.sizing.model_shape import ModelShape
+from tailrace.sizing.parking import parking
 from tailrace.sizing.shared_places import nothing_lent
 
 _GPU = "cuda"
@@ -91,10 +92,17 @@ def lines(settings: Settings, shape: ModelShape, card: Card, judge: JudgeLoad | 
         *filter(None, [nothing_lent(settings, devices)]),
         f"memory of the host: about {most / 2**30:.0f} GiB{where}",
     ]
+    waiting = parking(settings, can_release=_can_release(settings), needed=most, has=None).line
+    found += [] if waiting is None else [waiting]
     if settings.runtime == "ray" and per_host is None:
         channel = settings.trainer.weight_channel
         found.append(f"trainer.weight_channel '{channel}' works only if all {card.count} GPUs are in one machine")
     return [*found, "not checked, because this is a plan: the model's files, its tokenizer, the data, the packages"]
+
+
+def _can_release(settings: Settings) -> bool:
+    engine = engine_name(settings.rollout)
+    return ENGINES["vllm" if engine == "auto" else engine].capabilities_on(_GPU).releases_memory
 
 
 def _devices(settings: Settings, card: Card) -> DevicePlan:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tailrace.core import commands as do
 from tailrace.core.collection.round import Round
-from tailrace.core.costs import CostModel
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.parallelism import ParallelismView, SizeView
 from tailrace.core.rooms import Rooms
@@ -76,9 +76,12 @@ def _clear(instance: Instance, now: float, *, parks: bool) -> Iterator[do.Comman
 
 
 def costs_of(rooms: Rooms, size: int) -> CostModel:
-    """Return the costs of an instance of this size, as they were last measured."""
+    """Return the costs of an instance of this size, as they were last measured. If nothing is known of it, they are
+    those that were measured of the nearest size."""
     measured, layout = rooms.fleet.sizes.measured, rooms.schedule.parallelism.layout(size)
     assert layout is not None
+    if size not in measured and measured and layout.costs == NOTHING_KNOWN:
+        return measured[min(measured, key=lambda other: max(other, size) / min(other, size))]
     return measured.get(size, layout.costs)
 
 

@@ -12,7 +12,7 @@ the others have left the devices. The core chooses when a round opens (`core/fle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.schedule.lending import SharedPlace
@@ -107,6 +107,13 @@ class Parallelism:
                 "rise and quiet_rounds must be at least 1, least_rise, start_s and wake_s at least 0, got"
                 f" {self.rise}, {self.quiet_rounds}, {self.least_rise}, {self.start_s} and {self.wake_s}"
             )
+
+    def placed_as(self, other: Parallelism) -> Parallelism:
+        """Return these settings on the devices of ``other``: what can be lent there, and whether instances are
+        parked."""
+        places = {layout.division: layout.places for layout in other.layouts}
+        layouts = tuple(replace(each, places=places.get(each.division, ())) for each in self.layouts)
+        return replace(self, layouts=layouts, parks=other.parks)
 
     def layout(self, size: int) -> Layout | None:
         """Return the layout of this size; None if there is none."""

@@ -208,6 +208,7 @@ class Schedule:
             score_parts=other.score_parts,
             case_time=replace(other.case_time, strategy=self.case_time.strategy),
             lending=replace(other.lending, strategy=self.lending.strategy),
+            parallelism=self.parallelism.placed_as(other.parallelism),
             limits=other.limits,
         )
 

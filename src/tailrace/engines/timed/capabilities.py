@@ -14,4 +14,6 @@ CAPABILITIES = Capabilities(
     releases_memory=True,
     uses_weights=False,
     has_kv_cache=False,
+    # There is no model to divide: an instance of any size takes as long as the costs of its size say.
+    max_parallel_size=8,
 )

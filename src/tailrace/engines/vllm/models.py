@@ -16,18 +16,18 @@ _HEADS, _KV_HEADS, _MLP = "num_attention_heads", "num_key_value_heads", "interme
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
-def parts_refusal(config: Mapping[str, Any], num_parts: int) -> str | None:
-    """Why vLLM cannot divide a model with this ``config.json`` among this many devices; None if it can."""
+def parts_refusal(
+    config: Mapping[str, Any], num_parts: int, *, setting: str = "rollout.tensor_parallel_size"
+) -> str | None:
+    """Why vLLM cannot divide a model with this ``config.json`` among this many devices; None if it can. ``setting``:
+    what asks for it."""
     counts = {"attention heads": config.get(_HEADS), "columns in an MLP": config.get(_MLP)}
     num_kv_heads = config.get(_KV_HEADS) or config.get(_HEADS)
     if num_kv_heads and num_parts % num_kv_heads:  # otherwise several devices hold the same one
         counts["key and value heads"] = num_kv_heads
     for name, count in counts.items():
         if count and count % num_parts:
-            return (
-                f"rollout.tensor_parallel_size is {num_parts}, but the model has {count} {name},"
-                f" which cannot be divided by {num_parts}"
-            )
+            return f"{setting} is {num_parts}, but the model has {count} {name}, which cannot be divided by {num_parts}"
     return None
 
 

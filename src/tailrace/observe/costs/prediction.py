@@ -6,14 +6,17 @@ instance exceeds ``tolerance``, the model has to be fitted again. ``measure`` do
 without stopping anything. Then a whole window of new samples is needed before the model can be found wrong again. A fit
 that is itself off by more than ``tolerance`` is not believed: such samples hold something that the model does not know,
 such as kernels that were compiled on the way.
+
+Where instances have several parallel sizes, each has a cost model of its own. The one compared is that of the size that
+generates; when a round opens with another size, its own samples are needed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.core import commands as do
 from tailrace.core import events as ev
@@ -24,6 +27,13 @@ from tailrace.observe.costs.fitting import ErrorScale, StepCosts, error, fit_eng
 from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 _LEAST_FIXED = 0.01
+
+
+class SizeCosts(NamedTuple):
+    """What is known of the instances of a parallel size."""
+
+    costs: CostModel
+    max_running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +82,16 @@ class Prediction:
     max_running: int
     """Responses an instance generates at the same time; the others wait for one of them to end."""
     window: int = 16
+    sizes: Mapping[int, SizeCosts] = field(default_factory=dict)
+    """What is known of each parallel size; empty: there is one, which the journal does not name."""
+    size: int = 0
+    """The size that generates; 0: there is only one."""
     tolerance: float = 0.5
     """Well above what a sound model shows: samples of some steps each are 0.2 to 0.35 off in runs of `tiny-arith`."""
     is_off: bool = field(default=False, init=False)
     """The model has to be measured again."""
+    _costs: dict[int, CostModel] = field(default_factory=dict, init=False)
+    """Costs that were measured of sizes."""
     _clocks: dict[InstanceId, TokenClock] = field(default_factory=dict, init=False)
     _windows: dict[InstanceId, _Window] = field(default_factory=dict, init=False)
 
@@ -85,8 +101,10 @@ class Prediction:
                 self._clocks.clear()
                 self._windows.clear()
                 self.is_off = False
-            case ev.CostsMeasured(costs=costs):
-                self._believe(costs)
+            case ev.CostsMeasured(costs=costs, size=size):
+                self._costs[size] = costs
+                if size == self.size:
+                    self._believe(costs)
             case ev.InstanceLost(instance=instance):
                 self._clocks.pop(instance, None)
                 self._windows.pop(instance, None)
@@ -95,8 +113,11 @@ class Prediction:
             case ev.ResponsesAborted(instance=instance, aborted=aborted) if instance in self._clocks:
                 self._clocks[instance].drop(part.response for part in aborted)
         for command in entry.commands:
-            if isinstance(command, do.Submit):
-                self._clock(command.instance).submit(command.dispatches, entry.now)
+            match command:
+                case do.OpenRound(parallel_size=size) if size != self.size:
+                    self._change_size(size)
+                case do.Submit():
+                    self._clock(command.instance).submit(command.dispatches, entry.now)
 
     def rates(self) -> dict[InstanceId, Rates]:
         """The rates of the instances whose window is full."""
@@ -125,7 +146,16 @@ class Prediction:
         if (after := self._worst_error()) > self.tolerance:
             self._believe(known)
             return None
-        return ev.CostsMeasured(costs=costs, error=before, fitted_error=after)
+        return ev.CostsMeasured(costs=costs, error=before, fitted_error=after, size=self.size)
+
+    def _change_size(self, size: int) -> None:
+        """Compare with the costs of another size from now on. What instances of the last one still report is
+        ignored."""
+        self._clocks.clear()
+        self._windows.clear()
+        self.size, self.is_off = size, False
+        if (known := self.sizes.get(size)) is not None:
+            self.costs, self.max_running = self._costs.get(size, known.costs), known.max_running
 
     def _believe(self, costs: CostModel) -> None:
         self.costs, self.is_off = costs, False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.config.memory_release import leaves_between_pieces, releases_memory
+from tailrace.config.parallel_layouts import rollout_of
 from tailrace.config.settings import Settings
+from tailrace.core.schedule import Layout
 from tailrace.engines.registry import engine_name, with_chosen_engine
 from tailrace.runtime.gpus.found_devices import seen_by_worker
 from tailrace.runtime.inputs.sources import Sources
@@ -22,8 +25,13 @@ def rollout_init(settings: Settings, sources: Sources) -> RolloutInit:
         rollout=rollout,
         max_length=sources.engine_length(settings, engine_name(rollout)),
         seed=settings.seed,
-        may_release=releases_memory(settings),
+        may_release=releases_memory(settings) or sources.schedule.parallelism.parks,
     )
+
+
+def init_of_size(init: RolloutInit, layout: Layout) -> RolloutInit:
+    """The first message to an instance of a layout. ``init``: that to instances of a run with one parallel size."""
+    return replace(init, rollout=rollout_of(init.rollout, layout))
 
 
 def training_init(

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.ids import InstanceId, ResponseId
+from tailrace.core.schedule import Parallelism
 from tailrace.engines.contract import Request
+from tailrace.runtime.adapters.first_messages import init_of_size
 from tailrace.runtime.adapters.rollout_intake import InstanceStart, RolloutIntake
 from tailrace.runtime.launchers.worker import OPENMP_PASSIVE_WAIT, Launcher, WorkerHandle, WorkerSpec
 from tailrace.runtime.threads.work_thread import WorkThread
@@ -22,6 +24,7 @@ from tailrace.weights.address import ChannelAddress
 from tailrace.workers.messages import Abort, Generate, Pull, Refused, Release, RolloutInit, Stop
 from tailrace.workers.report_interval import gather_s
 
+ONE_SIZE = Parallelism()
 Post = Callable[[ev.Event], None]
 
 
@@ -39,10 +42,11 @@ class RolloutAdapter:
         post: Post,
         work: WorkThread,
         env: Callable[[int], Mapping[str, str]] = lambda instance: {},
+        parallelism: Parallelism = ONE_SIZE,
     ) -> None:
         """``work``: the thread that reads and writes payload. ``env``: more environment variables of the worker of an
-        instance."""
-        self._env = env
+        instance. ``parallelism``: which instances have which parallel size."""
+        self._env, self._parallelism = env, parallelism
         self._init, self._launch, self._request, self._channel = init, launch, request, channel
         self._intake, self._post, self._work = RolloutIntake(store), post, work
         self._workers: dict[InstanceId, WorkerHandle] = {}
@@ -54,20 +58,24 @@ class RolloutAdapter:
         """Retired workers that are being ended."""
 
     def start(self, command: do.StartInstance) -> None:
-        instance = command.instance
+        instance, init = command.instance, self._init_of(command.size)
         sender = self._senders[instance] = InstanceStart(instance, command.incarnation)
         spec = WorkerSpec(
             name=f"rollout-{instance}",
             entry="tailrace.workers.rollout_worker:serve",
-            init=self._init,
+            init=init,
             env=OPENMP_PASSIVE_WAIT | dict(self._env(instance)),
-            gather_s=gather_s(self._init.rollout.num_instances),
+            gather_s=gather_s(init.rollout.num_instances),
         )
         self._workers[instance] = self._launch(
             spec,
             hear=lambda message: self._hear(sender, message),
             lose=lambda reason: self._lose(sender, reason),
         )
+
+    def _init_of(self, size: int) -> RolloutInit:
+        layout = self._parallelism.layout(size)
+        return self._init if layout is None else init_of_size(self._init, layout)
 
     def kill(self, command: do.KillInstance) -> None:
         # If the worker has just ended, it is no longer here, and InstanceLost is already in the inbox.
@@ -79,7 +87,7 @@ class RolloutAdapter:
             worker.kill()
 
     def retire(self, command: do.StopInstance) -> None:
-        """End the worker of an instance that has no work."""
+        """End the worker of an instance that has no work. A parked instance may be started again later."""
         instance, worker = command.instance, self._workers.pop(command.instance, None)
         if worker is None:
             return  # it has just ended; InstanceLost is on its way to the inbox

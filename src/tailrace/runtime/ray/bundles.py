@@ -4,6 +4,11 @@ A *bundle* is what Ray reserves on one node; a *group* of bundles is one placeme
 parts of one GPU in one bundle the same GPU. So rollout and training that share a device by the plan are put into one
 bundle with one GPU, and each reserves a part of it; so is a judge that computes beside an instance. Workers with
 devices of their own reserve whole GPUs.
+
+With parallel sizes a bundle is as large as the largest size: all its GPUs are in one server. Instances of smaller sizes
+reserve a part of it each, at other times than the larger ones.
+
+    a bundle of 4 GPUs      [    4    ]      [ 2 ][ 2 ]      [1][1][1][1]
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ _POLICY = ("training", "rollout")
 """Kinds of workers that hold the policy."""
 TOGETHER = "rollout and training"
 """Name of the group whose bundles rollout and training share."""
+BY_SIZE = "rollout of all parallel sizes"
+"""Name of the group in which instances of all parallel sizes take turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +102,14 @@ class Reservations:
         return {
             group: BundleGroup(
                 bundles=tuple(self._bundle(bundles[number]) for number in sorted(bundles)),
-                is_on_one_node=group != TOGETHER or any(kind in self.one_node for kind in _POLICY),
+                is_on_one_node=self._is_on_one_node(group),
             )
             for group, bundles in members.items()
         }
+
+    def _is_on_one_node(self, group: str) -> bool:
+        kinds = {TOGETHER: _POLICY, BY_SIZE: ("rollout",)}.get(group)
+        return kinds is None or any(kind in self.one_node for kind in kinds)
 
     def total(self, counts: Mapping[str, int]) -> dict[str, float]:
         """What this many workers of each kind need together."""
@@ -123,7 +134,7 @@ class Reservations:
         if self.plan is None:
             return {}
         judges = self.plan.judges if self._of_kind("judge").gpus is None else ()
-        return {"training": self.plan.training, "rollout": self.plan.rollout, "judge": judges}
+        return {"training": self.plan.training, "rollout": self.plan.instances, "judge": judges}
 
     @property
     def _is_by_plan(self) -> bool:
@@ -137,6 +148,14 @@ class Reservations:
         if self.plan is None or not self.plan.shared or not self._is_by_plan:
             return []
         return list(dict.fromkeys([*self.plan.training, *(self.plan.rollout if "rollout" in self.one_node else ())]))
+
+    @property
+    def _blocks(self) -> list[tuple[str, ...]]:
+        """The devices of each instance of the largest parallel size, one for each bundle; none if there is one size."""
+        if self.plan is None or not any(self.plan.others) or not self._is_by_plan:
+            return []
+        largest = max(len(own) for own in self.plan.instances)
+        return [own for own in self.plan.instances if len(own) == largest]
 
     def _devices(self, name: str) -> tuple[str, ...]:
         kind = kind_of(name)
@@ -157,6 +176,8 @@ class Reservations:
     def _place(self, name: str) -> tuple[str | None, int]:
         """The group and the bundle of this worker; no group: Ray chooses."""
         devices, together = self._devices(name), self._together
+        if kind_of(name) == "rollout" and (blocks := self._blocks):
+            return BY_SIZE, next(number for number, own in enumerate(blocks) if {*devices} <= {*own})
         if devices in together:
             return TOGETHER, together.index(devices)
         host = self._host(devices) if devices in self._places.get("judge", ()) else None
@@ -173,14 +194,29 @@ class Reservations:
         return hosts[0] if hosts else None
 
     def _bundle(self, names: list[str]) -> dict[str, float]:
-        """What these workers reserve together: those that share a GPU, the whole of it."""
+        """What these workers reserve together: those that share a GPU, the whole of it. Instances of one parallel size
+        are there at the same time, and none of another size."""
+        if sizes := self._by_size(names):
+            bundles = [self._sum(each) for each in sizes]
+            return {key: max(each.get(key, 0.0) for each in bundles) for each in bundles for key in each}
+        bundle = self._sum(names)
+        if self._is_by_plan and any(len(self._devices(name)) == 1 for name in names):
+            bundle["GPU"] = 1.0
+        return {key: amount for key, amount in bundle.items() if amount}
+
+    def _by_size(self, names: list[str]) -> list[list[str]]:
+        """The workers of a bundle by their parallel size; nothing if the bundle is of another kind."""
+        if not self._blocks or any(kind_of(name) != "rollout" for name in names):
+            return []
+        sizes = sorted({len(self._devices(name)) for name in names})
+        return [[name for name in names if len(self._devices(name)) == size] for size in sizes]
+
+    def _sum(self, names: list[str]) -> dict[str, float]:
         bundle: dict[str, float] = {}
         for name in names:
             own = self._of_kind(kind_of(name))
             for key, amount in {"CPU": own.cpus, "GPU": self._gpus(name), **own.custom}.items():
                 bundle[key] = bundle.get(key, 0.0) + amount
-        if self._is_by_plan and any(len(self._devices(name)) == 1 for name in names):
-            bundle["GPU"] = 1.0
         return {key: amount for key, amount in bundle.items() if amount}
 
     def _of_kind(self, kind: str) -> RayResources:

@@ -21,7 +21,7 @@ from tailrace.runtime.ray.launcher import RayLauncher
 from tailrace.runtime.ray.resources import PlacementGroups
 from tailrace.runtime.ray.samples import put_samples
 from tailrace.sizing.channel_choice import refused_channel
-from tailrace.sizing.device_plan import DevicePlan, demand_of, plan_devices, refused_on_ray
+from tailrace.sizing.device_plan import DevicePlan, demand_of, plan_devices, refused_by_servers, refused_on_ray
 
 
 @contextmanager
@@ -58,8 +58,14 @@ def _plan(settings: Settings, num_gpus: int, *, trains: bool) -> DevicePlan:
     if not num_gpus or settings.model.device == "cpu":
         return plan_devices(demand, ())
     plan = plan_devices(demand, [str(number) for number in range(max(num_gpus, demand.least))])
-    if (sentence := refused_on_ray(demand, plan) or refused_channel(settings, plan)) is not None:
-        raise SettingsError(sentence)
+    servers = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+    for sentence in (
+        refused_on_ray(demand, plan),
+        refused_by_servers(demand, servers),
+        refused_channel(settings, plan),
+    ):
+        if sentence is not None:
+            raise SettingsError(sentence)
     return plan
 
 

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.continuation import Difference, as_json, changed_evaluation, differences, may_change
+from tailrace.config.continuation import Difference, as_json, changed_evaluation, differences, fixed
 from tailrace.config.load import SettingsError
 from tailrace.config.settings import Settings
 from tailrace.core.journal import OtherFormat
@@ -219,7 +219,7 @@ class RunDirectory:
             raise SettingsError(str(error)) from None
         except DamagedJournal:
             pass  # the run says so when it reads its past
-        different = [each for each in self.differences(settings) if not may_change(each.name)]
+        different = fixed(settings, self.differences(settings))
         if refused := [each for each in different if not (each.is_on_request and settings.resume == "with-changes")]:
             advice = "choose another output_dir, or remove that one"
             if all(each.is_on_request for each in refused):
