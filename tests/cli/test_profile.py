@@ -89,7 +89,9 @@ def test_parallel_sizes_are_measured_each_in_a_process_of_its_own_and_a_run_can_
     assert size.start_s > 0
     assert size.release_s is not None
     assert size.wake_s is not None
-    run = Settings.model_validate({"rollout": {"parallel_sizes": [1], "parallel_profile": path}})
+    lengths = {"data": {"max_prompt_length": 16}, "rollout": {"max_response_length": 32}}
+    sizes = {"parallel_sizes": [1], "parallel_profile": path}
+    run = Settings.model_validate({**lengths, "rollout": {**lengths["rollout"], **sizes}})
     [layout] = schedule(run, {"train": 500}, prompt_length=8).parallelism.layouts
     assert layout.costs == size.costs
 

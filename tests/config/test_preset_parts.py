@@ -147,7 +147,8 @@ def test_what_was_asked_for_is_refused(changes: dict[str, Any], words: str) -> N
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if not preset.leaves_out])
 def test_other_presets_leave_nothing_out_and_change_no_reward(name: str) -> None:
-    given = settings(schedule__preset=name, trainer__num_replicas=1, rollout__num_instances=1)
+    one = {"rollout__num_instances": 1, "rollout__parallel_sizes": []}
+    given = settings(schedule__preset=name, trainer__num_replicas=1, **one)
     assert without(given, ()) == {}
     assert (given.reward.code_tests.timeouts, given.reward.judge.memory_gb) == ("fixed", None)
     assert run_preset(given) == PRESETS[name]
