@@ -107,7 +107,7 @@ class World:
             case_time=schedule.case_time,
             learns_times=policies.timeouts.learns,
             tokens_of=lambda response: costs.prompt_length + self._targets[response][0],
-            rollout_share=self._rollout_share,
+            rollout_share=self.rollout_share,
             on_judge=self._share_devices,
         )
         self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
@@ -258,7 +258,7 @@ class World:
         self._is_training = is_training
         self._share_devices()
 
-    def _rollout_share(self) -> float:
+    def rollout_share(self) -> float:
         """Share of the devices of rollout whose instance generates."""
         busy = sum(instance.num_devices for instance in self._instances.values() if instance.is_busy)
         return busy / (self._schedule.num_instances * self._per_instance)
@@ -267,7 +267,7 @@ class World:
         """Update all speeds after an optimizer step or a pass of a judge began or ended, or an instance got work or
         became idle."""
         is_shared, sharing = self._schedule.placement is Placement.SHARED, self._rewards.slowdown
-        busy = self._rollout_share() if is_shared else 0.0
+        busy = self.rollout_share() if is_shared else 0.0
         if is_shared and self._is_training:
             sharing *= 1.0 + (self._costs.sharing.rollout - 1.0) * busy
         if sharing != self._sharing:
