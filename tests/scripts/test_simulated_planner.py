@@ -42,7 +42,7 @@ def test_each_setting_has_the_fixed_size_it_starts_from_and_each_change_a_run_be
     for setting, schedule, change in wanted:
         initial = f"size {planner.SETTINGS[setting].initial}"
         assert (setting, initial, change) in wanted, f"{schedule} has nothing to stand beside"
-    assert {change for _, _, change in wanted} == {"", *planner.CHANGES}
+    assert {change for _, _, change in wanted} == {"", *planner.CHANGES, *planner.AFTERWARDS}
 
 
 def test_a_planner_run_and_its_fixed_size_have_the_same_lengths_and_costs(planner: ModuleType) -> None:
@@ -65,7 +65,7 @@ def test_a_planner_run_and_its_fixed_size_have_the_same_lengths_and_costs(planne
 
 def test_every_change_of_an_assumption_can_be_simulated(planner: ModuleType) -> None:
     scenario = planner.load(planner.RAMP)
-    for name, change in planner.CHANGES.items():
+    for name, change in (planner.CHANGES | planner.AFTERWARDS).items():
         changed = change(scenario)
         assert changed != scenario, name
         assert all(each.engine.kv_capacity > 33_000 for each in changed.costs_of_sizes().values()), name
