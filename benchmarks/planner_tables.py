@@ -24,9 +24,10 @@ def planner(result: Result, table: Table) -> list[str]:
         [
             row["setting"],
             _PLANNERS.get(row["schedule"], row["schedule"]),
-            shown_range(row["speed_up"]),
-            shown_range(row["short_rounds_speed_up"]),
+            shown_range(row["rounds_speed_up"]),
+            shown_range(row["short_rounds_speed_up"]) if row["long_round_s"]["mean"] else "",
             shown_range(row["long_rounds_speed_up"]) if row["long_round_s"]["mean"] else "",
+            shown_range(row["speed_up"]),
             shown_range(row["preemptions_short"]),
             shown_range(row["preemptions_long"]) if row["long_round_s"]["mean"] else "",
             _changes(row),
@@ -34,8 +35,9 @@ def planner(result: Result, table: Table) -> list[str]:
         for row in result["rows"]
         if not row["change"]
     ]
-    heading = ["setting", "", "times as fast: steps", "short rounds", "long rounds", "preemptions of a short round"]
-    return table([*heading, "of a long one", "size changes at (of the seeds)"], rows)
+    heading = ["setting", "", "times as fast: rounds", "short rounds", "long rounds", "steps"]
+    heading += ["preemptions of a short round", "of a long one", "size changes at (of the seeds)"]
+    return table(heading, rows)
 
 
 def planner_changed(result: Result, table: Table) -> list[str]:
@@ -46,15 +48,15 @@ def planner_changed(result: Result, table: Table) -> list[str]:
         [
             row["setting"],
             row["change"],
-            shown_range(before[row["setting"]]["speed_up"]),
-            shown_range(row["speed_up"]),
+            shown_range(before[row["setting"]]["rounds_speed_up"]),
+            shown_range(row["rounds_speed_up"]),
             shown_range(row["preemptions_short"]),
             _changes(row),
         ]
         for row in chosen
         if row["change"]
     ]
-    heading = ["planner, parked", "what is changed", "times as fast: before", "after"]
+    heading = ["planner, parked", "what is changed", "rounds, times as fast: before", "after"]
     return table([*heading, "preemptions of a short round", "size changes at (of the seeds)"], rows)
 
 

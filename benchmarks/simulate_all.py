@@ -2,7 +2,7 @@
 
     python benchmarks/simulate_all.py --jobs 16
 
-About 15 minutes on 16 cores with five seeds. `--only-rewards` makes one of them and leaves the others as they are.
+About 20 minutes on 16 cores with five seeds. `--only-rewards` makes one of them and leaves the others as they are.
 `--tiny --out DIR` shows that everything runs and leaves the kept results
 alone.
 """
