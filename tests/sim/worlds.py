@@ -19,7 +19,7 @@ from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import check
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import SizeCosts, World, WorldCosts
+from tailrace.sim.world import SizedInstance, World, WorldCosts
 
 ONE_SECOND_STEPS = EngineCosts(k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0, kv_capacity=10_000)
 STEADY = TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0, checkpoint_s=1.0)
@@ -56,7 +56,7 @@ class Stage:
         trainer: TrainerCosts = STEADY,
         case_time: CaseTime = FIXED,
         schedule: Schedule | None = None,
-        sizes: Mapping[int, SizeCosts] | None = None,
+        sizes: Mapping[int, SizedInstance] | None = None,
         **times: float,
     ) -> None:
         self.agenda = Agenda()

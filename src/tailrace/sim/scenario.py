@@ -29,7 +29,7 @@ from tailrace.sim.scenario_sections import (
 )
 from tailrace.sim.section import Sourced
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import Sharing, SizeCosts, WorldCosts
+from tailrace.sim.world import Sharing, SizedInstance, WorldCosts
 
 
 class ScenarioError(SettingsError):
@@ -154,14 +154,14 @@ class Scenario(Sourced):
         costs = {name: getattr(self.engine, name) for name in EngineCosts.__slots__}
         return EngineCosts(**costs | {"kv_capacity": self.kv_capacity})
 
-    def costs_of_sizes(self) -> dict[int, SizeCosts]:
+    def costs_of_sizes(self) -> dict[int, SizedInstance]:
         """Return the costs of an instance of each parallel size, if there are several."""
         known = self.engine.parallel
         found = {}
         for size in () if known is None else known.sizes:
             costs, kept = self.at_size(size).engine_costs(), 0 if known is None else known.kept_tokens * size
             start_s = 0.0 if known is None else known.start_of(size)
-            found[size] = SizeCosts(engine=replace(costs, kv_capacity=costs.kv_capacity - kept), start_s=start_s)
+            found[size] = SizedInstance(engine=replace(costs, kv_capacity=costs.kv_capacity - kept), start_s=start_s)
         return found
 
     def world_costs(self) -> WorldCosts:

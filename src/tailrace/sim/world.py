@@ -42,7 +42,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeCosts:
+class SizedInstance:
     """Costs of an instance of one parallel size."""
 
     engine: EngineCosts
@@ -61,14 +61,14 @@ class WorldCosts:
     sharing: Sharing = Sharing()
     prompts_s: float = 0.0
     """Seconds from a request for prompts to the offer."""
-    sizes: Mapping[int, SizeCosts] = field(default_factory=dict)
+    sizes: Mapping[int, SizedInstance] = field(default_factory=dict)
     """What replaces ``engine`` and ``instance.start_s``, by parallel size."""
     ramp: Ramp | None = None
     """How the token budget grows; None: it is always ``max_response_length``."""
 
-    def size(self, devices: int) -> SizeCosts:
+    def size(self, devices: int) -> SizedInstance:
         found = self.sizes.get(devices)
-        return SizeCosts(engine=self.engine, start_s=self.instance.start_s) if found is None else found
+        return SizedInstance(engine=self.engine, start_s=self.instance.start_s) if found is None else found
 
     def budget(self, version: Version) -> int:
         """Return the token budget of a response that begins with this version."""
