@@ -90,7 +90,7 @@ bench-calibration: $(STAMP)  ## wall time predicted by the simulator beside real
 bench-advice: $(STAMP)  ## what advice predicts from one run or two, beside what runs of other schedules took (about 3 minutes)
 	@$(BIN)/python benchmarks/advice.py --jobs 2 --json benchmarks/results/advice.json
 
-bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 15 minutes on 16 cores, two hours on two)
+bench-sim: $(STAMP)  ## every simulated table beside the papers' figures, five seeds (about 20 minutes on 16 cores, two and a half hours on two)
 	@$(BIN)/python benchmarks/simulate_all.py --jobs $(or $(JOBS),$(shell nproc))
 
 bench-planning: $(STAMP)  ## CPU seconds of one plan, with its commands, for many instances and responses

@@ -2,7 +2,7 @@
 
     python benchmarks/simulate_all.py --jobs 16
 
-About 15 minutes on 16 cores with five seeds. `--only-rewards` makes one of them and leaves the others as they are.
+About 20 minutes on 16 cores with five seeds. `--only-rewards` makes one of them and leaves the others as they are.
 `--tiny --out DIR` shows that everything runs and leaves the kept results
 alone.
 """
@@ -39,6 +39,8 @@ def main() -> int:
     seeds = ["--seeds", str(options.seeds)]
     rewards = ["simulated_rewards.py", *common, *seeds, "--json", "simulated_rewards.json"]
     streaming = ["simulated_streaming.py", *common, *seeds, "--json", "simulated_streaming.json"]
+    planner = ["simulated_planner.py", *common, *seeds, "--json", "simulated_planner.json"]
+    whole = ["simulated_rollpacker.py", *common, *seeds, "--json", "simulated_rollpacker.json"]
     if options.only_rewards:
         calls = [[rewards[0], *["--tiny"] * options.tiny, *rewards[1:]]]
     elif options.tiny:
@@ -46,12 +48,14 @@ def main() -> int:
             ["simulated.py", *common, *seeds, "--tiny", "--no-grid", "--json", "simulated.json"],
             ["simulated_staleflow.py", *common, *seeds, "--tiny", "--scale", "1", "--json", "simulated_staleflow.json"],
             [rewards[0], "--tiny", *rewards[1:]],
-            [streaming[0], "--tiny", *streaming[1:]],
+            *([script, "--tiny", *rest] for script, *rest in (streaming, planner, whole)),
         ]
     else:
         calls = [
             rewards,
             streaming,
+            planner,
+            whole,
             ["simulated.py", *common, *seeds, "--json", "simulated.json"],
             ["simulated_staleflow.py", *common, *seeds, "--sweeps", "--json", "simulated_staleflow.json"],
             ["simulated_staleflow.py", *common, *GRID, "--json", "simulated_staleflow_grid.json"],

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_tables
+import planner_tables
 from simulated_papers import note, shown_paper, shown_range
 
 HERE = Path(__file__).resolve().parent
@@ -309,6 +310,14 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "streaming": ("simulated_streaming.json", streaming),
     "streamed tail batching": ("simulated_streaming.json", streamed_tail),
     "streaming changed": ("simulated_streaming.json", streaming_changed),
+    "planner": ("simulated_planner.json", lambda result: planner_tables.planner(result, table)),
+    "planner changed": ("simulated_planner.json", lambda result: planner_tables.planner_changed(result, table)),
+    "rollpacker": ("simulated_rollpacker.json", lambda result: planner_tables.rollpacker(result, table)),
+    "rollpacker arms": ("simulated_rollpacker.json", lambda result: planner_tables.rollpacker_arms(result, table)),
+    "rollpacker changed": (
+        "simulated_rollpacker.json",
+        lambda result: planner_tables.rollpacker_changed(result, table),
+    ),
     "april variations": ("april_variations.json", variations),
     "grid": ("simulated.json", grid),
     "orderings": ("simulated.json", orderings),

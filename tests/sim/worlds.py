@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tailrace.sim.reward_model import RewardCosts, RewardKind
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_file import check
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import World, WorldCosts
+from tailrace.sim.world import SizedInstance, World, WorldCosts
 
 ONE_SECOND_STEPS = EngineCosts(k1=0.0, k2=1.0, k3=0.0, k4=0.0, prefill_s=0.0, kv_capacity=10_000)
 STEADY = TrainerCosts(fixed_s=10.0, token_s=1.0, num_replicas=2, publish_s=3.0, checkpoint_s=1.0)
@@ -55,11 +55,13 @@ class Stage:
         faults: Iterable[Fault] = (),
         trainer: TrainerCosts = STEADY,
         case_time: CaseTime = FIXED,
+        schedule: Schedule | None = None,
+        sizes: Mapping[int, SizedInstance] | None = None,
         **times: float,
     ) -> None:
         self.agenda = Agenda()
         self.heard: list[tuple[float, Event]] = []
-        schedule = Schedule(
+        known = schedule or Schedule(
             train_source="train", batch_size=1, group_size=1, max_steps=1, placement=placement, case_time=case_time
         )
         world_costs = WorldCosts(
@@ -70,9 +72,10 @@ class Stage:
             num_prompts=5,
             prompt_length=10,
             max_response_length=budget,
+            sizes=sizes or {},
         )
         chosen = FixedLengths(lengths or (5,))
-        self.world = World(schedule, world_costs, chosen, self.agenda, live=set, faults=faults)
+        self.world = World(known, world_costs, chosen, self.agenda, live=set, faults=faults)
 
     def do(self, *commands: do.Command) -> Stage:
         for command in commands:

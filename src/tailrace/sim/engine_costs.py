@@ -20,6 +20,8 @@ class EngineCosts:
     """Seconds per step for each running response, if computing takes longer than reading the weights."""
     k4: float
     """Fixed seconds per step."""
+    row_s: float = 0.0
+    """Seconds per step for each running response, beside reading and computing."""
     prefill_s: float
     """Seconds per prefilled token."""
     prefill_batch_s: float = 0.0
@@ -40,12 +42,12 @@ class EngineCosts:
 
     def times(self, factor: float) -> EngineCosts:
         """Return the costs of an engine for which everything takes ``factor`` times as long."""
-        names = ("k1", "k2", "k3", "k4", "prefill_s", "prefill_batch_s", "class_s")
+        names = ("k1", "k2", "k3", "k4", "row_s", "prefill_s", "prefill_batch_s", "class_s")
         prompt_s = None if self.prompt_s is None else factor * self.prompt_s
         return replace(self, **{name: factor * getattr(self, name) for name in names}, prompt_s=prompt_s)
 
     def step(self, kv: float, n: int, num_classes: int = 0) -> float:
-        return step_s(self, kv, n) + self.class_s * num_classes
+        return step_s(self, kv, n) + self.row_s * n + self.class_s * num_classes
 
     def steps(self, load: StepLoad, count: int) -> float:
         """Return the seconds of ``count`` steps in a row."""

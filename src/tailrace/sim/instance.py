@@ -23,6 +23,8 @@ from tailrace.sim.engine_model import EngineModel, SimRequest
 class InstanceTimes:
     start_s: float = 0.0
     pull_s: float = 0.0
+    wake_s: float = 0.0
+    """Further seconds of a pull after the memory was released."""
     release_s: float = 0.0
     report_s: float = 0.0
     """Seconds between two reports of finished responses; 0: report each at once. When the instance becomes idle, it
@@ -46,10 +48,11 @@ class SimInstance:
         load_s: float = math.inf,
         agenda: Agenda,
         on_busy: Callable[[], None],
+        num_devices: int = 1,
     ) -> None:
         """``on_busy`` is called with True when the instance gets work, and with False when it becomes idle. Progress is
         reported every ``load_s``, and whenever nothing else was reported for ``keepalive_s``."""
-        self.id, self.version = number, Version(0)
+        self.id, self.version, self.num_devices = number, Version(0), num_devices
         self._engine: EngineModel[ResponseId] = EngineModel(costs)
         self._times, self._agenda = times, agenda
         self._keepalive_s, self._load_s = keepalive_s, load_s
@@ -63,7 +66,7 @@ class SimInstance:
         self._spoke_at = self._told_at = agenda.now
         self._blocked_until = 0.0
         self._repeat_s: float | None = None
-        self._has_weights = True
+        self._has_weights, self._has_memory = True, True
         self._is_gone = False
 
     @property
@@ -109,13 +112,18 @@ class SimInstance:
 
     def pull(self, version: Version) -> None:
         assert not self._engine.num_requests, f"instance {self.id} pulls with live requests"
+        seconds = self._times.pull_s + (0.0 if self._has_memory else self._times.wake_s)
         self._has_weights = False
-        self._at(self._agenda.now + self._times.pull_s, lambda: self._pulled(version))
+        self._at(self._agenda.now + seconds, lambda: self._pulled(version, seconds))
 
     def release(self) -> None:
         assert not self._engine.num_requests, f"instance {self.id} releases its memory with live requests"
-        self._has_weights, seconds = False, self._times.release_s
+        self._has_weights, self._has_memory, seconds = False, False, self._times.release_s
         self._at(self._agenda.now + seconds, lambda: self._say(ev.MemoryReleased(instance=self.id, seconds=seconds)))
+
+    def stop(self) -> None:
+        assert not self._engine.num_requests, f"instance {self.id} ends with live requests"
+        self._at(self._agenda.now + self._times.release_s, self._stopped)
 
     def slow_down(self, factor: float) -> None:
         self._engine.slow_down(factor, self._agenda.now)
@@ -135,9 +143,13 @@ class SimInstance:
             return []
         return [self._reported(self._unreported, progressed)]
 
-    def _pulled(self, version: Version) -> None:
-        self.version, self._has_weights = version, True
-        self._say(ev.WeightsPulled(instance=self.id, version=version, seconds=self._times.pull_s))
+    def _pulled(self, version: Version, seconds: float) -> None:
+        self.version, self._has_weights, self._has_memory = version, True, True
+        self._say(ev.WeightsPulled(instance=self.id, version=version, seconds=seconds))
+
+    def _stopped(self) -> None:
+        self._say(ev.InstanceStopped(instance=self.id))
+        self._is_gone = True
 
     def _wake(self) -> None:
         """Schedule the next report: when a response ends, or when a keep-alive is due."""

@@ -56,6 +56,31 @@ class Lengths(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A token budget that grows with the version."""
+
+    first: int
+    """Budget of responses that begin with the first version."""
+    per_step: int
+    """Tokens by which it grows with each version."""
+    most: int
+
+    def budget(self, version: int) -> int:
+        return min(self.most, self.first + self.per_step * version)
+
+
+@dataclass(frozen=True, slots=True)
+class RampedLengths:
+    """Lengths that grow in proportion to a budget. ``full``: those at the largest budget."""
+
+    full: Lengths
+    ramp: Ramp
+
+    def draw(self, response: ResponseId, version: int) -> int:
+        return max(1, round(self.full.draw(response, version) * self.ramp.budget(version) / self.ramp.most))
+
+
 Kind = Literal["lognormal", "normal", "uniform", "constant"]
 
 

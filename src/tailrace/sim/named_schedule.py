@@ -9,9 +9,20 @@ from tailrace.config.preset_parts import Circumstances
 from tailrace.config.rules import TRAIN_SOURCE
 from tailrace.config.schedule_builder import apply_preset, fitted_preset, most_in_flight
 from tailrace.core.costs import CostModel
-from tailrace.core.schedule import CaseTime, Coordination, EvalSet, Lending, Limits, Placement, Schedule, SharedPlace
+from tailrace.core.schedule import (
+    CaseTime,
+    Coordination,
+    EvalSet,
+    Lending,
+    Limits,
+    Parallelism,
+    Placement,
+    Schedule,
+    SharedPlace,
+)
 from tailrace.core.schedule.lending import places_by_order
 from tailrace.policies.strategies import Timeouts
+from tailrace.sim.parallel_sizes import parallelism_of
 from tailrace.sim.scenario import Scenario, ScenarioError
 from tailrace.sim.scenario_sections import VariantSection
 
@@ -98,6 +109,7 @@ def _plain(scenario: Scenario, variant: VariantSection) -> Schedule:
         is_reward_streamed=variant.reward.timing == "streamed",
         filters_equal_scores=chosen.dynamic_sampling,
         lending=Lending(max_length=scenario.lengths.max_response_length, places=_places(scenario)),
+        parallelism=_parallelism(scenario),
         coordination=_coordination(scenario),
         # Time limits are switched off, except for those that detect a dead instance.
         limits=replace(Limits(), reward_s=1e6, train_s=1e6, weights_s=1e6, checkpoint_s=1e6),
@@ -108,6 +120,18 @@ def _places(scenario: Scenario) -> tuple[SharedPlace, ...]:
     """Return what can be lent to training. Instances and replicas share the devices by order."""
     is_apart = scenario.engine.placement is Placement.DISAGGREGATED
     return () if is_apart else places_by_order(scenario.num_instances, scenario.num_replicas)
+
+
+def _parallelism(scenario: Scenario) -> Parallelism:
+    """Return the sizes between which the schedule may choose."""
+    is_apart = scenario.engine.placement is Placement.DISAGGREGATED
+    return parallelism_of(
+        scenario.engine,
+        {size: costs.engine for size, costs in scenario.costs_of_sizes().items()},
+        num_instances=scenario.num_instances,
+        num_replicas=None if is_apart else scenario.num_replicas,
+        max_in_flight=most_in_flight(scenario.engine.max_running),
+    )
 
 
 def _coordination(scenario: Scenario) -> Coordination:

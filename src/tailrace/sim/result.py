@@ -14,7 +14,7 @@ from tailrace.observe.schedules.schedule_account import ScheduleAccount, Schedul
 from tailrace.policies.strategies import policies_of
 from tailrace.sim.driver import Agenda, Driver
 from tailrace.sim.faults import Fault
-from tailrace.sim.lengths import Lengths, TraceLengths
+from tailrace.sim.lengths import Lengths, RampedLengths, TraceLengths
 from tailrace.sim.named_schedule import scenario_under, schedule_of
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.world import World, WorldCosts
@@ -71,6 +71,7 @@ def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] |
     faults = [section.fault() for section in scenario.faults]
     schedule = schedule_of(scenario, name)
     finish, num_events = run_schedule(schedule, scenario.world_costs(), lengths, faults=faults, record=note)
+    full = lengths.full if isinstance(lengths, RampedLengths) else lengths
     return SimResult(
         scenario=scenario.name,
         schedule=name,
@@ -79,6 +80,6 @@ def simulate(scenario: Scenario, name: str, *, record: Callable[[Entry], None] |
         num_events=num_events,
         is_complete=finish.is_complete,
         reason=finish.reason,
-        num_censored=lengths.num_censored if isinstance(lengths, TraceLengths) else 0,
-        num_recorded=lengths.num_recorded if isinstance(lengths, TraceLengths) else 0,
+        num_censored=full.num_censored if isinstance(full, TraceLengths) else 0,
+        num_recorded=full.num_recorded if isinstance(full, TraceLengths) else 0,
     )

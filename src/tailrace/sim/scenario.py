@@ -7,13 +7,16 @@ other lengths, seeds, numbers of steps or devices.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tailrace.config.complaints import SettingsError
 from tailrace.core.schedule import Placement
+from tailrace.policies.strategies import ParallelSizes
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
-from tailrace.sim.lengths import DrawnLengths, Lengths, read_trace
+from tailrace.sim.lengths import DrawnLengths, Lengths, Ramp, RampedLengths, read_trace
+from tailrace.sim.parallel_sizes import engine_at
 from tailrace.sim.reward_sections import RewardSection
 from tailrace.sim.scenario_sections import (
     EngineSection,
@@ -26,7 +29,7 @@ from tailrace.sim.scenario_sections import (
 )
 from tailrace.sim.section import Sourced
 from tailrace.sim.trainer_model import TrainerCosts
-from tailrace.sim.world import Sharing, WorldCosts
+from tailrace.sim.world import Sharing, SizedInstance, WorldCosts
 
 
 class ScenarioError(SettingsError):
@@ -91,7 +94,8 @@ class Scenario(Sourced):
         return self.model_copy(update=sections)
 
     def under(self, variant: VariantSection) -> Scenario:
-        """Return the scenario with the rewards of a variant: how long test cases may run, and where judges compute."""
+        """Return the scenario with the rewards of a variant: how long test cases may run, and where judges compute. If
+        its parallel size is fixed, there are no others."""
         update: dict[str, Any] = {}
         tests, judge, chosen = self.reward.code_tests, self.reward.judge, variant.reward
         if chosen.code_tests.timeouts is not None:
@@ -102,7 +106,21 @@ class Scenario(Sourced):
             if judge is None:
                 raise ScenarioError("a variant sets reward.judge.placement, but there is no reward.judge")
             update["judge"] = judge.model_copy(update={"placement": chosen.judge.placement})
-        return self.model_copy(update={"reward": self.reward.model_copy(update=update)}) if update else self
+        sections: dict[str, Any] = {"reward": self.reward.model_copy(update=update)} if update else {}
+        if self.engine.parallel is not None and variant.resolved().parallelism is ParallelSizes.FIXED:
+            sections["engine"] = self.engine.model_copy(update={"parallel": None})
+        return self.model_copy(update=sections) if sections else self
+
+    def at_size(self, size: int) -> Scenario:
+        """Return the same scenario with instances of another parallel size, on the same devices."""
+        known, before = self.engine.parallel, self.engine.devices_per_instance
+        if known is None or size not in known.sizes:
+            raise ScenarioError(f"engine.parallel.sizes: {size} is not one of them")
+        sections: dict[str, Any] = {"engine": engine_at(self.engine, known, size)}
+        if (judge := self.reward.judge) is not None:
+            taken = judge.model_copy(update={"kv_tokens": judge.kv_tokens * size // before})
+            sections["reward"] = self.reward.model_copy(update={"judge": taken})
+        return self.model_copy(update=sections)
 
     @property
     def num_instances(self) -> int:
@@ -131,13 +149,28 @@ class Scenario(Sourced):
         judge = self.reward.judge
         return self.engine.kv_capacity - (judge.kv_tokens if judge is not None and not judge.is_apart else 0)
 
+    def engine_costs(self) -> EngineCosts:
+        """Return the costs of an instance of ``devices_per_instance``."""
+        costs = {name: getattr(self.engine, name) for name in EngineCosts.__slots__}
+        return EngineCosts(**costs | {"kv_capacity": self.kv_capacity})
+
+    def costs_of_sizes(self) -> dict[int, SizedInstance]:
+        """Return the costs of an instance of each parallel size, if there are several."""
+        known = self.engine.parallel
+        found = {}
+        for size in () if known is None else known.sizes:
+            costs, kept = self.at_size(size).engine_costs(), 0 if known is None else known.kept_tokens * size
+            start_s = 0.0 if known is None else known.start_of(size)
+            found[size] = SizedInstance(engine=replace(costs, kv_capacity=costs.kv_capacity - kept), start_s=start_s)
+        return found
+
     def world_costs(self) -> WorldCosts:
         engine = self.engine
-        costs = {name: getattr(engine, name) for name in EngineCosts.__slots__} | {"kv_capacity": self.kv_capacity}
-        times = {name: getattr(engine, name) for name in ("start_s", "pull_s", "release_s", "report_s", "load_s")}
+        names = ("start_s", "pull_s", "wake_s", "release_s", "report_s", "load_s")
+        times = {name: getattr(engine, name) for name in names}
         trainer = self.trainer.model_dump(exclude={"source", "devices"}) | {"num_replicas": self.num_replicas}
         return WorldCosts(
-            engine=EngineCosts(**costs),
+            engine=self.engine_costs(),
             instance=InstanceTimes(**times),
             trainer=TrainerCosts(**trainer),
             reward=self.reward.costs(self.seed),
@@ -145,9 +178,21 @@ class Scenario(Sourced):
             prompt_length=engine.prompt_length,
             max_response_length=self.lengths.max_response_length,
             sharing=Sharing(rollout=engine.overlap_slowdown, training=engine.overlap_slowdown),
+            sizes=self.costs_of_sizes(),
+            ramp=self.ramp,
         )
 
+    @property
+    def ramp(self) -> Ramp | None:
+        chosen = self.lengths.ramp
+        most = self.lengths.max_response_length
+        return None if chosen is None else Ramp(first=chosen.first, per_step=chosen.per_step, most=most)
+
     def make_lengths(self) -> Lengths:
+        full, ramp = self._full_lengths(), self.ramp
+        return full if ramp is None else RampedLengths(full, ramp)
+
+    def _full_lengths(self) -> Lengths:
         chosen = self.lengths
         if chosen.trace is not None:
             return read_trace(chosen.trace, cap=chosen.trace_cap, seed=self.seed)

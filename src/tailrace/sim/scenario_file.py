@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from tailrace.config import presets
 from tailrace.config.complaints import read_table, sentences
 from tailrace.config.declared import leaves
+from tailrace.sim.parallel_section import ParallelSection
 from tailrace.sim.reward_sections import JudgeSection, TestsSection
 from tailrace.sim.scenario import Scenario, ScenarioError
-from tailrace.sim.scenario_sections import LengthGrid, ScheduleSection
+from tailrace.sim.scenario_sections import LengthGrid, RampSection, ScheduleSection
 from tailrace.sim.section import ScenarioSection
 
 Checked = TypeVar("Checked", bound=ScenarioSection)
@@ -44,6 +45,7 @@ def check(data: dict[str, Any], path: Path) -> Scenario:
             raise ScenarioError(f"{path}: lengths.trace: there is no file {path.parent / trace}")
         lengths = scenario.lengths.model_copy(update={"trace": path.parent / trace})
         scenario = scenario.model_copy(update={"lengths": lengths})
+    _check_sizes(scenario, path)
     longest = scenario.engine.prompt_length + scenario.lengths.max_response_length
     judge = scenario.reward.judge
     taken = 0 if judge is None else judge.kv_tokens
@@ -54,6 +56,26 @@ def check(data: dict[str, Any], path: Path) -> Scenario:
             " raise it"
         )
     return scenario
+
+
+def _check_sizes(scenario: Scenario, path: Path) -> None:
+    """Raise ``ScenarioError`` unless instances of every parallel size hold a response."""
+    engine, longest = scenario.engine, scenario.engine.prompt_length + scenario.lengths.max_response_length
+    if (known := engine.parallel) is None:
+        return
+    if engine.devices_per_instance not in known.sizes:
+        raise ScenarioError(
+            f"{path}: engine.parallel.sizes: engine.devices_per_instance, {engine.devices_per_instance}, is not in"
+            f" {list(known.sizes)}"
+        )
+    if known.sizes[-1] > (devices := engine.num_instances * engine.devices_per_instance):
+        raise ScenarioError(f"{path}: engine.parallel.sizes: {known.sizes[-1]} is more than the {devices} devices")
+    for size, costs in scenario.costs_of_sizes().items():
+        if longest > (held := costs.engine.kv_capacity):
+            raise ScenarioError(
+                f"{path}: engine.parallel.sizes: with size {size} the KV cache has {held} tokens, but a response with"
+                f" its prompt may have {longest}; leave {size} out"
+            )
 
 
 def _names(chosen: ScheduleSection) -> Iterator[tuple[str, str, Collection[str]]]:
@@ -73,7 +95,12 @@ def _validated(kind: type[Checked], data: dict[str, Any], path: Path) -> Checked
 
 
 def _nearest(name: str) -> str:
-    optional = (*leaves(TestsSection, "reward.code_tests."), *leaves(JudgeSection, "reward.judge."))
+    optional = (
+        *leaves(TestsSection, "reward.code_tests."),
+        *leaves(JudgeSection, "reward.judge."),
+        *leaves(ParallelSection, "engine.parallel."),
+        *leaves(RampSection, "lengths.ramp."),
+    )
     known = [leaf for leaf, _ in (*leaves(Scenario), *optional)]
     by_key = {leaf.rsplit(".", 1)[-1]: leaf for leaf in known}
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [

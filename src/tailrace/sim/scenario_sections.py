@@ -23,6 +23,7 @@ from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import Placement
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
+from tailrace.sim.parallel_section import ParallelSection
 from tailrace.sim.section import ScenarioSection, Share, Sourced
 
 
@@ -102,6 +103,8 @@ class EngineSection(Sourced):
     """Seconds per decode step for each running response, if computing takes longer than reading the weights."""
     k4: NonNegativeFloat
     """Fixed seconds per decode step."""
+    row_s: NonNegativeFloat = 0.0
+    """Seconds per decode step for each running response, beside reading and computing."""
     prefill_s: NonNegativeFloat
     """Seconds per prefilled token."""
     prefill_batch_s: NonNegativeFloat = 0.0
@@ -125,8 +128,10 @@ class EngineSection(Sourced):
     """Seconds that an instance takes to start."""
     pull_s: NonNegativeFloat = 0.0
     """Seconds that an instance takes to pull weights."""
+    wake_s: NonNegativeFloat = 0.0
+    """Further seconds that an instance takes to pull weights when it has released its memory."""
     release_s: NonNegativeFloat = 0.0
-    """Seconds that an instance takes to release its memory."""
+    """Seconds that an instance takes to release its memory, or to end."""
     report_s: NonNegativeFloat = 0.0
     """Seconds between two reports of finished responses; 0: report each at once."""
     load_s: PositiveFloat = 10.0
@@ -135,6 +140,8 @@ class EngineSection(Sourced):
     """Least seconds between two plans."""
     overlap_slowdown: PositiveFloat = 2.0
     """Factor by which rollout and training slow each other down on shared devices."""
+    parallel: ParallelSection | None = None
+    """Sizes between which a schedule may choose; None: every instance has ``devices_per_instance``."""
 
 
 class TrainerSection(Sourced):
@@ -175,6 +182,15 @@ class DistributionSection(Sourced):
     """Relative growth of all lengths per version: 0.01 is one percent per optimizer step."""
 
 
+class RampSection(Sourced):
+    """Responses that become longer with every optimizer step."""
+
+    first: PositiveInt
+    """Token budget of responses that the first version generates."""
+    per_step: PositiveInt
+    """Tokens by which the budget of each later version is larger, up to ``max_response_length``."""
+
+
 class LengthsSection(DistributionSection):
     """Response lengths of the scenario: a distribution or a recorded trace."""
 
@@ -182,6 +198,8 @@ class LengthsSection(DistributionSection):
     """Token budget of a response."""
     num_prompts: PositiveInt = 100_000
     """Prompts in one pass over the data."""
+    ramp: RampSection | None = None
+    """The budget grows, and all lengths in proportion to it; the distribution is that at ``max_response_length``."""
     trace: Path | None = None
     """Length trace as `tailrace rollout` writes it, relative to the scenario file; None: use the distribution."""
     trace_cap: PositiveInt | None = None

@@ -8,8 +8,8 @@ slows it down too (``judge_model.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from tailrace.core import commands as do
@@ -22,7 +22,7 @@ from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.engine_model import SimRequest
 from tailrace.sim.faults import Fault, InstanceFails, InstanceSlows, MessageLost
 from tailrace.sim.instance import InstanceTimes, SimInstance
-from tailrace.sim.lengths import Lengths
+from tailrace.sim.lengths import Lengths, Ramp
 from tailrace.sim.reward_model import RewardCosts
 from tailrace.sim.reward_pools import SimRewards
 from tailrace.sim.trainer_model import TrainerCosts, TrainerModel
@@ -42,6 +42,14 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizedInstance:
+    """Costs of an instance of one parallel size."""
+
+    engine: EngineCosts
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldCosts:
     engine: EngineCosts
     instance: InstanceTimes
@@ -53,6 +61,18 @@ class WorldCosts:
     sharing: Sharing = Sharing()
     prompts_s: float = 0.0
     """Seconds from a request for prompts to the offer."""
+    sizes: Mapping[int, SizedInstance] = field(default_factory=dict)
+    """What replaces ``engine`` and ``instance.start_s``, by parallel size."""
+    ramp: Ramp | None = None
+    """How the token budget grows; None: it is always ``max_response_length``."""
+
+    def size(self, devices: int) -> SizedInstance:
+        found = self.sizes.get(devices)
+        return SizedInstance(engine=self.engine, start_s=self.instance.start_s) if found is None else found
+
+    def budget(self, version: Version) -> int:
+        """Return the token budget of a response that begins with this version."""
+        return self.max_response_length if self.ramp is None else self.ramp.budget(version)
 
 
 class World:
@@ -75,6 +95,8 @@ class World:
         self._live, self._order = live, order
         policies = policies_of(schedule)
         self._plans = policies.plans
+        self._per_instance = schedule.parallelism.initial if schedule.parallelism.layouts else 1
+        """Devices of each of the first instances, as far as they matter."""
         self._instances: dict[InstanceId, SimInstance] = {}
         self._targets: dict[ResponseId, tuple[int, bool]] = {}
         """Length of each response, and whether its budget ends it."""
@@ -85,7 +107,7 @@ class World:
             case_time=schedule.case_time,
             learns_times=policies.timeouts.learns,
             tokens_of=lambda response: costs.prompt_length + self._targets[response][0],
-            rollout_share=self._rollout_share,
+            rollout_share=self.rollout_share,
             on_judge=self._share_devices,
         )
         self._trainer = TrainerModel(costs.trainer, agenda, on_busy=self._train)
@@ -128,8 +150,8 @@ class World:
                 self._trainer.save(version)
             case do.OpenRound() | do.CloseRound() | do.ReportDropped() | do.CloseEvaluation():
                 pass  # reports for observers: no event follows
-            case do.StartInstance(instance=number):
-                self._start(number)
+            case do.StartInstance(instance=number, size=size):
+                self._start(number, size)
             case do.KillInstance(instance=number, reason=reason):
                 self._lose(number, reason)
             case _:
@@ -152,6 +174,8 @@ class World:
                 instance.release()
             case do.PullWeights(version=version):
                 instance.pull(version)
+            case do.StopInstance():
+                instance.stop()
             case _:
                 raise TypeError(f"unknown command {command!r}")
 
@@ -173,7 +197,7 @@ class World:
         return (epoch + 1 + max((epoch for epoch, _ in self._order), default=-1), prompt)
 
     def _request(self, dispatch: do.Dispatch, version: Version) -> tuple[SimRequest[ResponseId], bool]:
-        response, budget = dispatch.response, self._costs.max_response_length
+        response, budget = dispatch.response, self._costs.budget(version)
         if response not in self._targets:
             natural = self._lengths.draw(response, version)
             self._targets[response] = (min(natural, budget), natural > budget)
@@ -188,22 +212,23 @@ class World:
         self._targets = {r: target for r, target in self._targets.items() if r in live}
         self._prune_at = max(_PRUNE_AT, 2 * len(self._targets))
 
-    def _start(self, number: InstanceId) -> None:
-        times = self._costs.instance
+    def _start(self, number: InstanceId, size: int) -> None:
+        times, costs = self._costs.instance, self._costs.size(size)
         # At least two reports within the time limit after which the coordinator kills an instance.
         keepalive_s = self._schedule.limits.progress_s / 2
         instance = SimInstance(
             number,
-            costs=self._costs.engine,
+            costs=costs.engine,
             times=times,
             keepalive_s=keepalive_s,
             load_s=times.load_s if self._plans else math.inf,
             agenda=self._agenda,
             on_busy=self._share_devices,
+            num_devices=size or self._per_instance,
         )
         self._instances[number] = instance
         instance.slow_down(self._slowdown(number))
-        instance.start(max(self._agenda.now + times.start_s, self._repaired_at.get(number, 0.0)))
+        instance.start(max(self._agenda.now + costs.start_s, self._repaired_at.get(number, 0.0)))
 
     def _lose(self, number: InstanceId, reason: str) -> None:
         if (instance := self._instances.pop(number, None)) is not None:
@@ -233,15 +258,16 @@ class World:
         self._is_training = is_training
         self._share_devices()
 
-    def _rollout_share(self) -> float:
-        """Share of the instances that generate."""
-        return sum(instance.is_busy for instance in self._instances.values()) / self._schedule.num_instances
+    def rollout_share(self) -> float:
+        """Share of the devices of rollout whose instance generates."""
+        busy = sum(instance.num_devices for instance in self._instances.values() if instance.is_busy)
+        return busy / (self._schedule.num_instances * self._per_instance)
 
     def _share_devices(self) -> None:
         """Update all speeds after an optimizer step or a pass of a judge began or ended, or an instance got work or
         became idle."""
         is_shared, sharing = self._schedule.placement is Placement.SHARED, self._rewards.slowdown
-        busy = self._rollout_share() if is_shared else 0.0
+        busy = self.rollout_share() if is_shared else 0.0
         if is_shared and self._is_training:
             sharing *= 1.0 + (self._costs.sharing.rollout - 1.0) * busy
         if sharing != self._sharing:
