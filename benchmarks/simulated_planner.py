@@ -12,7 +12,8 @@ sources. They, the settings below and what is changed were settled before the fi
 
 The first has the schedule at every fixed size, the others at some. The planner works with instances that are parked;
 with instances that end, so that each change is a fresh start; and with changes whose price does not count
-(`parallel_horizon = "any"`). Every figure is the mean over the seeds, with the least and the most. `--tiny` only shows
+(`parallel_horizon = "any"`). ``forecast`` is this project's own strategy, with parked instances; it was added after the
+first results. Every figure is the mean over the seeds, with the least and the most. `--tiny` only shows
 that everything runs.
 """
 
@@ -32,6 +33,7 @@ from typing import Any
 from planner_rounds import RoundFacts, RoundRecorder, changes
 from simulated_runs import Figures, Range, load
 
+from tailrace.policies.strategies import ParallelSizes
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
 from tailrace.sim.scenario_sections import VariantSection
@@ -39,7 +41,8 @@ from tailrace.sim.scenario_sections import VariantSection
 TINY_STEPS = 3
 RAMP, LONG = "rollpacker_ramp_14b", "rollpacker_planner_14b_32k"
 PARKED, FRESH, FREE, FREE_FRESH = "parked", "fresh starts", "free", "free, fresh starts"
-PLANNERS = (PARKED, FRESH, FREE, FREE_FRESH)
+FORECAST = "forecast"
+PLANNERS = (PARKED, FRESH, FREE, FREE_FRESH, FORECAST)
 SIZES = (1, 2, 4)
 FIXED = tuple(f"size {size}" for size in SIZES)
 MAIN, SYNC = "ramp, 2k", "ramp, sync"
@@ -59,11 +62,22 @@ class Setting:
 SETTINGS = {
     MAIN: Setting(scenario=RAMP, preset="tail-batching", initial=1, steps=13),
     "ramp, 1k": Setting(
-        scenario=RAMP, preset="tail-batching", initial=1, steps=25, per_step=1024, schedules=("size 1", PARKED)
+        scenario=RAMP,
+        preset="tail-batching",
+        initial=1,
+        steps=25,
+        per_step=1024,
+        schedules=("size 1", PARKED, FORECAST),
     ),
-    SYNC: Setting(scenario=RAMP, preset="sync", initial=1, steps=13, schedules=("size 1", "size 4", PARKED, FRESH)),
+    SYNC: Setting(
+        scenario=RAMP, preset="sync", initial=1, steps=13, schedules=("size 1", "size 4", PARKED, FRESH, FORECAST)
+    ),
     "32k": Setting(
-        scenario=LONG, preset="tail-batching", initial=2, steps=20, schedules=("size 2", "size 4", PARKED, FRESH)
+        scenario=LONG,
+        preset="tail-batching",
+        initial=2,
+        steps=20,
+        schedules=("size 2", "size 4", PARKED, FRESH, FORECAST),
     ),
 }
 PAPER = {MAIN: "1.9 times as fast as size 1; size 2 from step 3, 4 from step 8",
@@ -143,7 +157,8 @@ def simulated(run: PlannerRun) -> Outcome:
         scenario = (CHANGES | AFTERWARDS)[run.change](scenario)
     horizon: Any = "any" if run.schedule.startswith(FREE) else 50
     if run.schedule in PLANNERS:
-        variant = VariantSection(preset=setting.preset, parallelism="preemptions", parallel_horizon=horizon)
+        strategy = ParallelSizes.FORECAST if run.schedule == FORECAST else ParallelSizes.PREEMPTIONS
+        variant = VariantSection(preset=setting.preset, parallelism=strategy, parallel_horizon=horizon)
         scenario = _parallel(scenario, parks=FRESH not in run.schedule)
     else:
         variant, scenario = VariantSection(preset=setting.preset), scenario.at_size(int(run.schedule.split()[1]))

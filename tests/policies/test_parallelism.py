@@ -16,6 +16,7 @@ from tailrace.core.fleet.sizes import KindOfRound
 from tailrace.core.schedule import Division, Parallelism, Schedule
 from tailrace.core.schedule.parallelism import layouts_by_order
 from tailrace.policies.parallelism.fixed import FixedSize
+from tailrace.policies.parallelism.forecast import SizeByForecast
 from tailrace.policies.parallelism.preemptions import SizeByPreemptions
 from tailrace.policies.parallelism.round_time import RoundWork
 
@@ -168,6 +169,44 @@ def test_a_smaller_size_must_save_time_too() -> None:
     assert PRICED.choose(view(2, two(30.0, 0.0), last=0.0, before=0.0, num_quiet=4)).size == 2
 
 
+# By forecast
+
+
+CALM = SizeByForecast(has_price=False)
+CAREFUL = SizeByForecast(has_price=True)
+
+
+def known(sizes: tuple[SizeView, ...], size: int = 1, **changes: Any) -> ParallelismView:
+    """A view after a round without a preemption."""
+    return view(size, sizes, last=0.0, **changes)
+
+
+def test_the_forecast_takes_the_fastest_size_whether_or_not_responses_are_preempted() -> None:
+    assert CALM.choose(known(two(30.0, 0.0))).size == 2
+    assert CALM.choose(known(two(50.0, 0.0))).size == 1
+    assert CALM.choose(known(two(30.0, 0.0), size=2)).size == 2
+    assert CALM.choose(known(two(50.0, 0.0), size=2)).size == 1
+    four = size_view(4, costs=CostModel(k1=0.0, k2=0.0, k3=0.0, k4=0.5))
+    assert CALM.choose(known((*two(30.0, 0.0), four))).size == 4, "it need not be the next one"
+
+
+def test_a_forecast_of_almost_the_same_time_changes_nothing() -> None:
+    assert CALM.choose(known(two(38.1, 0.0))).size == 1
+    assert CALM.choose(known(two(37.9, 0.0))).size == 2
+
+
+def test_a_forecast_waits_for_a_round_with_the_size_in_use() -> None:
+    assert CALM.choose(view(1, two(30.0, 0.0))).size == 1
+
+
+def test_a_change_by_forecast_must_pay_too() -> None:
+    assert CAREFUL.choose(known(two(30.0, 99.0))).size == 2, "ten rounds save 100 s"
+    assert CAREFUL.choose(known(two(30.0, 100.0))).size == 1
+    turns = {"rounds": (10, 3), "other_size": 1, "back_s": 10.0}
+    assert CAREFUL.choose(known(two(30.0, 41.0), **turns)).size == 1
+    assert CALM.choose(known(two(30.0, 1e9))).size == 2
+
+
 # How long a round takes
 
 
@@ -222,6 +261,8 @@ def test_policies_are_made_from_the_schedule() -> None:
     )
     priced = replace(schedule, parallelism=replace(known, horizon=3))
     assert SizeByPreemptions.of(priced).has_price
+    assert SizeByForecast.of(priced) == CAREFUL
+    assert SizeByForecast.of(schedule) == CALM
 
 
 def test_fixed_never_changes() -> None:

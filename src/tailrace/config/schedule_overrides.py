@@ -59,7 +59,8 @@ class ScheduleOverrides(Section):
     parallelism: Common[ParallelSizes | None] = None
     """Which of `rollout.parallel_sizes` the instances of a round have. `fixed`: `rollout.tensor_parallel_size`.
     `preemptions`: it is doubled when responses are preempted more often than in the round before, and halved after four
-    rounds without a preemption; short and long rounds each have their own size."""
+    rounds without a preemption. `forecast`: the size whose rounds are expected to be shortest, by the lengths of
+    earlier rounds and the measured costs of each size. Short and long rounds each have their own size."""
     parallel_horizon: PositiveInt | Literal["any"] = 50
     """Rounds within which a change of the parallel size must save more time than it takes; `any`: the price of a change
     does not count."""

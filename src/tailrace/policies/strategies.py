@@ -19,6 +19,7 @@ from tailrace.core.schedule import Schedule
 from tailrace.policies.migration.never import Never
 from tailrace.policies.migration.rebalance import Rebalance
 from tailrace.policies.parallelism.fixed import FixedSize
+from tailrace.policies.parallelism.forecast import SizeByForecast
 from tailrace.policies.parallelism.preemptions import SizeByPreemptions
 from tailrace.policies.routing.fixed import Fixed
 from tailrace.policies.routing.least_loaded import LeastLoaded
@@ -112,6 +113,7 @@ class ParallelSizes(Strategy):
 
     FIXED = "fixed", FixedSize.of
     PREEMPTIONS = "preemptions", SizeByPreemptions.of
+    FORECAST = "forecast", SizeByForecast.of
 
 
 KINDS: dict[str, type[Strategy]] = {"routing": Routing, "synchronization": Synchronization, "migration": Migration}

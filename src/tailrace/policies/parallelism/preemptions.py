@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from tailrace.core.fleet.parallelism import ParallelismView, SizeView
 from tailrace.core.schedule import Schedule
 from tailrace.core.schedule.parallelism import Division
+from tailrace.policies.parallelism.price import change_s
 from tailrace.policies.parallelism.round_time import RoundWork
 
 
@@ -57,10 +58,5 @@ class SizeByPreemptions:
 
 
 def _pays(view: ParallelismView, work: RoundWork, now: SizeView, other: SizeView) -> bool:
-    """Whether the rounds within the horizon become shorter by more than the change takes. If short and long rounds have
-    different sizes, each turn from one kind to the other is a change too."""
-    same, others = view.rounds
-    turns = 2 * min(same, others)
-    taken_s = other.change_s
-    taken_s += view.back_s * turns * ((other.size != view.other_size) - (now.size != view.other_size))
-    return same * (work.seconds(now) - work.seconds(other)) > taken_s
+    """Whether the rounds within the horizon become shorter by more than the change takes."""
+    return view.rounds[0] * (work.seconds(now) - work.seconds(other)) > change_s(view, now, other)
