@@ -360,7 +360,7 @@ def test_slow_and_lost_news_harms_no_change_of_the_size(case: Case) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-@held_to(600)
+@held_to(400)
 @given(cases(resizing, 0.0, 0.02, 0.05))
 def test_many_histories_of_parallel_sizes_reach_their_end(case: Case) -> None:
     check(case.run(checks=True))
@@ -368,7 +368,7 @@ def test_many_histories_of_parallel_sizes_reach_their_end(case: Case) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-@held_to(400)
+@held_to(200)
 @given(lagging_cases(resizing, filters_equal_scores=False))
 def test_slow_and_lost_news_harms_none_of_many_changes_of_the_size(case: Case) -> None:
     check(case.run_lagging(checks=True))
