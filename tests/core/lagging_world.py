@@ -118,7 +118,8 @@ class LaggingWorld(World):
         super().tell(event)
         for command in self.entries[-1].commands:
             if isinstance(command, do.KillInstance):
-                assert command.instance in self.slowed, f"killed, and nothing of it was late: {command}"
+                is_unused = self.coordinator.rooms.fleet.instances[command.instance].is_parked
+                assert is_unused or command.instance in self.slowed, f"killed, and nothing of it was late: {command}"
             if isinstance(command, do.KillTrainer):
                 assert "trainer" in self.slowed, f"killed, and nothing of it was late: {command}"
         if self.verdict is None:

@@ -30,7 +30,17 @@ from tailrace.core.costs import CostModel
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.fleet.sizes import KindOfRound
 from tailrace.core.ids import InstanceId
-from tailrace.core.schedule import Layout, Leftovers, Limits, Parallelism, Placement, Schedule, SharedPlace, Stream
+from tailrace.core.schedule import (
+    EvalSet,
+    Layout,
+    Leftovers,
+    Limits,
+    Parallelism,
+    Placement,
+    Schedule,
+    SharedPlace,
+    Stream,
+)
 from tailrace.core.schedule.lending import places_by_order
 from tailrace.core.schedule.parallelism import layouts_by_order
 from tailrace.core.schedule.soundness import sound, unsound
@@ -202,15 +212,87 @@ def test_a_parked_instance_that_dies_is_not_started_and_does_not_pull() -> None:
     assert phases(world)[0] is InstancePhase.ABSENT
 
 
-def test_the_run_fails_when_no_instance_of_the_size_in_use_can_start_although_others_are_parked() -> None:
+def test_the_run_fails_when_no_instance_of_any_size_can_start() -> None:
     limits = replace(LIMITS, max_restarts=1)
     world = grown(limits=limits, **sizes(1, 2, devices=2, parks=True))
-    world.held = (do.Submit,)
-    for _ in range(2):
-        until(world, lambda: phases(world)[2] is InstancePhase.READY)
-        world.lose(InstanceId(2), "it was killed")
+    world.held = (do.Submit, do.FinishStep, do.Accumulate)
+    seen = set()
+    for _ in range(200):
+        if world.verdict is not None:
+            break
+        seen.add(world.coordinator.rooms.fleet.parallel_size)
+        working = [each.id for each in world.coordinator.rooms.fleet.instances.values() if each.accepts_work]
+        if working:
+            world.lose(working[0], "it was killed")
+        else:
+            world.advance()
     assert world.verdict is not None
-    assert "instance 2 was lost 2 times" in world.verdict.reason
+    assert "no rollout instance is left" in world.verdict.reason
+    assert seen == {1, 2}, "it returned to the size that had worked"
+
+
+def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -> None:
+    limits = replace(LIMITS, max_restarts=1)
+    world = grown(limits=limits, **sizes(1, 2, devices=2, parks=True, quiet_rounds=99))
+    world.held = (do.StartInstance,)
+    for _ in range(2):
+        until(world, lambda: phases(world)[2] is InstancePhase.STARTING)
+        world.tell(ev.InstanceLost(instance=InstanceId(2), reason="its KV cache does not fit"))
+    assert world.verdict is None
+    assert world.coordinator.rooms.fleet.parallel_size == 1
+    until(world, lambda: world.verdict is not None)
+    assert world.verdict is not None
+    assert world.verdict.is_complete
+    opened = [c.parallel_size for entry in world.entries for c in entry.commands if isinstance(c, do.OpenRound)]
+    assert opened.count(2) == 1, "it is not tried again"
+
+
+def test_an_instance_of_the_old_size_that_is_still_starting_is_not_waited_for() -> None:
+    world = grown()
+    fleet = world.coordinator.rooms.fleet
+    assert phases(world)[0] is not InstancePhase.STARTING
+    again = Rising(**{**SMALL, **sizes(1, 2, devices=2)})
+    again.tell(ev.RunStarted(schedule=again.schedule))
+    until(again, lambda: again.coordinator.version == 1 and not again.coordinator.rooms.training.num_batches)
+    again.lose(InstanceId(0), "it was killed")
+    again.held = (do.StartInstance,)
+    until(again, lambda: again.coordinator.rooms.fleet.parallel_size == 2)
+    kills = [c for entry in again.entries for c in entry.commands if isinstance(c, do.KillInstance)]
+    starting = [k for k in kills if k.reason == "its parallel size is no longer used"]
+    assert bool(starting) == (
+        phases(again)[0] is InstancePhase.STARTING or InstanceId(0) in {k.instance for k in kills}
+    )
+    assert fleet.parallel_size == 2
+
+
+def test_parked_instances_wake_while_the_trainer_works_unless_they_share_its_turns() -> None:
+    chosen = sizes(1, 2, devices=2, parks=True, quiet_rounds=2)
+    known: Parallelism = chosen["parallelism"]
+    ahead = {"max_staleness": 1, "rounds_ahead": 1, "parallelism": known, "num_instances": 2}
+    world = grown(**ahead)
+    until(world, lambda: world.coordinator.rooms.fleet.parallel_size == 1)
+    world.held = (do.FinishStep, do.Accumulate)
+    until(world, lambda: phases(world)[0] is InstancePhase.READY)
+    assert world.coordinator.rooms.fleet.parallel_size == 1
+
+
+def test_preemptions_of_evaluations_do_not_count() -> None:
+    evaluated = (EvalSet(name="heldout", num_prompts=4, group_size=2),)
+    world = Holding(**{**SMALL, **sizes(1, 2, devices=2), "eval_sets": evaluated, "eval_interval": 1})
+    world.tell(ev.RunStarted(schedule=world.schedule))
+    rooms = world.coordinator.rooms
+
+    def only_evaluates(number: InstanceId) -> bool:
+        running = rooms.fleet.instances[number].running
+        return bool(running) and not any(rooms.responses.is_training(r) for r in running)
+
+    until(world, lambda: any(only_evaluates(InstanceId(n)) for n in (0, 1)))
+    [number, *_] = [InstanceId(n) for n in (0, 1) if only_evaluates(InstanceId(n))]
+    before = rooms.fleet.sizes.num_preempted
+    told = ev.RolloutReported(instance=number, version=rooms.fleet.version_at(number), num_preemptions=9)
+    world.say(number, told)
+    assert rooms.fleet.sizes.num_preempted == before
+    assert rooms.fleet.instances[number].num_preempted == 9
 
 
 def test_an_instance_with_more_devices_has_more_responses_at_the_same_time() -> None:
@@ -240,8 +322,8 @@ def test_instances_of_sizes_are_neither_added_nor_retired_one_by_one() -> None:
 def test_preemptions_are_counted_from_the_start_of_each_instance() -> None:
     world = Holding(do.Submit, **{**SMALL, **sizes(1, 2, devices=2)})
     world.tell(ev.RunStarted(schedule=world.schedule))
-    until(world, lambda: phases(world)[:2] == [InstancePhase.READY] * 2)
     fleet = world.coordinator.rooms.fleet
+    until(world, lambda: bool(fleet.instances[InstanceId(0)].running))
 
     def report(count: int) -> None:
         instance = InstanceId(0)
@@ -253,7 +335,7 @@ def test_preemptions_are_counted_from_the_start_of_each_instance() -> None:
     report(6)
     assert fleet.sizes.num_preempted == 7
     world.lose(InstanceId(0), "it was killed")
-    until(world, lambda: phases(world)[0] is InstancePhase.READY)
+    until(world, lambda: bool(fleet.instances[InstanceId(0)].running))
     report(2)
     assert fleet.sizes.num_preempted == 9
 

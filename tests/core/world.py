@@ -356,7 +356,10 @@ class World:
         return 0.05 if response.group.prompt % 5 == 0 else 0.4
 
     def make_trouble(self) -> None:
-        if self.coordinator.rooms.policies.plans and self.rng.random() < 0.3:
+        if (layouts := self.schedule.parallelism.layouts) and self.rng.random() < 0.3:
+            costs, size = draw_costs(self.rng), self.rng.choice(layouts).size
+            self.tell(ev.CostsMeasured(costs=costs, error=1.0, fitted_error=0.1, size=size))
+        elif self.coordinator.rooms.policies.plans and self.rng.random() < 0.3:
             costs = draw_costs(self.rng)
             self.tell(ev.CostsMeasured(costs=costs, error=1.0, fitted_error=0.1))
         elif self.running and self.rng.random() < 0.5:

@@ -158,7 +158,7 @@ CASES: dict[str, tuple[Arrange, str]] = {
         flags("quickstrat"),
         "no recipe 'quickstrat': neither a file nor a built-in recipe"
         " (code-cpu, long-tail, quickstart, quickstart-cispo, quickstart-dapo, quickstart-gspo, quickstart-ppo,"
-        " qwen-64gpu, qwen-8gpu, qwen-gpu, smollm2-cpu-smoke, smollm2-gpu)",
+        " qwen-64gpu, qwen-8gpu, qwen-gpu, rollpacker-cpu, rollpacker-gpu, smollm2-cpu-smoke, smollm2-gpu)",
     ),
     "malformed TOML": (
         recipe("bad.toml", b"seed = \n"),

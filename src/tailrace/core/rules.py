@@ -23,7 +23,7 @@ from tailrace.core.evaluation.rules import close_evaluation, drop_evaluation, op
 from tailrace.core.fleet import facts as fleet_facts
 from tailrace.core.fleet.lending import lend
 from tailrace.core.fleet.planning import plan
-from tailrace.core.fleet.resizing import change_layout
+from tailrace.core.fleet.resizing import change_layout, fall_back
 from tailrace.core.fleet.rules import release_memory, retire_instances, start_instances
 from tailrace.core.rewards import facts as rewards_facts
 from tailrace.core.rewards.rules import limit_cases, score
@@ -38,6 +38,7 @@ Handler = Callable[[Rooms, Any, float], None]
 RULES: tuple[Rule, ...] = (
     abort_surplus,
     start_trainer,
+    fall_back,
     change_layout,
     start_instances,
     retire_instances,

@@ -102,7 +102,8 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
             " which it was not asked for"
         )
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
-    rooms.fleet.preempted(instance, event.num_preemptions)
+    is_training = any(rooms.responses.is_training(response) for response in instance.running)
+    rooms.fleet.preempted(instance, event.num_preemptions, counts=is_training)
     is_any_taken = False
     for progress in event.progressed:
         if (response := _running(rooms, instance, progress, event.version)) is not None:
@@ -140,6 +141,7 @@ def _finish(rooms: Rooms, instance: Instance, response: Response, finish: Finish
         response.move(ResponsePhase.PENDING, now=now)
         rooms.responses.wait(response)
     else:
+        rooms.fleet.sizes.last_good = rooms.fleet.sizes.current
         response.finish = finish
         response.move(ResponsePhase.GENERATED, now=now)
         rooms.rewards.add(response.id)
@@ -236,6 +238,7 @@ def run_resumed(rooms: Rooms, event: ev.RunResumed, now: float) -> None:
         if instance.is_retiring:
             rooms.fleet.remove(instance, now)
     fleet.take_back()
+    fleet.sizes.broken = {}
     fleet.plan_at = None
     if fleet.empty_since is not None:
         fleet.empty_since = now

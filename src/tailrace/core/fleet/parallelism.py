@@ -22,7 +22,7 @@ class SizeView:
     """Most responses an instance generates at the same time; 0: no limit."""
     costs: CostModel
     change_s: float
-    """Seconds until its instances could work now, if the instances of another size do."""
+    """Seconds until its instances can work; 0: they do."""
 
     @property
     def size(self) -> int:

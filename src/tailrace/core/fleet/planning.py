@@ -21,6 +21,7 @@ from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.submitting import dispatch
 from tailrace.core.fleet.views import LiveBacklog, fleet_view
 from tailrace.core.rooms import Rooms
+from tailrace.core.schedule import Placement
 
 MAX_FAILED_PULLS = 50
 """Pulls that may fail in a row before the instance is killed. A worker pauses after each, so that the news of a lost
@@ -124,8 +125,16 @@ def pull(rooms: Rooms, now: float) -> Iterator[do.Command]:
             continue
         may_pull = instance.is_draining or rooms.schedule.has_rounds
         is_free = may_pull and instance.owes_nothing and not instance.running
-        if is_free or (instance.phase is released and rooms.training.is_device_free(rooms.evaluation_is_over())):
+        if is_free or (instance.phase is released and _may_wake(rooms)):
             yield from _pull(rooms, instance, now)
+
+
+def _may_wake(rooms: Rooms) -> bool:
+    """Whether instances may take their memory again: colocated, when training does not use the devices."""
+    training = rooms.training
+    if rooms.schedule.placement is Placement.COLOCATED:
+        return training.is_device_free(rooms.evaluation_is_over())
+    return training.published == training.version
 
 
 def _pull(rooms: Rooms, instance: Instance, now: float) -> Iterator[do.Command]:

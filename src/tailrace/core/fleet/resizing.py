@@ -16,6 +16,7 @@ from tailrace.core.collection.round import Round
 from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import Instance, InstancePhase
 from tailrace.core.fleet.parallelism import ParallelismView, SizeView
+from tailrace.core.ids import InstanceId
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule.parallelism import Layout
 
@@ -34,9 +35,30 @@ def choose_size(rooms: Rooms, round: Round) -> None:
             kind.change(chosen)
     sizes.num_preempted = 0
     if kind.size != sizes.current:
-        rooms.fleet.use_size(kind.size, costs_of(rooms, kind.size))
-        for instance in _others(rooms):
-            instance.is_parked = True
+        _use(rooms, kind.size)
+
+
+def _use(rooms: Rooms, size: int) -> None:
+    rooms.fleet.use_size(size, costs_of(rooms, size))
+    for instance in _others(rooms):
+        instance.is_parked = True
+
+
+def fall_back(rooms: Rooms, now: float) -> Iterator[None]:
+    """Return to the size that worked before, if no instance of the size in use can be started."""
+    sizes, instances, most = rooms.fleet.sizes, rooms.fleet.instances, rooms.run.limits.max_restarts
+    layout = rooms.schedule.parallelism.layout(sizes.current)
+    if layout is None or sizes.is_changing or sizes.last_good in (0, sizes.current):
+        return
+    own = [instances[InstanceId(number)] for number in layout.instances]
+    if any(each.phase is not InstancePhase.ABSENT or each.losses.count <= most for each in own):
+        return
+    sizes.broken[sizes.current] = None
+    for kind in (sizes.short, sizes.long):
+        if kind.size == sizes.current:
+            kind.change(sizes.last_good)
+    _use(rooms, sizes.last_good)
+    yield None
 
 
 def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
@@ -46,7 +68,7 @@ def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
         return
     others = _others(rooms)
     for instance in others:
-        yield from _clear(instance, now, parks=known.parks)
+        yield from _clear(rooms, instance, now)
     if all(each.phase in _OFF_DEVICE for each in others):
         fleet.layout_is_free(layout.instances)
         yield None
@@ -59,9 +81,13 @@ def _others(rooms: Rooms) -> list[Instance]:
     return [instance for instance in rooms.fleet.instances.values() if instance.id not in used]
 
 
-def _clear(instance: Instance, now: float, *, parks: bool) -> Iterator[do.Command]:
+def _clear(rooms: Rooms, instance: Instance, now: float) -> Iterator[do.Command]:
     """Get an instance off its devices, one command after the other."""
+    parks = rooms.schedule.parallelism.parks
     if instance.is_being_killed or instance.phase in (InstancePhase.ABSENT, InstancePhase.RELEASING):
+        return
+    if instance.phase is InstancePhase.STARTING:
+        yield from rooms.fleet.kill(instance.id, "its parallel size is no longer used", now)
         return
     going = [response for response in instance.running if response not in instance.stopping]
     if going:
@@ -109,7 +135,7 @@ def _view(rooms: Rooms, round: Round) -> ParallelismView:
     kind, other = fleet.sizes.of_kind(is_long=round.is_long), fleet.sizes.of_kind(is_long=not round.is_long)
     return ParallelismView(
         size=kind.size,
-        sizes=[_size(rooms, layout) for layout in known.layouts],
+        sizes=[_size(rooms, layout) for layout in known.layouts if layout.size not in fleet.sizes.broken],
         before=kind.before,
         last=kind.last,
         num_launched=kind.num_launched,
@@ -125,13 +151,14 @@ def _view(rooms: Rooms, round: Round) -> ParallelismView:
 
 def _size(rooms: Rooms, layout: Layout) -> SizeView:
     is_asleep = all(rooms.fleet.is_released(number) for number in layout.instances)
+    change_s = _wake_s(rooms) if is_asleep else _start_s(rooms)
     return SizeView(
         division=layout.division,
         num_instances=layout.count,
         kv_tokens=layout.kv_tokens,
         max_running=layout.max_running,
         costs=costs_of(rooms, layout.size),
-        change_s=_wake_s(rooms) if is_asleep else _start_s(rooms),
+        change_s=0.0 if layout.size == rooms.fleet.sizes.current else change_s,
     )
 
 

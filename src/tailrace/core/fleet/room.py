@@ -169,9 +169,10 @@ class Fleet:
             if instance.id in numbers:
                 instance.is_parked = False
 
-    def preempted(self, instance: Instance, total: int) -> None:
-        """Note how many preemptions an instance has had since its start."""
-        self.sizes.num_preempted += max(0, total - instance.num_preempted) if self.sizes.current else 0
+    def preempted(self, instance: Instance, total: int, *, counts: bool) -> None:
+        """Note how many preemptions an instance has had since its start. Those of evaluations do not count."""
+        if counts and self.sizes.current:
+            self.sizes.num_preempted += max(0, total - instance.num_preempted)
         instance.num_preempted = max(total, instance.num_preempted)
 
     def note_length(self, length: int, max_length: int, *, is_cut: bool) -> None:

@@ -48,6 +48,10 @@ class Sizes:
     """Preemptions in this round."""
     measured: dict[int, CostModel] = field(default_factory=dict)
     """Costs of sizes that were measured in this run."""
+    last_good: int = 0
+    """Size of the instance that last ended a response; 0: none has yet."""
+    broken: dict[int, None] = field(default_factory=dict)
+    """Sizes whose instances could not be started. They are not chosen again before the run is continued."""
     start_s: float | None = None
     """Seconds that the last start of an instance took."""
     wake_s: float | None = None
