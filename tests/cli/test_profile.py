@@ -101,6 +101,7 @@ def test_parallel_sizes_are_measured_each_in_a_process_of_its_own_and_a_run_can_
     [
         (["tiny-arith", "--parallel-sizes", "1,x"], "rollout.parallel_sizes: input should be a valid tuple, got '1,x'"),
         (["tiny-arith", "--parallel-sizes", "1,2"], "parallel_sizes has 2, but the native engine uses at most 1"),
+        (["tiny-arith", "--judge", "--parallel-sizes", "1,2"], "and --rollout.parallel_sizes the engine; give one"),
         (["quickstart", "--parallel-sizes", "2,4"], "tensor_parallel_size 1 is the size with which the run starts"),
         (["tiny-arith", "--parallel-sizes", "1", "--max_running", "1", "--max_response_length", "33"], "size 1 cannot"),
     ],

@@ -36,12 +36,14 @@ def scheduled(settings: Settings) -> Schedule:
     [
         ({"tensor_parallel_size": 3}, "3 is the size with which the run starts, so it must be one of"),
         ({"parallel_sizes": [1, 2, 3]}, "3 is no multiple of 2"),
+        ({"num_instances": 1}, "rollout.tensor_parallel_size) has 1 device, which"),
         ({"num_instances": 6}, "have 6 devices, which instances of size 4 do not fill"),
         (
             {"tensor_parallel_size": 4, "kv_tokens": 400},
             "one of size 1 has 100, which cannot hold one longest response",
         ),
         ({"parallel_sizes": [], "parallel_profile": "a.json"}, "parallel_profile is the speed of rollout.parallel"),
+        ({"parallel_sizes": [], "park": "never"}, "rollout.park is 'never' for instances of other rollout.parallel_s"),
         ({"from_run": "elsewhere"}, "saved responses (rollout.from_run) need no devices"),
     ],
 )

@@ -1,5 +1,5 @@
-"""Preset `rollpacker` for real, with math, programs and a judge in one run: all of its parts work, and a kill loses
-nothing."""
+"""Preset `rollpacker` for real on a CPU, with math, programs and a judge in one run. Streamed steps, lent instances and
+adaptive limits work, and a kill loses nothing. There is one parallel size, and no layer of the judge moves."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def assert_every_part_scored(entries: list[Entry]) -> None:
         assert {scored.outcome for scored in mine} <= {Outcome.OK, Outcome.ABSTAINED, Outcome.ABORTED}
 
 
-def test_math_programs_and_a_judge_in_one_run_with_every_part_of_rollpacker(
+def test_math_programs_and_a_judge_in_one_run_with_streamed_steps_lent_instances_and_adaptive_limits(
     tmp_path: Path, given: dict[str, Any]
 ) -> None:
     run = launch.train_well(tmp_path / "run", **given)

@@ -9,6 +9,7 @@ import pytest
 from tailrace.commands.preflight.dry_run import dry_run_on
 from tailrace.config.load import SettingsError
 from tailrace.config.memory_release import may_park
+from tailrace.config.schedule_settings import ScheduleSettings
 from tailrace.config.settings import Settings
 from tailrace.sizing.card import parse_card
 from tailrace.sizing.fitting import fit
@@ -52,9 +53,14 @@ def test_where_they_cannot_wait_they_end_and_the_line_says_why() -> None:
     assert parking(settings(), can_release=True, needed=8 * GIB, has=None).parks
 
 
-def test_a_size_that_never_changes_parks_nobody() -> None:
+def test_a_size_that_never_changes_parks_nobody_and_a_line_says_that_it_is_fixed() -> None:
     fixed = Settings.model_validate({"rollout": {"parallel_sizes": [1, 2], "num_instances": 2}})
-    assert parking(fixed, can_release=True, needed=0, has=None) == (False, None)
+    line = "rollout.parallel_sizes: the size does not change, because schedule.parallelism is 'fixed'"
+    assert parking(fixed, can_release=True, needed=0, has=None) == (False, line)
+    assert parking(Settings(), can_release=True, needed=0, has=None) == (False, None)
+    # The preset brings `preemptions`, and a line of its own says why it is left out.
+    left_out = fixed.model_copy(update={"schedule": ScheduleSettings(preset="rollpacker", leftovers="keep")})
+    assert parking(left_out, can_release=True, needed=0, has=None) == (False, None)
     assert not may_park(fixed)
     assert may_park(settings())
 
@@ -105,6 +111,19 @@ def said(card: str, **rollout: Any) -> str:
     }
     dry_run_on(parse_card(card), Settings.model_validate(given), lines.append)
     return "\n".join(lines)
+
+
+def test_a_dry_run_on_other_cards_says_that_the_size_does_not_change() -> None:
+    lines: list[str] = []
+    given = {
+        "model": {"path": "Qwen/Qwen2.5-1.5B", "dtype": "bfloat16"},
+        "rollout": {"engine": "vllm", "num_instances": 2, "parallel_sizes": [1, 2]},
+        "schedule": {"max_steps": 40, "placement": "disaggregated"},
+        "reward": {"functions": ["exact_match"]},
+        "eval_interval": None,
+    }
+    dry_run_on(parse_card("3xH100"), Settings.model_validate(given), lines.append)
+    assert "rollout.parallel_sizes: the size does not change, because schedule.parallelism is 'fixed'" in lines
 
 
 def test_a_dry_run_for_other_cards_counts_all_sizes() -> None:

@@ -60,6 +60,8 @@ def _load(options: argparse.Namespace) -> Settings:
         raise SettingsError(f"--json: there is no folder {options.json.parent}")
     _lengths(options)
     given = recipe.overrides(options)
+    if options.judge and _SIZES in given:
+        raise SettingsError(f"--judge measures the judge, and --{_SIZES} the engine; give one of them")
     if not _is_model(options.recipe):
         return load(options.recipe, given)
     name = "reward.judge.model" if options.judge else "model.path"

@@ -15,6 +15,11 @@ def parallel_rules(settings: Settings) -> Iterator[str]:
     if not sizes:
         if rollout.parallel_profile is not None:
             yield "rollout.parallel_profile is the speed of rollout.parallel_sizes, and there are none: give them"
+        if rollout.park != "auto":
+            yield (
+                f"rollout.park is '{rollout.park}' for instances of other rollout.parallel_sizes, and there are none:"
+                " give them, or leave it out"
+            )
         return
     if rollout.from_run is not None:
         yield "rollout.parallel_sizes: saved responses (rollout.from_run) need no devices; leave it out"
@@ -41,10 +46,11 @@ def _sizes(rollout: RolloutSettings, sizes: list[int]) -> Iterator[str]:
             )
     num_devices = rollout.num_instances * initial
     if num_devices % sizes[-1]:
+        one, has = ("", "has") if rollout.num_instances == 1 else ("s", "have")
         yield (
-            f"rollout.parallel_sizes {given}: {rollout.num_instances} instances of size {initial}"
-            f" (rollout.num_instances, rollout.tensor_parallel_size) have {num_devices} devices, which instances of"
-            f" size {sizes[-1]} do not fill"
+            f"rollout.parallel_sizes {given}: {rollout.num_instances} instance{one} of size {initial}"
+            f" (rollout.num_instances, rollout.tensor_parallel_size) {has} {num_devices}"
+            f" device{'' if num_devices == 1 else 's'}, which instances of size {sizes[-1]} do not fill"
         )
 
 

@@ -1,7 +1,8 @@
 """Parts of a preset that are left out where they cannot work, each with a line that says why.
 
 A preset may bring more than a run has use for: `rollpacker` lends instances to training, and a trainer with one replica
-has no use for them. What the user asks for is never left out. If it cannot work it is refused, as with every preset.
+has no use for them. What the user asks for stays, and is refused if it cannot work, as with every preset. Only lending
+that finds nothing to lend is left out with a line also then (`sizing/shared_places.py`): the rest works.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def placed(
 def parked(settings: Settings, devices: DevicePlan, *, model: Path) -> Parking:
     """Decide whether instances of other parallel sizes wait. ``model``: directory of the model."""
     if not changes_size(settings):
-        return Parking(False, None)
+        return parking(settings, can_release=False, needed=0, has=None)
     engine = ENGINES[engine_name(with_chosen_engine(settings, model))]
     can_release = engine.capabilities_on(settings.model.device).releases_memory
     return parking(settings, can_release=can_release, needed=_needed(settings, devices, model), has=_available())

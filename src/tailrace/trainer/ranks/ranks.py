@@ -6,7 +6,7 @@ A *rank* is one of them. Ranks form a table of replicas and shards:
     replica 0   rank 0    rank 1      a replica holds the whole model, each of its ranks one part
     replica 1   rank 2    rank 3
 
-* Every rank is given the same samples and computes the gradient of its share of them. AnyGradients and sums are added,
+* Every rank is given the same samples and computes the gradient of its share of them. Gradients and sums are added,
   never averaged, so the shares may be as uneven as they like.
 * With tensor parallelism each place of the table has several ranks. They compute the same samples, each with a part of
   every layer (``tensor_parallel.py``).

@@ -8,7 +8,7 @@ U nodes of a tree of tokens, N response tokens, D hidden width.
     last norm   all tokens on every rank
     head        each rank scores its share of the response tokens, with the whole vocabulary
 
-AnyGradients, so that those of one process come out:
+Gradients, so that those of one process come out:
 
 * Norms inside a layer see the same on every rank and get the same, whole gradient.
 * Norms of single heads (Qwen3) see a rank's own heads. Their gradients are added up before the optimizer step.
