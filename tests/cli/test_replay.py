@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from observe.runs import write_journal
+from sim.test_parallel_sizes import journal, sized
 from sim.worlds import small_scenario
 from tailrace.cli.main import main
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
+from tailrace.core.schedule import Division, Layout, Parallelism
 from tailrace.observe.schedules.comparison import figures_of
+from tailrace.sim.one_size import LEFT_OUT
 from tailrace.sim.result import simulate
 
 CONFIG = {
@@ -86,6 +89,36 @@ def test_what_the_journal_lacks_of_a_preset_is_said_before_the_table(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("rollpacker: without lent instances, because the journal does not tell which instances")
     assert [line.split()[0] for line in said[-4:-1]] == ["recorded", "simulated", "rollpacker"]
+
+
+@pytest.mark.parametrize("arguments", [["advise"], ["replay", "--schedule", "async-cap"]])
+def test_a_run_that_changed_its_parallel_size_is_not_simulated(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_journal(tmp_path / "run", journal(sized(schedule__num_steps=5), "planner")[1])
+    (run / "config.json").write_text(json.dumps(CONFIG))
+    assert main([*arguments, str(run)]) == 2
+    said = capsys.readouterr()
+    assert (said.err.splitlines()[-1], said.out) == (
+        "tailrace: the run changes the parallel size of its instances ([1, 2, 4]); costs of several parallel sizes"
+        " cannot be told apart yet from one journal",
+        "",
+    )
+
+
+def test_parallel_sizes_that_the_run_never_used_are_left_out_and_it_is_said(
+    entries: list[Entry], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = entries[0].event
+    assert isinstance(first, RunStarted)
+    layouts = tuple(Layout(division=Division(size), first=size - 1, count=1) for size in (1, 2))
+    schedule = replace(first.schedule, parallelism=Parallelism(layouts=layouts))
+    run = write_journal(tmp_path / "run", [replace(entries[0], event=RunStarted(schedule=schedule)), *entries[1:]])
+    (run / "config.json").write_text(json.dumps(CONFIG))
+    assert main(["replay", str(run), "--schedule", "rollpacker"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "rollpacker: without changes of the parallel size, because the journal has one parallel size" in said
+    assert LEFT_OUT in said
 
 
 @pytest.mark.parametrize(

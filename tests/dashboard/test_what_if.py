@@ -30,7 +30,8 @@ ADVICE = Advice(
     num_steps=5,
     num_draws=3,
     recorded_s=2.1,
-    error=0.05,
+    error=0.06,
+    stretch=0.94,
     margin=0.06,
     rows=(row("sync", 2.0, SpeedVerdict.THIS_RUN), row("tail-batching", 1.0, SpeedVerdict.FASTER)),
     excluded=(("one-step", "colocated <rollout> and training take turns"),),
@@ -43,10 +44,10 @@ def test_the_page_shows_the_advice_that_was_asked_for(tmp_path: Path) -> None:
     advice_file.write(ADVICE, run / advice_file.FILE)
     page = page_of(run)
     assert "what-if" in page.ids
-    recorded = "This run (sync), first 5 of 9 steps: 2.10 s per step recorded, 2.00 s predicted, error 5.0%."
+    recorded = "This run (sync), first 5 of 9 steps: 2.10 s per step recorded, 2.00 s predicted (-4.8%)."
     assert (
-        f"{recorded} A difference below 6.0% counts as none. Use tail-batching: 1.00 s per step are predicted"
-        in page.words
+        f"{recorded} Calibration had to correct the fitted costs by -6.0%."
+        " A difference below 6.0% counts as none. Use tail-batching: 1.00 s per step are predicted" in page.words
     )
     assert "tail-batching 1.00 0.900 to 1.10 2.00x faster 1,234 0.81 0 25%" in page.words
     assert "--schedule.preset tail-batching" in page.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,9 +14,10 @@ import pytest
 from sim.worlds import small_scenario
 from tailrace.config.load import load
 from tailrace.config.presets import PRESETS, ROLLOUT_ONLY
+from tailrace.core.commands import StartInstance
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
-from tailrace.core.schedule import Placement, Schedule, Stream
+from tailrace.core.schedule import Division, Layout, Parallelism, Placement, Schedule, Stream
 from tailrace.observe.schedules import advice as advice_file
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.observe.schedules.comparison import figures_of
@@ -24,6 +26,7 @@ from tailrace.sim.advice.candidates import KNOBS, Candidate, Excluded, candidate
 from tailrace.sim.advice.evidence import LEAST_STEPS, Evidence, first_steps, num_trained
 from tailrace.sim.advice.prediction import PredictedSpeed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
+from tailrace.sim.one_size import LEFT_OUT
 from tailrace.sim.result import simulate
 
 CONFIG: dict[str, Any] = {
@@ -167,6 +170,52 @@ def test_a_long_run_is_looked_at_up_to_a_step(journal: list[Entry]) -> None:
     assert (num_trained(journal), num_trained(first_steps(journal, 5))) == (8, 5)
     found = Evidence.of(journal, CONFIG, num_steps=5)
     assert (found.num_steps, found.num_recorded, found.recorded.num_steps) == (5, 8, 5)
+
+
+def with_sizes(entries: list[Entry], *started: int, strategy: str = "fixed") -> list[Entry]:
+    """The run with parallel sizes 1 and 2 to choose from, and its two instances started with these sizes in turn."""
+    layouts = (Layout(division=Division(1), first=0, count=2), Layout(division=Division(2), first=2, count=1))
+    first = entries[0].event
+    assert isinstance(first, RunStarted)
+    schedule = replace(first.schedule, parallelism=Parallelism(strategy=strategy, layouts=layouts))
+    sizes = itertools.cycle(started)
+    commands = [
+        replace(each, size=next(sizes)) if isinstance(each, StartInstance) else each for each in entries[0].commands
+    ]
+    return [replace(entries[0], event=RunStarted(schedule=schedule), commands=tuple(commands)), *entries[1:]]
+
+
+@pytest.mark.parametrize(("started", "strategy"), [((1, 2), "fixed"), ((1,), "preemptions"), ((1, 2), "forecast")])
+def test_a_run_of_several_parallel_sizes_is_refused(
+    journal: list[Entry], started: tuple[int, ...], strategy: str
+) -> None:
+    changed = with_sizes(journal, *started, strategy=strategy)
+    told = r"changes the parallel size of its instances \(\[1, 2\]\); costs of several parallel sizes cannot be told"
+    with pytest.raises(ValueError, match=told):
+        Evidence.of(changed, CONFIG)
+    with pytest.raises(ValueError, match=told):
+        Evidence.of(journal, CONFIG, others=[changed])
+
+
+def test_parallel_sizes_that_the_run_never_used_are_left_out_and_it_is_said(journal: list[Entry]) -> None:
+    found = Evidence.of(with_sizes(journal, 1), CONFIG, num_steps=4)
+    plain = Evidence.of(journal, CONFIG, num_steps=4)
+    assert found.schedule == plain.schedule
+    assert all(each.schedule.parallelism.strategy == "fixed" for each in tried(found.schedule).values())
+    unsized, sized = make_advice(plain, lambda line: None), make_advice(found, lambda line: None)
+    assert sized.rows == unsized.rows
+    assert set(sized.sentences) - set(unsized.sentences) == {LEFT_OUT}
+    why = "rollpacker: without changes of the parallel size, because the journal has one parallel size."
+    assert why in unsized.sentences
+
+
+def test_the_correction_of_the_calibration_is_told_apart_from_the_difference(evidence: Evidence) -> None:
+    stretched = replace(evidence, calibration=replace(evidence.calibration, stretch=1.076))
+    advice = make_advice(stretched, lambda line: None)
+    difference = advice.own.step_s / advice.recorded_s - 1
+    said = advice_file.basis(advice)
+    assert f"s predicted ({difference:+.1%}). Calibration had to correct the fitted costs by +7.6%." in said
+    assert said.endswith("A difference below 7.6% counts as none.")
 
 
 def test_too_few_steps_are_refused(journal: list[Entry]) -> None:

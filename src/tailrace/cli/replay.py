@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
+    from tailrace.sim.one_size import LEFT_OUT, has_other_sizes
 
     presets.check_trains(name)
     schedule = calibrate.schedule_of(entries)
@@ -65,6 +66,8 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     chosen = apply_preset(plain, overrides)
     for part in fitted_preset(plain, overrides)[1]:
         print(part.line(name))
+    if has_other_sizes(calibrate.recorded_schedule(entries)):
+        print(LEFT_OUT)
     machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, chosen)

@@ -35,6 +35,7 @@ from tailrace.observe.metrics.rows import Metrics
 from tailrace.sim.engine_costs import EngineCosts
 from tailrace.sim.instance import InstanceTimes
 from tailrace.sim.observations import Observations, PartSeen, TrainingSample
+from tailrace.sim.one_size import of_one_size
 from tailrace.sim.recorded_work import RecordedWork
 from tailrace.sim.result import run_schedule
 from tailrace.sim.reward_model import FittedPart, RewardCosts, RewardKind
@@ -135,12 +136,16 @@ class Calibration:
 
 
 def calibrate(journals: Sequence[Sequence[Entry]], machine: MachineFacts) -> Calibration:
-    """Fit to one or more journals written on the same machine."""
+    """Fit to one or more journals written on the same machine.
+
+    ``ValueError`` if a run worked with several parallel sizes, or if too little was measured.
+    """
+    schedules = [schedule_of(journal) for journal in journals]
     fitted = _fit(journals, machine)
     measured = simulated = 0.0
-    for journal in journals:
+    for journal, schedule in zip(journals, schedules, strict=True):
         steps = step_seconds(journal)
-        as_far = replace(schedule_of(journal), max_steps=len(steps))  # the run may have been stopped early
+        as_far = replace(schedule, max_steps=len(steps))  # the run may have been stopped early
         measured += sum(steps[1:])
         simulated += sum(predict(journal, fitted, as_far)[1:])
     return _stretched(fitted, measured / simulated) if measured and simulated else fitted
@@ -220,6 +225,11 @@ def simulate(
 
 
 def schedule_of(entries: Sequence[Entry]) -> Schedule:
+    """Return the schedule of a run as it is simulated, with one parallel size; ``ValueError`` if it had several."""
+    return of_one_size(recorded_schedule(entries), entries)
+
+
+def recorded_schedule(entries: Sequence[Entry]) -> Schedule:
     first = entries[0].event
     if not isinstance(first, RunStarted):
         raise ValueError(f"a journal begins with RunStarted, not {type(first).__name__}")

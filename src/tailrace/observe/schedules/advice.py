@@ -61,7 +61,10 @@ class Advice:
     recorded_s: float
     """Seconds per step of the run, as recorded."""
     error: float
-    """How far the prediction of the run itself is off, as a share of what was recorded."""
+    """How far the prediction of the run itself is off, as a share of what was recorded, or what calibration had to
+    correct, if that is more."""
+    stretch: float
+    """Factor by which calibration multiplied the fitted costs, so that the run comes out right."""
     margin: float
     """Smallest gain or loss that counts as one. It is at least the error."""
     rows: tuple[PredictedSchedule, ...]
@@ -132,10 +135,12 @@ def _cells(row: PredictedSchedule, own: PredictedSchedule) -> list[str]:
 def basis(advice: Advice) -> str:
     """Return what the advice rests on: the prediction of the run itself."""
     steps = f"{advice.num_steps}" if advice.num_steps == advice.num_recorded else f"first {advice.num_steps}"
+    difference = advice.own.step_s / advice.recorded_s - 1.0 if advice.recorded_s else 0.0
     return (
         f"This run ({advice.own.name}), {steps} of {advice.num_recorded} steps: {seconds(advice.recorded_s)} s per step"
-        f" recorded, {seconds(advice.own.step_s)} s predicted, error {advice.error:.1%}. A difference"
-        f" below {advice.margin:.1%} counts as none."
+        f" recorded, {seconds(advice.own.step_s)} s predicted ({difference:+.1%}). Calibration had to"
+        f" correct the fitted costs by {advice.stretch - 1.0:+.1%}. A difference below {advice.margin:.1%} counts as"
+        " none."
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
 from tailrace.sim.advice.evidence import Evidence
 from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, is_overlap_assumed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
+from tailrace.sim.one_size import LEFT_OUT
 
 LEAST_MARGIN = 0.05
 """Smallest difference that counts, however well the run itself is predicted. Costs are fitted to that run, and other
@@ -42,17 +43,26 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
     rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
     is_assumed = any(is_overlap_assumed(evidence, candidate.schedule) for candidate in tried)
     shown = [row for row, _ in rows]
+    said = sentences(shown, margin, [bound for _, bound in rows], is_assumed=is_assumed)
     return Advice(
         num_recorded=evidence.num_recorded,
         num_steps=evidence.num_steps,
         num_draws=len(SEEDS),
         recorded_s=recorded_s,
         error=error,
+        stretch=evidence.calibration.stretch,
         margin=margin,
         rows=tuple(shown),
         excluded=tuple((each.name, each.reason) for each in excluded),
-        sentences=tuple(sentences(shown, margin, [bound for _, bound in rows], is_assumed=is_assumed)),
+        sentences=(*said, *_left_out(evidence, tried)),
     )
+
+
+def _left_out(evidence: Evidence, tried: Sequence[Candidate]) -> Iterator[str]:
+    """Yield what is missing from the simulated schedules."""
+    if evidence.has_other_sizes:
+        yield LEFT_OUT
+    yield from dict.fromkeys(f"{part.line(each.preset)}." for each in tried for part in each.left_out)
 
 
 def own_error(evidence: Evidence, itself: PredictedSpeed) -> float:

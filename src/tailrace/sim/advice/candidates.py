@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tailrace.config.preset_parts import Circumstances
+from tailrace.config.preset_parts import Circumstances, LeftOut
 from tailrace.config.presets import PRESETS, ROLLOUT_ONLY
 from tailrace.config.rules import broken_rules
 from tailrace.config.run_preset import no_pieces
-from tailrace.config.schedule_builder import apply_preset
+from tailrace.config.schedule_builder import apply_preset, fitted_preset
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import AdmissionRule
@@ -46,6 +46,8 @@ class Candidate:
     settings: str
     """Settings of the command line that choose it, whatever the recipe of the run says."""
     schedule: Schedule
+    left_out: tuple[LeftOut, ...] = ()
+    """Parts of the preset that cannot work in the run."""
 
     @property
     def name(self) -> str:
@@ -97,7 +99,8 @@ def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candid
             continue
         for knobs in ({}, *KNOBS.get(preset, ())):
             try:
-                made = apply_preset(plain, ScheduleOverrides(preset=preset, **knobs), circumstances)
+                chosen = ScheduleOverrides(preset=preset, **knobs)
+                made = apply_preset(plain, chosen, circumstances)
                 _refuse_broken(config, {"preset": preset, **knobs})
             except ValueError as error:
                 yield Excluded(name=named(preset, knobs), reason=str(error))
@@ -107,8 +110,13 @@ def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candid
             if _decided(made) in seen:
                 continue
             seen.append(_decided(made))
-            line = _line(preset, knobs, given)
-            yield Candidate(preset=preset, knobs=tuple(knobs.items()), settings=line, schedule=made)
+            yield Candidate(
+                preset=preset,
+                knobs=tuple(knobs.items()),
+                settings=_line(preset, knobs, given),
+                schedule=made,
+                left_out=fitted_preset(plain, chosen, circumstances)[1],
+            )
 
 
 def _decided(schedule: Schedule) -> Schedule:

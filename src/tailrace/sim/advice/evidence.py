@@ -12,8 +12,9 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.observe.schedules.schedule_account import ScheduleFigures
-from tailrace.sim.calibrate import Calibration, MachineFacts, calibrate, schedule_of
+from tailrace.sim.calibrate import Calibration, MachineFacts, calibrate, recorded_schedule, schedule_of
 from tailrace.sim.engine_costs import EngineCosts
+from tailrace.sim.one_size import has_other_sizes
 from tailrace.sim.recorded_work import RecordedWork
 
 LEAST_STEPS = 4
@@ -34,6 +35,8 @@ class Evidence:
     """Figures of the steps that are simulated."""
     num_recorded: int
     """Optimizer steps of the whole run."""
+    has_other_sizes: bool = False
+    """Whether the run could have used parallel sizes that are left out."""
 
     @classmethod
     def of(
@@ -63,6 +66,7 @@ class Evidence:
             work=RecordedWork.of(journals),
             recorded=figures_of(journals[0]),
             num_recorded=num_trained(entries),
+            has_other_sizes=has_other_sizes(recorded_schedule(entries)),
         )
 
     @property
