@@ -15,6 +15,7 @@ _PLANNERS = {
     "fresh starts": "planner, fresh starts",
     "free": "planner, parked, price off",
     "free, fresh starts": "planner, fresh starts, price off",
+    "forecast": "`forecast`, parked",
 }
 
 
