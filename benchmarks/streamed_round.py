@@ -41,7 +41,9 @@ from tailrace.trainer.checkpoints.export import export, find_checkpoint
 
 HERE = Path(__file__).resolve().parent
 PROMPTS, RESPONSES, NUM_STEPS, WARM_UP = 16, 8, 6, 2
-MEDIAN, SPREAD, LONGEST = 90, 0.9, 880
+LONGEST = 880
+SHAPE = {"median": 90.0, "spread": 0.9}
+"""Of the log-normal distribution of lengths."""
 LEND_AT = 0.4
 ARMS: dict[str, dict[str, Any]] = {
     "sync": {"schedule.preset": "sync"},
@@ -52,9 +54,9 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def lengths(seed: int) -> list[list[int]]:
     """A row for each prompt of the run."""
-    rng = random.Random(seed)
+    rng, median, spread = random.Random(seed), SHAPE["median"], SHAPE["spread"]
     return [
-        [min(LONGEST, max(2, round(MEDIAN * math.exp(SPREAD * rng.gauss(0, 1))))) for _ in range(RESPONSES)]
+        [min(LONGEST, max(2, round(median * math.exp(spread * rng.gauss(0, 1))))) for _ in range(RESPONSES)]
         for _ in range(PROMPTS * NUM_STEPS)
     ]
 
@@ -152,7 +154,7 @@ def measure(pairs: int, folder: Path) -> dict[str, Any]:
     ]
     return {
         "machine": {"cores": os.cpu_count(), "cpu": platform.processor() or platform.machine()},
-        "batch": {"prompts": PROMPTS, "responses": RESPONSES, "median": MEDIAN, "spread": SPREAD, "longest": LONGEST},
+        "batch": {"prompts": PROMPTS, "responses": RESPONSES, **SHAPE, "longest": LONGEST},
         "speedup": {
             arm: {"mean": round(fmean(each), 3), "least": round(min(each), 3), "most": round(max(each), 3)}
             for arm, each in ratios.items()
@@ -174,9 +176,12 @@ def compare_weights(folder: Path) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
+    for name, value in SHAPE.items():
+        parser.add_argument(f"--{name}", type=float, default=value, help=f"{name} of the lengths, {value} by default")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path, help="where a picture of one step of each arm is drawn")
     options = parser.parse_args()
+    SHAPE.update(median=options.median, spread=options.spread)
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         found = {"weights": compare_weights(folder), **measure(options.pairs, folder)}

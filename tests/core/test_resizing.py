@@ -28,6 +28,7 @@ from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.costs import CostModel
 from tailrace.core.fleet.instance import InstancePhase
+from tailrace.core.fleet.resizing import _expected_rounds
 from tailrace.core.fleet.sizes import KindOfRound
 from tailrace.core.ids import InstanceId
 from tailrace.core.schedule import (
@@ -247,6 +248,31 @@ def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -
     assert opened.count(2) == 1, "it is not tried again"
 
 
+def test_one_instance_that_cannot_start_does_not_change_the_size_while_another_works() -> None:
+    limits = replace(LIMITS, max_restarts=0)
+    world = grown(limits=limits, **sizes(1, 2, devices=4, quiet_rounds=99))
+    fleet = world.coordinator.rooms.fleet
+    until(world, lambda: phases(world)[4:] == [InstancePhase.READY] * 2)
+    world.lose(InstanceId(4), "it was killed")
+    world.tell(ev.TimerFired())
+    assert fleet.parallel_size == 2
+    assert phases(world)[4] is InstancePhase.ABSENT
+
+
+def test_a_policy_is_told_how_many_rounds_of_each_kind_are_expected() -> None:
+    chosen = sizes(1, 2, devices=2, horizon=10)
+    world = Holding(**{**SMALL, **chosen, "max_steps": 100})
+    world.tell(ev.RunStarted(schedule=world.schedule))
+    rooms = world.coordinator.rooms
+    round = rooms.collection.round
+    assert round is not None
+    assert _expected_rounds(rooms, round, 0, 0) == (10, 0), "nothing else has come"
+    assert _expected_rounds(rooms, round, 3, 1) == (8, 2)
+    assert _expected_rounds(rooms, round, 0, 4) == (2, 8)
+    last = replace(round, number=97)
+    assert _expected_rounds(rooms, last, 0, 0) == (3, 0), "the run has three steps left"
+
+
 def test_an_instance_of_the_old_size_that_is_still_starting_is_not_waited_for() -> None:
     world = grown()
     fleet = world.coordinator.rooms.fleet
@@ -417,7 +443,16 @@ def test_keep_has_no_rounds_so_its_size_cannot_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"initial": 4}, {"horizon": 0}, {"rise": 0.9}, {"quiet_rounds": 0}, {"start_s": -1.0}]
+    "changes",
+    [
+        {"initial": 4},
+        {"horizon": 0},
+        {"rise": 0.9},
+        {"least_rise": -0.1},
+        {"quiet_rounds": 0},
+        {"start_s": -1.0},
+        {"wake_s": -1.0},
+    ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"layouts must|horizon must|at least"):

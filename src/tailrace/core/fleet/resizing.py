@@ -84,7 +84,7 @@ def _others(rooms: Rooms) -> list[Instance]:
 def _clear(rooms: Rooms, instance: Instance, now: float) -> Iterator[do.Command]:
     """Get an instance off its devices, one command after the other."""
     parks = rooms.schedule.parallelism.parks
-    if instance.is_being_killed or instance.phase in (InstancePhase.ABSENT, InstancePhase.RELEASING):
+    if instance.is_being_killed:
         return
     if instance.phase is InstancePhase.STARTING:
         yield from rooms.fleet.kill(instance.id, "its parallel size is no longer used", now)
