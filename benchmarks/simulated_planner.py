@@ -25,13 +25,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from planner_rounds import RoundFacts, RoundRecorder, changes
-from simulated_runs import Figures, Range, load
+from simulated_runs import Figures, Range, in_processes, load
 
 from tailrace.policies.strategies import ParallelSizes
 from tailrace.sim.result import simulate
@@ -246,15 +245,7 @@ def line(entry: dict[str, Any]) -> str:
 
 
 def run_all(wanted: Sequence[PlannerRun], *, jobs: int, steps: int) -> dict[PlannerRun, Outcome]:
-    began, found = time.monotonic(), {}
-    with ProcessPoolExecutor(jobs) as pool:
-        done = pool.map(simulated, [replace(run, steps=steps) for run in wanted])
-        for run, outcome in zip(wanted, done, strict=True):
-            found[run] = outcome
-            if len(found) % 20 == 0 or len(found) == len(wanted):
-                took = time.monotonic() - began
-                print(f"{len(found)} of {len(wanted)} simulations, {took:.0f} s", file=sys.stderr, flush=True)
-    return found
+    return in_processes(simulated, wanted, [replace(run, steps=steps) for run in wanted], jobs=jobs)
 
 
 def main() -> int:

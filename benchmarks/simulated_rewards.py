@@ -23,13 +23,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import simulated_papers
-from simulated_runs import Figures, Range, load, rollout_s, speed_up
+from simulated_runs import Figures, Range, in_processes, load, rollout_s, speed_up
 
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
@@ -329,16 +328,8 @@ def simulated(run: RewardRun) -> Figures:
 
 def run_all(rows: Sequence[RewardRow], *, seeds: int, jobs: int, steps: int) -> dict[RewardRun, Figures]:
     """Simulate every run of the rows once; progress goes to stderr."""
-    began, found = time.monotonic(), {}
     wanted = list(dict.fromkeys(run for row in rows for seed in range(seeds) for run in row.runs(seed).values()))
-    done = [RewardRun(size=r.size, schedule=r.schedule, seed=r.seed, change=r.change, steps=steps) for r in wanted]
-    with ProcessPoolExecutor(jobs) as pool:
-        for run, figures in zip(wanted, pool.map(simulated, done), strict=True):
-            found[run] = figures
-            if len(found) % 20 == 0 or len(found) == len(wanted):
-                took = time.monotonic() - began
-                print(f"{len(found)} of {len(wanted)} simulations, {took:.0f} s", file=sys.stderr, flush=True)
-    return found
+    return in_processes(simulated, wanted, [replace(run, steps=steps) for run in wanted], jobs=jobs)
 
 
 def entry(row: RewardRow, figures: Sequence[float]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from typing import Any
 import simulated_rewards
 from planner_rounds import RoundFacts, RoundRecorder, changes
 from simulated_rewards import ALL, BASE, SIZES, TAIL, RewardRow, RewardRun, step_ratio
-from simulated_runs import Figures, Range, grid, load
+from simulated_runs import Figures, Range, grid, in_processes, load
 
 from tailrace.sim.result import simulate
 from tailrace.sim.scenario import Scenario
@@ -113,16 +112,8 @@ def changed_rows() -> list[RewardRow]:
 
 
 def run_all(rows: Sequence[RewardRow], *, seeds: int, jobs: int, steps: int) -> dict[RewardRun, Outcome]:
-    began, found = time.monotonic(), {}
     wanted = list(dict.fromkeys(run for row in rows for seed in range(seeds) for run in row.runs(seed).values()))
-    with ProcessPoolExecutor(jobs) as pool:
-        done = pool.map(simulated, [replace(run, steps=steps) for run in wanted])
-        for run, outcome in zip(wanted, done, strict=True):
-            found[run] = outcome
-            if len(found) % 10 == 0 or len(found) == len(wanted):
-                took = time.monotonic() - began
-                print(f"{len(found)} of {len(wanted)} simulations, {took:.0f} s", file=sys.stderr, flush=True)
-    return found
+    return in_processes(simulated, wanted, [replace(run, steps=steps) for run in wanted], jobs=jobs)
 
 
 def arm(size: str, name: str, change: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:

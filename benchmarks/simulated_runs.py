@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from tailrace.observe.schedules.schedule_account import ScheduleFigures
 from tailrace.sim.result import simulate
@@ -16,6 +20,7 @@ from tailrace.sim.scenario_sections import LengthGrid
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 Figures = ScheduleFigures
+_Wanted, _Found = TypeVar("_Wanted"), TypeVar("_Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,3 +90,17 @@ def speed_up(figures: Figures, baseline: Figures) -> float:
 def rollout_s(figures: Figures) -> float:
     """Seconds per step in which responses are generated."""
     return figures.tokens_generated / figures.rollout_tokens_per_s / figures.num_steps
+
+
+def in_processes(
+    simulated: Callable[[_Wanted], _Found], wanted: Sequence[_Wanted], told: Sequence[_Wanted], *, jobs: int
+) -> dict[_Wanted, _Found]:
+    """Simulate what is told and return the results by what was wanted, one for one; progress goes to stderr."""
+    began, found = time.monotonic(), dict[_Wanted, _Found]()
+    with ProcessPoolExecutor(jobs) as pool:
+        for run, outcome in zip(wanted, pool.map(simulated, told), strict=True):
+            found[run] = outcome
+            if len(found) % 20 == 0 or len(found) == len(wanted):
+                took = time.monotonic() - began
+                print(f"{len(found)} of {len(wanted)} simulations, {took:.0f} s", file=sys.stderr, flush=True)
+    return found

@@ -31,6 +31,7 @@ from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.fleet.resizing import _expected_rounds
 from tailrace.core.fleet.sizes import KindOfRound
 from tailrace.core.ids import InstanceId
+from tailrace.core.responses.response import Finish
 from tailrace.core.schedule import (
     EvalSet,
     Layout,
@@ -246,6 +247,17 @@ def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -
     assert world.verdict.is_complete
     opened = [c.parallel_size for entry in world.entries for c in entry.commands if isinstance(c, do.OpenRound)]
     assert opened.count(2) == 1, "it is not tried again"
+
+
+def test_a_response_that_ends_on_the_old_size_says_nothing_of_the_new_one() -> None:
+    world = grown(do.Interrupt, leftovers=Leftovers.RESUME, launch_prompts=4, max_staleness=None)
+    fleet = world.coordinator.rooms.fleet
+    number = next(each.id for each in fleet.instances.values() if each.is_parked and each.running)
+    response = next(iter(fleet.instances[number].running))
+    ended = ev.Finished(response=response, length=world.running[number].pop(response) + 1, finish=Finish.STOP)
+    fleet.sizes.last_good = 0
+    world.say(number, ev.RolloutReported(instance=number, version=world.versions[number], finished=(ended,)))
+    assert (fleet.parallel_size, fleet.sizes.last_good) == (2, 1)
 
 
 def test_one_instance_that_cannot_start_does_not_change_the_size_while_another_works() -> None:

@@ -9,9 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.profile_file import ProfileFile, is_same_model
 from tailrace.core.costs import CostModel
 
 FORMAT = 1
+_FILE = ProfileFile(
+    setting="rollout.parallel_profile",
+    command="tailrace profile --parallel-sizes",
+    arguments="SIZES --json FILE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,42 +60,20 @@ def write_profile(path: Path, profile: ParallelProfile) -> None:
 
 def read_profile(path: Path, *, model: str, dtype: str, sizes: Sequence[int]) -> ParallelProfile:
     """Return the profile; ``ValueError`` if it is none, is of another model or precision, or lacks one of the sizes."""
-    profile = _read(path)
-    if not _is_same_model(model, profile.model):
-        raise _refusal(path, f"it was measured with the model {profile.model!r}, and this run trains {model!r}")
+    profile = _FILE.read(path, _made)
+    if not is_same_model(model, profile.model):
+        raise _FILE.refusal(path, f"it was measured with the model {profile.model!r}, and this run trains {model!r}")
     if dtype != profile.dtype:
-        raise _refusal(path, f"it was measured in {profile.dtype}, and this run computes in {dtype}")
+        raise _FILE.refusal(path, f"it was measured in {profile.dtype}, and this run computes in {dtype}")
     if missing := [size for size in sizes if profile.of(size) is None]:
         measured = ", ".join(str(each.size) for each in profile.sizes)
-        raise _refusal(path, f"size {missing[0]} of rollout.parallel_sizes is not in it; it has {measured}")
+        raise _FILE.refusal(path, f"size {missing[0]} of rollout.parallel_sizes is not in it; it has {measured}")
     return profile
 
 
-def _read(path: Path) -> ParallelProfile:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']}, and this version of tailrace reads {FORMAT}")
-        sizes = tuple(SizeProfile(**{**one, "costs": CostModel(**one["costs"])}) for one in found["sizes"])
-        names = {name: str(found[name]) for name in ("model", "dtype", "engine", "device")}
-        return ParallelProfile(**names, sizes=sizes)
-    except OSError as error:
-        raise ValueError(f"rollout.parallel_profile: {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"rollout.parallel_profile: {path} is not a profile that `tailrace profile --parallel-sizes` wrote"
-            f" ({error})"
-        ) from error
-
-
-def _is_same_model(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    return Path(one).is_dir() and Path(other).is_dir() and Path(one).resolve() == Path(other).resolve()
-
-
-def _refusal(path: Path, why: str) -> ValueError:
-    return ValueError(
-        f"rollout.parallel_profile: {path} does not fit this run: {why}; measure again with `tailrace profile RECIPE"
-        " --parallel-sizes SIZES --json FILE`"
-    )
+def _made(found: dict[str, Any]) -> ParallelProfile:
+    if found["format"] != FORMAT:
+        raise ValueError(f"format {found['format']}, and this version of tailrace reads {FORMAT}")
+    sizes = tuple(SizeProfile(**{**one, "costs": CostModel(**one["costs"])}) for one in found["sizes"])
+    names = {name: str(found[name]) for name in ("model", "dtype", "engine", "device")}
+    return ParallelProfile(**names, sizes=sizes)

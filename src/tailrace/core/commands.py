@@ -34,7 +34,7 @@ class StartInstance(Command):
     size: int = 0
     """Devices on which it divides its model; 0: as many as the settings of the run say."""
     devices: tuple[int, ...] = ()
-    """Those devices, as positions among the devices of rollout; empty with size 0."""
+    """The positions of these devices among those of rollout; empty with size 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

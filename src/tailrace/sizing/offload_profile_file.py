@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tailrace.config.profile_file import ProfileFile, is_same_model
 from tailrace.sizing.resident_layers import LengthPoint, OffloadProfile
 
 CPU = "cpu"
 _FORMAT = 1
+_FILE = ProfileFile(setting="reward.judge.profile", command="tailrace profile --judge")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,38 +35,18 @@ def read_profile(
 ) -> OffloadProfile:
     """``ValueError`` if the file is no profile, or was measured for another model, in another precision, or on a CPU
     although the judge computes on a GPU (``is_cuda``). None: any model, any precision."""
-    measured, profile = _read(path)
-    if model is not None and not _is_same_model(model, measured.model):
-        raise _refusal(path, f"it was measured with the model {measured.model!r}, and the judge is {model!r}")
+    measured, profile = _FILE.read(path, _made)
+    if model is not None and not is_same_model(model, measured.model):
+        raise _FILE.refusal(path, f"it was measured with the model {measured.model!r}, and the judge is {model!r}")
     if dtype is not None and dtype != measured.dtype:
-        raise _refusal(path, f"it was measured in {measured.dtype}, and the judge computes in {dtype}")
+        raise _FILE.refusal(path, f"it was measured in {measured.dtype}, and the judge computes in {dtype}")
     if is_cuda and measured.device == CPU:
-        raise _refusal(path, "it was measured on a CPU, where memory of a GPU cannot be measured")
+        raise _FILE.refusal(path, "it was measured on a CPU, where memory of a GPU cannot be measured")
     return profile
 
 
-def _read(path: Path) -> tuple[Measured, OffloadProfile]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        measured = Measured(**{name: str(found[name]) for name in ("model", "dtype", "device")})
-        inside = dict(found["profile"])
-        points = tuple(LengthPoint(**point) for point in inside.pop("points"))
-        return measured, OffloadProfile(**inside, points=points)
-    except OSError as error:
-        raise ValueError(f"reward.judge.profile: {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"reward.judge.profile: {path} is not a profile that `tailrace profile --judge` wrote ({error})"
-        ) from error
-
-
-def _is_same_model(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    return Path(one).is_dir() and Path(other).is_dir() and Path(one).resolve() == Path(other).resolve()
-
-
-def _refusal(path: Path, why: str) -> ValueError:
-    return ValueError(
-        f"reward.judge.profile: {path} does not fit this run: {why}; measure again with `tailrace profile --judge`"
-    )
+def _made(found: dict[str, Any]) -> tuple[Measured, OffloadProfile]:
+    measured = Measured(**{name: str(found[name]) for name in ("model", "dtype", "device")})
+    inside = dict(found["profile"])
+    points = tuple(LengthPoint(**point) for point in inside.pop("points"))
+    return measured, OffloadProfile(**inside, points=points)

@@ -141,7 +141,8 @@ def _finish(rooms: Rooms, instance: Instance, response: Response, finish: Finish
         response.move(ResponsePhase.PENDING, now=now)
         rooms.responses.wait(response)
     else:
-        rooms.fleet.sizes.last_good = rooms.fleet.sizes.current
+        layout = rooms.schedule.parallelism.layout_of(instance.id)
+        rooms.fleet.sizes.last_good = 0 if layout is None else layout.size
         response.finish = finish
         response.move(ResponsePhase.GENERATED, now=now)
         rooms.rewards.add(response.id)

@@ -94,10 +94,10 @@ def _clear(rooms: Rooms, instance: Instance, now: float) -> Iterator[do.Command]
         instance.stopping.update(dict.fromkeys(going))
         yield do.Interrupt(instance=instance.id, responses=tuple(going))
     elif parks and instance.has_nothing:
-        instance.move(InstancePhase.RELEASING, now=now)
+        rooms.fleet.move(instance, InstancePhase.RELEASING, now)
         yield do.ReleaseMemory(instance=instance.id)
     elif not parks and (instance.has_nothing or instance.phase is InstancePhase.RELEASED):
-        instance.move(InstancePhase.STOPPING, now=now)
+        rooms.fleet.move(instance, InstancePhase.STOPPING, now)
         yield do.StopInstance(instance=instance.id)
 
 
