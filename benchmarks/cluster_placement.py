@@ -68,9 +68,7 @@ def traces(num_jobs: int, seed: int) -> list[DemandTrace]:
 
 
 def footprint_of(trace: DemandTrace) -> Footprint:
-    footprint = Footprint.of(trace, RULES.slot_s, RULES.horizon_slots)
-    assert footprint is not None
-    return footprint
+    return Footprint.of(trace, RULES.slot_s)
 
 
 def node_groups(num_groups: int) -> tuple[NodeGroup, ...]:
@@ -83,7 +81,7 @@ def node_groups(num_groups: int) -> tuple[NodeGroup, ...]:
 class Cluster:
     def __init__(self, num_groups: int) -> None:
         groups = node_groups(num_groups)
-        self.timetable = Timetable(groups, RULES.horizon_slots)
+        self.timetable = Timetable(groups)
         self.groups = [group.id for group in groups]
         self.running: list[Reservation] = []
         self.num_decisions = 0
@@ -168,7 +166,7 @@ def turn_over(cluster: Cluster, jobs: list[Footprint], seed: int) -> int:
         index = rng.randrange(len(cluster.running))
         cluster.running[index], cluster.running[-1] = cluster.running[-1], cluster.running[index]
         cluster.timetable.release(cluster.running.pop())
-        cluster.place(rng.choice(jobs), rng.randrange(RULES.horizon_slots))
+        cluster.place(rng.choice(jobs), rng.randrange(10**6))
     return round((cluster.num_decisions - before) / (time.process_time() - began))
 
 

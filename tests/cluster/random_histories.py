@@ -57,7 +57,6 @@ def rules(draw: st.DrawFn) -> ClusterRules:
         ratio=draw(one_of(*Ratio)),
         grain=draw(one_of(*Grain)),
         order=draw(one_of(*Order)),
-        horizon_slots=draw(one_of(40, 120)),
         max_jobs_per_group=draw(whole(1, 4)),
         max_duty=draw(one_of(0.5, 0.8, 1.0)),
         max_wait_share=draw(one_of(0.1, 0.5)),

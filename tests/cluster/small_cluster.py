@@ -21,7 +21,7 @@ def group(name: str, devices: int = 8, **memory: int) -> NodeGroup:
 
 def cluster(*groups: NodeGroup, rollout_devices: int = 100, **rules: object) -> Scheduler:
     started = ev.ClusterStarted(
-        rules=ClusterRules(horizon_slots=600, **rules),  # type: ignore[arg-type]
+        rules=ClusterRules(**rules),  # type: ignore[arg-type]
         groups=groups or (group("g0"),),
         rollout_devices=rollout_devices,
     )

@@ -1,7 +1,7 @@
 """The properties of specification 4.6, over random histories with faults. Each test has the number of its property.
 
-     1  placement: formerly free windows, disjoint, free + reserved = horizon, exact release
-     2  the shift is the least one                           also planning/test_fitting.py, on random rings
+     1  placement: formerly free windows, disjoint, exact release
+     2  the shift is the least one                           also planning/test_fitting.py
      3  pruning rejects no feasible placement                also planning/test_fitting.py, planning/test_ranking.py
      4  one operation per group, of the resident job, in the job's order
      5  no starvation; equal S: first come; equal W: smaller S; same job at ties
@@ -65,7 +65,7 @@ def test_1_segments_lie_in_free_windows_windows_stay_disjoint_and_release_restor
     timetable = watched(world)  # compares after each reservation and each release
     world.run(lambda world: timetable.check())
     assert all(timetable.num_jobs(group.id) == 0 for group in history.started.groups)
-    assert all(timetable.busy(group.id).num_busy == 0 for group in history.started.groups)
+    assert all(timetable.residents(group.id) == [] for group in history.started.groups)
 
 
 @many
@@ -74,7 +74,7 @@ def test_2_the_shift_of_every_placement_is_the_least_feasible_one(history: Histo
     world = World(history)
     timetable = watched(world)
     world.run()
-    rules, num_slots = world.rules, world.rules.horizon_slots
+    rules = world.rules
     planned = {
         (each.at, each.reservation.job, each.reservation.group, each.reservation.placement.start): each
         for each in reversed(timetable.made)
@@ -85,12 +85,12 @@ def test_2_the_shift_of_every_placement_is_the_least_feasible_one(history: Histo
                 group = command.group if isinstance(command, do.Place) else command.target
                 first = slot_of(entry.now, rules)
                 shift = round((entry.now + command.shift_s) / rules.slot_s) - first
-                found = planned.get((entry.now, command.job, group, (first + shift) % num_slots))
+                found = planned.get((entry.now, command.job, group, first + shift))
                 if found is None:
                     assert command.shift_s == 0.0, "no slots are reserved"
                 else:
                     footprint = found.reservation.placement.footprint
-                    assert shift == least_shift_by_trying(footprint, first, found.busy_before)
+                    assert shift == least_shift_by_trying(footprint, first, found.beside)
 
 
 @many
@@ -111,15 +111,13 @@ def test_3_pruning_never_rejects_a_feasible_placement(history: History) -> None:
         for trace in {
             job.trace for job in rooms.jobs.every() if job.trace is not None and job.stage is not Stage.ENDED
         }:
-            footprint = Footprint.of(trace, rules.slot_s, rules.horizon_slots)
-            if footprint is None:
-                continue
+            footprint = Footprint.of(trace, rules.slot_s)
             found = best_place(timetable, footprint, list(rooms.groups.records), first, rules)
             feasible = {
                 group: shift
                 for group in rooms.groups.records
                 if has_room(timetable, group, footprint, rules)
-                and (shift := least_shift_by_trying(footprint, first, timetable.taken[group].keys())) is not None
+                and (shift := least_shift_by_trying(footprint, first, timetable.taken[group].values())) is not None
             }
             assert (found is None) == (not feasible)
             assert found is None or found.shift == feasible[found.group]

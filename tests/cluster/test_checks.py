@@ -42,7 +42,7 @@ def test_sizes_of_states_and_groups_are_checked() -> None:
 
 
 NUMBERS = {
-    "slot_s": 0.0, "max_duty": math.inf, "drift": -1.0, "horizon_slots": 0, "max_jobs_per_group": 0, "drift_cycles": 0,
+    "slot_s": 0.0, "max_duty": math.inf, "drift": -1.0, "max_jobs_per_group": 0, "drift_cycles": 0,
     "max_wait_share": math.nan, "hold_s": -1.0, "bucket_s": math.inf, "interference_weight": -0.1, "guard_s": -1.0,
     "min_gain": math.nan, "max_wait_s": -1.0, "max_queue_s": math.nan,
 }  # fmt: skip

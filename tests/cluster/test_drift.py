@@ -15,14 +15,13 @@ from tailrace.cluster.settings import ClusterRules
 
 SEGMENTS = (DemandSegment(offset_s=0.0, duration_s=10.0), DemandSegment(offset_s=50.0, duration_s=20.0))
 TRACE = DemandTrace(period_s=100.0, segments=SEGMENTS)
-RULES = ClusterRules(drift=0.2, horizon_slots=600)
+RULES = ClusterRules(drift=0.2)
 
 
 def job(trace: DemandTrace | None = TRACE, **drift: int) -> JobRecord:
     """A job whose period is planned to begin at 0 s."""
     spec = JobSpec(id=JobId("a"), train_devices=8, steps=10)
-    footprint = Footprint.of(TRACE, RULES.slot_s, RULES.horizon_slots)
-    assert footprint is not None
+    footprint = Footprint.of(TRACE, RULES.slot_s)
     group = NodeGroupId("g0")
     reservation = Reservation(job=spec.id, group=group, generation=0, placement=PlacedFootprint(footprint, 0))
     seat = Seat(group=group, is_dedicated=False, reservation=reservation)

@@ -109,14 +109,20 @@ def test_pack_takes_the_fullest_group_and_an_empty_one_last() -> None:
     assert placed(scheduler) == {"a": "g0", "d": "g0", "b": "g1", "c": "g1", "e": "g2"}
 
 
-def test_a_job_that_is_too_busy_or_whose_period_is_too_long_has_a_group_to_itself() -> None:
-    scheduler = cluster(group("g0"), group("g1"), group("g2"), policy=Policy.SPREAD)
+def test_a_job_that_is_too_busy_has_a_group_to_itself() -> None:
+    scheduler = cluster(group("g0"), group("g1"), policy=Policy.SPREAD)
     assert submit(scheduler, "busy", trace=trace(100, 81), steps=5)
-    assert submit(scheduler, "long", trace=trace(601, 10), steps=5)
     assert submit(scheduler, "usual", trace=trace(100, 10), steps=5)
     assert submit(scheduler, "another", trace=trace(100, 10), steps=5)
-    assert placed(scheduler) == {"busy": "g0", "long": "g1", "usual": "g2", "another": "g2"}
-    assert [group.is_dedicated for group in scheduler.rooms.groups.every()] == [True, True, False]
+    assert placed(scheduler) == {"busy": "g0", "usual": "g1", "another": "g1"}
+    assert [group.is_dedicated for group in scheduler.rooms.groups.every()] == [True, False]
+
+
+def test_a_job_whose_period_is_longer_than_a_day_shares() -> None:
+    scheduler = cluster(group("g0"), policy=Policy.SPREAD)
+    assert submit(scheduler, "long", trace=trace(100_000, 40_000), steps=5)
+    assert submit(scheduler, "other", trace=trace(200_000, 30_000), steps=5)
+    assert placed(scheduler) == {"long": "g0", "other": "g0"}
 
 
 def test_a_shift_counts_from_now_in_whole_slots() -> None:

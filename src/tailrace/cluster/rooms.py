@@ -54,7 +54,7 @@ class Rooms:
         self.jobs = Jobs()
         self.groups = Groups(
             records={group.id: GroupRecord(facts=group) for group in groups},
-            timetable=Timetable(groups, rules.horizon_slots),
+            timetable=Timetable(groups),
             group_of_node={node: group.id for group in groups for node in group.nodes},
             openings=Openings(group.id for group in groups),
         )

@@ -85,7 +85,6 @@ class ClusterRules:
     ratio: Ratio = Ratio.RESPONSE
     grain: Grain = Grain.PHASE
     order: Order = Order.FIRST_COME
-    horizon_slots: int = 28_800
     slot_s: float = 1.0
     max_jobs_per_group: int = 3
     max_duty: float = 0.8
@@ -124,7 +123,6 @@ class ClusterRules:
         above_zero(**{f"the weight of tenant {tenant}": weight for tenant, weight in self.tenants})
         finite(
             1,
-            horizon_slots=self.horizon_slots,
             max_jobs_per_group=self.max_jobs_per_group,
             drift_cycles=self.drift_cycles,
         )

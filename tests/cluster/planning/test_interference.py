@@ -6,28 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.planning.worlds import footprints, slots_of
+from cluster.planning.worlds import ALL, footprints, slots_of
 from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.interference import interference
-
-NUM_SLOTS = 24
 
 
 def by_definition(placed: PlacedFootprint, residents: list[PlacedFootprint], guard: int) -> float:
     active, total = set(slots_of(placed)), 0.0
     for resident in residents:
         footprint, overlap = resident.footprint, 0
-        for repetition in range(footprint.num_repetitions):
+        for repetition in range(ALL // footprint.period):
             for segment in footprint.segments:
-                first = resident.start + repetition * footprint.period + segment.offset
-                widened = {slot % NUM_SLOTS for slot in range(first - guard, first + segment.count + guard)}
-                common = len(widened & active)
+                first = resident.start + repetition * footprint.period + segment.offset - guard
+                count = min(segment.count + 2 * guard, footprint.period)
+                common = len({slot % ALL for slot in range(first, first + count)} & active)
                 overlap += common if segment.slack < common else 0
-        total += overlap / (footprint.num_repetitions * footprint.period)
+        total += overlap / ALL
     return total
 
 
-placements = st.builds(PlacedFootprint, footprints(NUM_SLOTS), st.integers(0, NUM_SLOTS - 1))
+placements = st.builds(PlacedFootprint, footprints(), st.integers(-30, 400))
 
 
 @given(placements, st.lists(placements, max_size=3), st.integers(0, 14))
@@ -39,7 +37,7 @@ def test_interference_is_the_mean_critical_overlap_per_period(
 
 def at(start: int, *, slack: int = 0) -> PlacedFootprint:
     segments = (SlotSegment(offset=0, count=2, slack=slack),)
-    return PlacedFootprint(Footprint(num_slots=NUM_SLOTS, period=8, segments=segments, duty=0.25), start)
+    return PlacedFootprint(Footprint(period=8, segments=segments, duty=0.25), start)
 
 
 def test_only_a_neighbour_within_the_guard_interferes() -> None:

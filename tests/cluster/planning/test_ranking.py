@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.planning.worlds import busy_slots, footprints, group, is_feasible, slots_of, timetables
+from cluster.planning.worlds import ALL, busy_slots, footprints, group, is_feasible, slots_of, timetables
 from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, SlotSegment
 from tailrace.cluster.planning.interference import interference
@@ -16,12 +16,10 @@ from tailrace.cluster.planning.ranking import SearchCounts, best_place, has_room
 from tailrace.cluster.planning.timetable import Timetable
 from tailrace.cluster.settings import ClusterRules
 
-NUM_SLOTS = 24
 GROUPS = [NodeGroupId(f"g{index}") for index in range(4)]
 
 rules_of_any_kind = st.builds(
     ClusterRules,
-    horizon_slots=st.just(NUM_SLOTS),
     slot_s=st.sampled_from([0.5, 1.0, 2.0]),
     bucket_s=st.sampled_from([0.0, 1.0, 3.0]),
     guard_s=st.sampled_from([0.0, 1.0, 2.5]),
@@ -31,10 +29,8 @@ rules_of_any_kind = st.builds(
 )
 
 
-def num_windows(busy: set[int]) -> int:
-    if not busy:
-        return 1
-    return sum(slot not in busy and (slot - 1) % NUM_SLOTS in busy for slot in range(NUM_SLOTS))
+def windows_per_slot(busy: set[int]) -> float:
+    return round(sum(slot not in busy and (slot - 1) % ALL in busy for slot in range(ALL)) / ALL, 12)
 
 
 def key(timetable: Timetable, where: NodeGroupId, shift: int, placement: PlacedFootprint, rules: ClusterRules):
@@ -45,7 +41,7 @@ def key(timetable: Timetable, where: NodeGroupId, shift: int, placement: PlacedF
     cost = (shift_s // bucket_s * bucket_s if bucket_s else shift_s) + rules.interference_weight * disturbance
     periods = [resident.footprint.period for resident in residents]
     incommensurate = sum(not is_commensurate(placement.footprint.period, period) for period in periods)
-    fragments = num_windows(busy_slots(timetable, where) | set(slots_of(placement)))
+    fragments = windows_per_slot(busy_slots(timetable, where) | set(slots_of(placement)))
     return cost, disturbance, incommensurate, fragments, timetable.duty(where), where
 
 
@@ -58,7 +54,7 @@ def by_brute_force(timetable: Timetable, footprint: Footprint, start: int, rules
         if timetable.is_lost(where) or num_jobs > rules.max_jobs_per_group or duty > rules.max_duty + 1e-6:
             continue
         for shift in range(footprint.period):
-            placement = PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)
+            placement = PlacedFootprint(footprint, start + shift)
             if is_feasible(timetable, where, placement):
                 keys.append((key(timetable, where, shift, placement, rules), shift))
                 break
@@ -66,7 +62,7 @@ def by_brute_force(timetable: Timetable, footprint: Footprint, start: int, rules
 
 
 @settings(max_examples=300)
-@given(timetables(NUM_SLOTS, 4), footprints(NUM_SLOTS), st.integers(0, NUM_SLOTS - 1), rules_of_any_kind)
+@given(timetables(4), footprints(), st.integers(-5, 50), rules_of_any_kind)
 def test_the_best_place_is_that_of_brute_force(
     timetable: Timetable, footprint: Footprint, start: int, rules: ClusterRules
 ) -> None:
@@ -79,12 +75,12 @@ def test_the_best_place_is_that_of_brute_force(
         criteria, shift = expected
         assert found is not None
         assert (found.group, found.shift, found.interference) == (criteria[-1], shift, criteria[1])
-        assert found.placement == PlacedFootprint(footprint, (start + shift) % NUM_SLOTS)
+        assert found.placement == PlacedFootprint(footprint, start + shift)
         timetable.reserve(JobId("new"), found.group, footprint, found.placement.start)
         timetable.check()
 
 
-@given(timetables(NUM_SLOTS, 4), footprints(NUM_SLOTS), rules_of_any_kind)
+@given(timetables(4), footprints(), rules_of_any_kind)
 def test_the_order_of_the_candidates_does_not_matter(
     timetable: Timetable, footprint: Footprint, rules: ClusterRules
 ) -> None:
@@ -95,17 +91,17 @@ def test_the_order_of_the_candidates_does_not_matter(
 def plain(period: int, count: int, *, duty: float | None = None) -> Footprint:
     segments = (SlotSegment(offset=0, count=count),)
     duty = count / period if duty is None else duty
-    return Footprint(num_slots=NUM_SLOTS, period=period, segments=segments, duty=duty)
+    return Footprint(period=period, segments=segments, duty=duty)
 
 
 def full_timetable(*residents: tuple[str, Footprint, int]) -> Timetable:
-    timetable = Timetable([group(f"g{index}") for index in range(4)], NUM_SLOTS)
+    timetable = Timetable([group(f"g{index}") for index in range(4)])
     for number, (where, footprint, start) in enumerate(residents):
         timetable.reserve(JobId(f"job-{number}"), NodeGroupId(where), footprint, start)
     return timetable
 
 
-RULES = ClusterRules(horizon_slots=NUM_SLOTS, guard_s=0.0, bucket_s=2.0)
+RULES = ClusterRules(guard_s=0.0, bucket_s=2.0)
 
 
 def test_an_empty_group_is_looked_at_once() -> None:
@@ -118,16 +114,16 @@ def test_an_empty_group_is_looked_at_once() -> None:
 
 def test_shifts_within_a_bucket_count_as_equal() -> None:
     """On g0 the job has to be shifted by one slot; on g1 it fits at once, but beside another period."""
-    timetable = full_timetable(("g0", plain(8, 1), 0), ("g1", plain(11, 1), 3))
-    exact = ClusterRules(horizon_slots=NUM_SLOTS, guard_s=0.0, bucket_s=0.0)
+    timetable = full_timetable(("g0", plain(8, 1), 0), ("g1", plain(12, 1), 3))
+    exact = ClusterRules(guard_s=0.0, bucket_s=0.0)
     places = [best_place(timetable, plain(8, 1), GROUPS[:2], 0, rules) for rules in (RULES, exact)]
     assert [(place.group, place.shift) for place in places if place] == [("g0", 1), ("g1", 0)]
 
 
 def test_of_equally_near_places_the_one_beside_a_commensurate_period_is_taken() -> None:
     """On both groups the job fits at once and disturbs nobody. g0 has fewer windows left, less duty and the lower id,
-    but its job has a period of 11 slots."""
-    timetable = full_timetable(("g0", plain(11, 1), 3), ("g1", plain(8, 1), 4))
+    but its job has a period of 12 slots."""
+    timetable = full_timetable(("g0", plain(12, 1), 3), ("g1", plain(8, 1), 4))
     found = best_place(timetable, plain(8, 1), GROUPS[:2], 0, RULES)
     assert found is not None
     assert (found.group, found.shift, found.interference) == ("g1", 0, 0.0)
@@ -136,12 +132,12 @@ def test_of_equally_near_places_the_one_beside_a_commensurate_period_is_taken() 
     assert (alone.shift, alone.interference) == (0, 0.0)
 
 
-def test_groups_without_free_nodes_are_pruned_by_capacity() -> None:
+def test_groups_without_free_time_are_counted() -> None:
     whole = plain(8, 8, duty=0.1)
     timetable = full_timetable(*((where, whole, 0) for where in GROUPS))
     counts = SearchCounts()
     assert best_place(timetable, plain(8, 1), GROUPS, 0, RULES, counts=counts) is None
-    assert (counts.no_capacity, counts.total) == (4, 4)
+    assert (counts.no_fit, counts.total) == (4, 4)
 
 
 @pytest.mark.parametrize(("duty", "fits"), [(0.55, True), (0.56, False)])

@@ -53,6 +53,22 @@ class DemandTrace:
         """Mean seconds of an optimizer step, if the job has the group to itself."""
         return self.period_s / self.steps
 
+    def repeated(self, times: int) -> DemandTrace:
+        """The same pattern, with several of its periods counted as one."""
+        if times == 1:
+            return self
+        segments, end_s = [], 0.0
+        for number in range(times):
+            for segment in self.segments:
+                offset_s = max(
+                    end_s, number * self.period_s + segment.offset_s
+                )  # rounding may put it before the last end
+                segments.append(replace(segment, offset_s=offset_s))
+                end_s = segments[-1].end_s
+        return DemandTrace(
+            period_s=max(times * self.period_s, end_s), segments=tuple(segments), steps=times * self.steps
+        )
+
     def with_period(self, period_s: float) -> DemandTrace | None:
         """The same segments in a longer or shorter period: only the pauses between them change, all by the same
         factor. None: the segments take longer than this period."""

@@ -47,9 +47,8 @@ def _spread(
     job: JobRecord, groups: Sequence[GroupRecord], timetable: Timetable, rules: ClusterRules, now: float
 ) -> Choice | None:
     assert job.trace is not None
-    footprint = Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
-    # A job that is too busy to share, or whose period is longer than the horizon, gets a group of its own.
-    if footprint is None or job.duty > rules.max_duty:
+    footprint = Footprint.of(job.trace, rules.slot_s)
+    if job.duty > rules.max_duty:  # too busy to share: it gets a group of its own
         empty = next((group for group in groups if not group.jobs), None)
         return None if empty is None else Choice(group=empty.id, is_dedicated=True)
     start = slot_of(now, rules)

@@ -1,11 +1,11 @@
-"""The best node group for a job, among those in whose free slots all its phases fit.
+"""The best node group for a job, among those whose jobs its phases never meet.
 
 Each group is tried with its least feasible shift. Groups are compared by, in this order,
 
 1. cost in seconds: the shift, rounded down to whole buckets, plus ``interference_weight`` times the interference;
 2. interference;
 3. residents whose period does not go well with the job's (``is_commensurate``);
-4. free windows left on the group: fewer and longer ones are of more use to the next job;
+4. free windows left on the group, per time: fewer and longer ones are of more use to the next job;
 5. duty of the group's jobs;
 6. id of the group.
 
@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tailrace.cluster.ids import NodeGroupId
-from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, least_shift, least_shift_by_capacity
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, least_shift
+from tailrace.cluster.planning.free_windows import windows_per_slot
 from tailrace.cluster.planning.interference import interference
 from tailrace.cluster.planning.timetable import Timetable
 from tailrace.cluster.settings import ClusterRules
@@ -27,8 +28,6 @@ from tailrace.cluster.settings import ClusterRules
 PERIOD_TOLERANCE = 0.02
 MAX_PERIOD_RATIO = 8
 """With the tolerance above, every ratio from about 25 on is near a whole number, so it would mean nothing."""
-PROBES_PER_GROUP = 4
-"""After about as many probes it is known that a job does not fit on a group. The capacity profile takes them all."""
 _DUTY_ROUNDING = 1e-9
 
 
@@ -49,15 +48,13 @@ class SearchCounts:
     """Lost, or one more job would be too many or have too much duty."""
     same_as_other: int = 0
     """Empty like another group with a lower id."""
-    no_capacity: int = 0
-    """The capacity profile shows that no group has room at any shift."""
     no_fit: int = 0
     """The search for a shift gave up, because there is none or a better group is known."""
     compared: int = 0
 
     @property
     def total(self) -> int:
-        return self.full + self.same_as_other + self.no_capacity + self.no_fit + self.compared
+        return self.full + self.same_as_other + self.no_fit + self.compared
 
 
 def is_commensurate(period: int, other: int) -> bool:
@@ -92,27 +89,10 @@ def best_place(
     ``at_most``: a larger shift is of no use.
     """
     counts = SearchCounts() if counts is None else counts
-    groups = _worth_trying(timetable, footprint, candidates, rules, counts)
-    if not groups:
-        return None
-    bound = _least_shift_anywhere(timetable, footprint, groups, start_slot)
-    if bound is None:
-        counts.no_capacity += len(groups)
-        return None
     search = _Search(timetable, footprint, start_slot, rules, at_most)
-    for group in groups:
-        search.try_group(group, bound, counts)
+    for group in _worth_trying(timetable, footprint, candidates, rules, counts):
+        search.try_group(group, counts)
     return search.best()
-
-
-def _least_shift_anywhere(
-    timetable: Timetable, footprint: Footprint, groups: list[NodeGroupId], start_slot: int
-) -> int | None:
-    """A shift below which no group has room; None: no group has room at any."""
-    if len(groups) * PROBES_PER_GROUP < len(footprint.probes):
-        return 0  # looking at these groups takes less time than looking at the profile of all
-    least_nodes = min(timetable.num_nodes(group) for group in groups)
-    return least_shift_by_capacity(timetable.profile, footprint, start_slot, least_nodes)
 
 
 def _worth_trying(
@@ -127,7 +107,7 @@ def _worth_trying(
     for group in candidates:
         if not has_room(timetable, group, footprint, rules):
             counts.full += 1
-        elif timetable.busy(group).is_empty:
+        elif not timetable.residents(group):
             empty.append(group)
         else:
             groups.append(group)
@@ -149,22 +129,22 @@ class _Search:
         self, timetable: Timetable, footprint: Footprint, start_slot: int, rules: ClusterRules, at_most: int | None
     ) -> None:
         self._timetable, self._footprint, self._rules = timetable, footprint, rules
-        self._start = start_slot % footprint.num_slots
+        self._start = start_slot
         self._guard = math.ceil(rules.guard_s / rules.slot_s)
         self._found: list[_Fit] = []
         self._disturbances: dict[NodeGroupId, float] = {}
         self._last_worth = footprint.period - 1 if at_most is None else min(at_most, footprint.period - 1)
         """A shift above which no group can be better than the best one found."""
 
-    def try_group(self, group: NodeGroupId, bound: int, counts: SearchCounts) -> None:
+    def try_group(self, group: NodeGroupId, counts: SearchCounts) -> None:
         """Look for the group's least shift. Give up where even without interference it would not be the best."""
-        busy = self._timetable.busy(group)
-        shift = least_shift(busy, self._footprint, self._start, at_least=bound, at_most=self._last_worth)
+        residents = self._timetable.residents(group)
+        shift = least_shift(residents, self._footprint, self._start, at_most=self._last_worth)
         if shift is None:
             counts.no_fit += 1
             return
         counts.compared += 1
-        fit = _Fit(group, shift, PlacedFootprint(self._footprint, (self._start + shift) % self._footprint.num_slots))
+        fit = _Fit(group, shift, PlacedFootprint(self._footprint, self._start + shift))
         self._found.append(fit)
         # One bucket and one slot more than needed, so that rounding does no harm.
         beyond_s = self._cost(fit) + self._rules.bucket_s
@@ -174,7 +154,7 @@ class _Search:
         """Compare what was found, one criterion after the other."""
         left = self._found
         criteria: tuple[Callable[[_Fit], float], ...] = (
-            self._cost, self._interference, self._num_incommensurate, self._num_windows, self._duty,
+            self._cost, self._interference, self._num_incommensurate, self._windows, self._duty,
         )  # fmt: skip
         for criterion in criteria:
             if len(left) < 2:
@@ -208,8 +188,8 @@ class _Search:
         residents = self._timetable.residents(fit.group)
         return sum(not is_commensurate(period, resident.footprint.period) for resident in residents)
 
-    def _num_windows(self, fit: _Fit) -> int:
-        return self._timetable.busy(fit.group).num_windows_with(fit.placement.ranges())
+    def _windows(self, fit: _Fit) -> float:
+        return windows_per_slot([*self._timetable.residents(fit.group), fit.placement])
 
     def _duty(self, fit: _Fit) -> float:
         return self._timetable.duty(fit.group)

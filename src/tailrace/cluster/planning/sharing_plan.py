@@ -12,7 +12,6 @@ A new group is opened only for a job that has no place on the others. The slowdo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,11 +27,9 @@ from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy
 
 SLOTS_PER_PERIOD = 100
 """Slots of the shortest period, if that needs slots below the default."""
-PLANNED_PERIODS = 2
-"""Periods of the slowest job that the plan covers at least."""
 MAX_PERIOD_RATIO = 1000
-"""Periods that differ by a larger factor are not planned together: the short phases of one job could not be told from
-its whole time in the slots of the other."""
+"""Periods that differ by a larger factor are not planned together: the forecast plays every phase of the shortest one
+for as long as the longest one needs."""
 
 _ROUNDING = 1e-9
 
@@ -118,7 +115,7 @@ class _Table:
         limit = num_jobs if max_groups is None else min(max_groups, num_jobs)
         self._unopened = [NodeGroupId(f"{devices}x-{number}") for number in range(1, limit + 1)]
         groups = [NodeGroup(id=each, nodes=(NodeId(each),), devices=devices) for each in self._unopened]
-        self._timetable = Timetable(groups, rules.horizon_slots)
+        self._timetable = Timetable(groups)
         self.jobs: dict[NodeGroupId, list[tuple[JobSpec, float]]] = {}
         """Jobs of each open group, with their shifts in seconds."""
 
@@ -132,9 +129,7 @@ class _Table:
         return is_placed
 
     def _footprint(self, job: JobSpec) -> Footprint:
-        footprint = Footprint.of(_trace(job), self._rules.slot_s, self._rules.horizon_slots)
-        assert footprint is not None, "the plan covers the longest period"
-        return footprint
+        return Footprint.of(_trace(job), self._rules.slot_s)
 
     def _join(self, job: JobSpec) -> bool:
         if self._rules.policy is Policy.ISOLATED:
@@ -182,7 +177,7 @@ def _saving(job: JobSpec, num_sharing: int, slowdown: float) -> float:
 
 
 def _with_slots(jobs: Sequence[JobSpec], rules: ClusterRules) -> ClusterRules:
-    """The rules with slots that are short enough for the shortest period, and as many as the longest one needs."""
+    """The rules with slots that are short enough for the shortest period."""
     short, long = (choose(jobs, key=lambda job: _trace(job).period_s) for choose in (min, max))
     short_s, long_s = _trace(short).period_s, _trace(long).period_s
     if long_s > MAX_PERIOD_RATIO * short_s:
@@ -190,9 +185,7 @@ def _with_slots(jobs: Sequence[JobSpec], rules: ClusterRules) -> ClusterRules:
             f"the period of {long.id} ({long_s:g} s) is more than {MAX_PERIOD_RATIO:,} times that of {short.id}"
             f" ({short_s:g} s), which is too much for one plan; plan them by themselves"
         )
-    covered_s, most = PLANNED_PERIODS * long_s, PLANNED_PERIODS * MAX_PERIOD_RATIO * SLOTS_PER_PERIOD
-    slot_s = max(min(rules.slot_s, short_s / SLOTS_PER_PERIOD), covered_s / most)
-    return replace(rules, slot_s=slot_s, horizon_slots=max(rules.horizon_slots, math.ceil(covered_s / slot_s)))
+    return replace(rules, slot_s=min(rules.slot_s, short_s / SLOTS_PER_PERIOD))
 
 
 def _devices(job: JobSpec) -> int:

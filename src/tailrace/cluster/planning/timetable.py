@@ -1,23 +1,23 @@
-"""The plan of the whole cluster: which job takes which slots of which node group.
+"""The plan of the whole cluster: which job uses which slots of which node group, for ever.
 
-Promises, which ``check`` verifies: the slots of two jobs of a group are disjoint; busy and free slots of a group make
-up the ring; the capacity profile is the number of nodes of all available groups that are free in a slot. A reservation
-is made for all repetitions of all segments or not at all, and releasing it restores the state before it exactly.
+Promises, which ``check`` verifies: no two jobs of a group ever use the same slot, and what is counted of a group is
+what its reservations say. A reservation is made for all segments and all periods or not at all, and releasing it
+restores the state before it exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import combinations
 
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.planning.capacity import CapacityProfile
-from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint
-from tailrace.cluster.planning.intervals import IntervalSet
+from tailrace.cluster.planning.fitting import Footprint, PlacedFootprint, least_shift
 from tailrace.cluster.settings import NodeGroup
+
+_CHECKED_PERIODS = 10_000
+"""``check`` looks at most at this many periods of two jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,31 +33,28 @@ class Reservation:
 class GroupPlan:
     """One node group. Only the timetable changes it."""
 
-    num_nodes: int
-    busy: IntervalSet
     reservations: dict[JobId, Reservation] = field(default_factory=dict)
+    residents: list[PlacedFootprint] = field(default_factory=list)
+    """Placements of its jobs, in the order of their reservations."""
     duty: float = 0.0
     """Duty of all its jobs together."""
     is_lost: bool = False
 
+    def count(self) -> None:
+        """Its reservations have changed."""
+        self.residents = [reservation.placement for reservation in self.reservations.values()]
+        self.duty = math.fsum(placed.footprint.duty for placed in self.residents)
+
 
 class Timetable:
-    def __init__(self, groups: Iterable[NodeGroup], num_slots: int) -> None:
-        self.num_slots = num_slots
-        self._rows = {group.id: GroupPlan(num_nodes=len(group.nodes), busy=IntervalSet(num_slots)) for group in groups}
-        self.profile = CapacityProfile(num_slots, sum(row.num_nodes for row in self._rows.values()))
+    def __init__(self, groups: Iterable[NodeGroup]) -> None:
+        self._rows = {group.id: GroupPlan() for group in groups}
         self._group_of: dict[JobId, NodeGroupId] = {}
         self._num_made = 0
 
     def plan(self, group: NodeGroupId) -> GroupPlan:
+        """The group's plan. To be read only."""
         return self._rows[group]
-
-    def busy(self, group: NodeGroupId) -> IntervalSet:
-        """The group's busy slots. To be read only."""
-        return self._rows[group].busy
-
-    def num_nodes(self, group: NodeGroupId) -> int:
-        return self._rows[group].num_nodes
 
     def duty(self, group: NodeGroupId) -> float:
         """Duty of all jobs of the group together."""
@@ -67,8 +64,8 @@ class Timetable:
         return len(self._rows[group].reservations)
 
     def residents(self, group: NodeGroupId) -> list[PlacedFootprint]:
-        """Placements of the group's jobs, in the order of their reservations."""
-        return [reservation.placement for reservation in self._rows[group].reservations.values()]
+        """Placements of the group's jobs, in the order of their reservations. To be read only."""
+        return self._rows[group].residents
 
     def is_lost(self, group: NodeGroupId) -> bool:
         return self._rows[group].is_lost
@@ -84,18 +81,14 @@ class Timetable:
             raise ValueError(f"job {job} has a reservation on {self._group_of[job]} already")
         if row.is_lost:
             raise ValueError(f"node group {group} is lost")
-        if footprint.num_slots != self.num_slots:
-            raise ValueError(f"the footprint is for {footprint.num_slots} slots, the timetable has {self.num_slots}")
-        placement = PlacedFootprint(footprint, start_slot % self.num_slots)
-        if not _take(row.busy, placement):
+        if least_shift(row.residents, footprint, start_slot, at_most=0) is None:
             raise ValueError(f"job {job} does not fit on {group} at slot {start_slot}")
-        for part in placement.ranges():
-            self.profile.add(*part, -row.num_nodes)
+        placement = PlacedFootprint(footprint, start_slot)
         reservation = Reservation(job=job, group=group, placement=placement, generation=self._num_made)
         self._num_made += 1
         self._group_of[job] = group
         row.reservations[job] = reservation
-        row.duty = _duty(row)
+        row.count()
         return reservation
 
     def release(self, reservation: Reservation) -> None:
@@ -103,72 +96,37 @@ class Timetable:
         job, row = reservation.job, self._rows[reservation.group]
         if row.reservations.get(job) != reservation:
             raise ValueError(f"reservation {reservation.generation} of job {job} is not in force")
-        for part in reservation.placement.ranges():
-            row.busy.remove(*part)
-            if not row.is_lost:
-                self.profile.add(*part, row.num_nodes)
         del row.reservations[job], self._group_of[job]
-        row.duty = _duty(row)
+        row.count()
 
     def lose(self, group: NodeGroupId) -> None:
         """The group takes no reservations until it is restored. Those it has stay until they are released."""
-        row = self._rows[group]
-        if not row.is_lost:
-            row.is_lost = True
-            self._count_free(row, -row.num_nodes)
+        self._rows[group].is_lost = True
 
     def restore(self, group: NodeGroupId) -> None:
-        row = self._rows[group]
-        if row.is_lost:
-            row.is_lost = False
-            self._count_free(row, row.num_nodes)
-
-    def _count_free(self, row: GroupPlan, amount: int) -> None:
-        for window in row.busy.free_windows():
-            self.profile.add(*window, amount)
+        self._rows[group].is_lost = False
 
     def check(self) -> None:
-        changes = [0] * (2 * self.num_slots + 1)  # from one slot to the next, once around the ring and over its seam
-        for group, row in self._rows.items():
-            self._check_plan(group, row)
-            if not row.is_lost:
-                for start, count in row.busy.free_windows():
-                    changes[start] += row.num_nodes
-                    changes[start + count] -= row.num_nodes
-        free = list(accumulate(changes))
-        free = [one + other for one, other in zip(free[: self.num_slots], free[self.num_slots : -1], strict=True)]
-        assert self.profile.values() == free, "the capacity profile differs from a recount"
         assert self._group_of == {job: group for group, row in self._rows.items() for job in row.reservations}
-
-    def _check_plan(self, group: NodeGroupId, row: GroupPlan) -> None:
-        row.busy.check()
-        uses = Counter(
-            slot % self.num_slots
-            for reservation in row.reservations.values()
-            for start, count in reservation.placement.ranges()
-            for slot in range(start, start + count)
-        )
-        assert all(times == 1 for times in uses.values()), f"{group}: two jobs have the same slot"
-        busy = [slot for start, end in row.busy.intervals for slot in range(start, end)]
-        assert sorted(uses) == busy, f"{group}: busy slots differ from the reservations"
-        num_free = sum(count for _, count in row.busy.free_windows())
-        assert num_free + len(busy) == self.num_slots, f"{group}: free and reserved slots do not make up the ring"
-        assert row.duty == _duty(row), f"{group}: duty differs from a recount"
+        for group, row in self._rows.items():
+            counted = (row.residents, row.duty)
+            row.count()
+            assert counted == (row.residents, row.duty), f"{group} is miscounted"
+            for one, other in combinations(row.residents, 2):
+                assert not _meet(one, other), f"{group}: two jobs have the same slot"
 
 
-def _take(busy: IntervalSet, placement: PlacedFootprint) -> bool:
-    """Make all slots of the placement busy, or none. Return whether they were free."""
-    taken: list[tuple[int, int]] = []
-    for part in placement.ranges():
-        try:
-            busy.add(*part)
-        except ValueError:
-            for earlier in taken:
-                busy.remove(*earlier)
-            return False
-        taken.append(part)
-    return True
-
-
-def _duty(row: GroupPlan) -> float:
-    return math.fsum(reservation.placement.footprint.duty for reservation in row.reservations.values())
+def _meet(one: PlacedFootprint, other: PlacedFootprint) -> bool:
+    """Whether the two ever use the same slot, seen by going through their uses in turn until their pattern repeats."""
+    period = min(one.footprint.period, other.footprint.period)
+    until = min(math.lcm(one.footprint.period, other.footprint.period), _CHECKED_PERIODS * period) + 2 * period
+    uses, later_uses = one.uses(0), other.uses(0)
+    (first, end), (later_first, later_end) = next(uses), next(later_uses)
+    while min(first, later_first) <= until:
+        if first < later_end and later_first < end:
+            return True
+        if end <= later_end:
+            first, end = next(uses)
+        else:
+            later_first, later_end = next(later_uses)
+    return False

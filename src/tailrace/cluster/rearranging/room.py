@@ -51,6 +51,6 @@ def _seconds_off(job: JobRecord, slot_s: float) -> float:
     if job.seat is None or job.seat.reservation is None or job.segment is None or asked_at is None:
         return 0.0
     placed = job.seat.reservation.placement
-    period_s = placed.footprint.period * slot_s
+    period_s = placed.footprint.period * slot_s / placed.footprint.repeats
     off_s = (asked_at - placed.start * slot_s - job.segment.offset_s) % period_s
     return min(off_s, period_s - off_s)

@@ -30,15 +30,13 @@ def _where_it_is(rooms: Rooms, job: JobRecord, seat: Seat, now: float) -> Choice
         return Choice(group=seat.group, is_dedicated=is_alone)
     if rules.policy is Policy.PACK:
         return Choice(group=seat.group)
-    footprint = Footprint.of(job.trace, rules.slot_s, rules.horizon_slots)
-    if footprint is None:
-        return Choice(group=seat.group, is_dedicated=is_alone)
+    footprint = Footprint.of(job.trace, rules.slot_s)
     log = job.log
     asked_at = now if log.asked_at is None else log.asked_at
     # The phase that was asked for last belongs to this segment, or to the one before it if it is complete.
     number = (log.num_phases if log.phase is not None else log.num_phases - 1) % len(job.trace.segments)
     start = slot_of(asked_at - job.trace.segments[number].offset_s, rules)
-    return Choice(group=seat.group, footprint=footprint, start_slot=start % rules.horizon_slots)
+    return Choice(group=seat.group, footprint=footprint, start_slot=start)
 
 
 def _as_before(seat: Seat) -> Choice:

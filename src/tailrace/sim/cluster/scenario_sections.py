@@ -54,8 +54,6 @@ class RuleOverrides(ScenarioSection):
     """How much a grant covers."""
     order: Order | None = None
     """In which order queued jobs are considered."""
-    horizon_slots: PositiveInt | None = None
-    """Slots of the planning horizon."""
     slot_s: PositiveFloat | None = None
     """Seconds of a slot."""
     max_jobs_per_group: PositiveInt | None = None
