@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.config.continuation import as_json, differences, fixed
 from tailrace.config.load import SettingsError
-from tailrace.config.parallel_layouts import rollout_of
+from tailrace.config.parallel_layouts import rollout_of, settings_by_size, with_profiled_numbers
 from tailrace.config.parallel_profile import ParallelProfile, SizeProfile, read_profile, write_profile
 from tailrace.config.rules import broken_rules
 from tailrace.config.schedule_builder import schedule
@@ -49,6 +49,17 @@ def scheduled(settings: Settings) -> Schedule:
 )
 def test_sizes_that_cannot_work_are_refused(rollout: dict[str, Any], words: str) -> None:
     assert words in " ".join(broken_rules(asked(rollout)))
+
+
+def test_a_horizon_that_nobody_reads_is_refused() -> None:
+    [told] = broken_rules(asked({}, schedule={"parallel_horizon": 20}))
+    assert "schedule.parallel_horizon is 20 for changes of the parallel size" in told
+    assert not broken_rules(asked({}, schedule={"parallel_horizon": 20, "parallelism": "forecast"}))
+
+
+def test_a_moment_of_lending_that_nobody_reads_is_refused() -> None:
+    [told] = broken_rules(asked({}, schedule={"lend_at": 0.3}))
+    assert told == "schedule.lend_at is 0.3 but schedule.lending is not 'fixed'; set it, or leave lend_at out"
 
 
 @pytest.mark.parametrize("given", [[1, 2, 4], "1,2,4", "1, 2, 4"])
@@ -124,7 +135,7 @@ def test_a_profile_says_how_fast_and_how_large_each_size_is(tmp_path: Path) -> N
     written = profile_of(1, 2, 4, 8)
     write_profile(tmp_path / "sizes.json", written)
     assert read_profile(tmp_path / "sizes.json", model=MODEL, dtype="float32", sizes=[1, 2]) == written
-    settings = asked({"parallel_profile": tmp_path / "sizes.json"})
+    settings = asked({"parallel_profile": tmp_path / "sizes.json", "engine": "vllm"})
     made = scheduled(settings).parallelism
     of_two = rollout_of(settings.rollout, made.layouts[1])
     assert (of_two.costs.k4, of_two.kv_tokens) == (2e-3, 2007)
@@ -133,23 +144,49 @@ def test_a_profile_says_how_fast_and_how_large_each_size_is(tmp_path: Path) -> N
     assert (made.start_s, made.wake_s) == (24.0, 5.0), "the longest of the sizes that the run has"
 
 
+def test_numbers_that_the_user_gives_count_more_than_those_of_the_profile(tmp_path: Path) -> None:
+    """For the other sizes too, in proportion."""
+    write_profile(tmp_path / "sizes.json", profile_of(1, 2, 4))
+    given = {"parallel_profile": tmp_path / "sizes.json", "engine": "vllm", "kv_tokens": 300, "max_running": 4}
+    made = scheduled(asked(given)).parallelism
+    assert [(each.kv_tokens, each.max_running) for each in made.layouts] == [(300, 4), (600, 8), (1200, 16)]
+    assert all(each.is_measured for each in made.layouts)
+    only_one = scheduled(asked(given | {"kv_tokens": None})).parallelism
+    assert [(each.kv_tokens, each.max_running) for each in only_one.layouts] == [(1007, 4), (2007, 8), (4007, 16)]
+
+
+def test_the_memory_plan_counts_the_caches_of_the_profile(tmp_path: Path) -> None:
+    write_profile(tmp_path / "sizes.json", profile_of(1, 2, 4))
+    settings = with_profiled_numbers(asked({"parallel_profile": tmp_path / "sizes.json", "engine": "vllm"}))
+    assert (settings.rollout.kv_tokens, settings.rollout.max_running) == (1007, 8)
+    planned = [(each.rollout.kv_tokens, each.rollout.max_running) for each in settings_by_size(settings)]
+    assert planned == [(1007, 8), (2007, 16), (4007, 32)]
+    assert [(each.kv_tokens, each.max_running) for each in scheduled(settings).parallelism.layouts] == planned
+
+
+def test_without_a_profile_no_size_counts_as_measured() -> None:
+    assert not any(each.is_measured for each in scheduled(asked({})).parallelism.layouts)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"model": "other"}, "measured with the model 'other', and this run trains 'tiny-arith'"),
         ({"dtype": "bfloat16"}, "measured in bfloat16"),
+        ({"engine": "timed"}, "measured with the engine 'timed', and this run has 'vllm'"),
+        ({"device": "NVIDIA H200"}, "measured on NVIDIA H200, and this run computes on another device"),
         ({"sizes": ()}, "size 1 of rollout.parallel_sizes is not in it"),
     ],
 )
 def test_a_profile_of_something_else_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     write_profile(tmp_path / "sizes.json", replace(profile_of(1, 2, 4), **change))
     with pytest.raises(SettingsError, match=words):
-        scheduled(asked({"parallel_profile": tmp_path / "sizes.json"}))
+        scheduled(asked({"parallel_profile": tmp_path / "sizes.json", "engine": "vllm"}, model={"device": "cpu"}))
 
 
 def test_a_profile_whose_cache_is_too_small_for_this_run_is_refused(tmp_path: Path) -> None:
     write_profile(tmp_path / "sizes.json", profile_of(1, 2, 4))
-    longer = {"parallel_profile": tmp_path / "sizes.json", "max_response_length": 1500}
+    longer = {"parallel_profile": tmp_path / "sizes.json", "max_response_length": 1500, "engine": "vllm"}
     with pytest.raises(SettingsError, match="an instance of size 1 had a KV cache of 1007 tokens"):
         scheduled(asked(longer))
 

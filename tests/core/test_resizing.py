@@ -26,7 +26,7 @@ from core.histories import (
 from core.test_stopped_trainer import Holding
 from tailrace.core import commands as do
 from tailrace.core import events as ev
-from tailrace.core.costs import CostModel
+from tailrace.core.costs import NOTHING_KNOWN, CostModel
 from tailrace.core.fleet.instance import InstancePhase
 from tailrace.core.fleet.resizing import _expected_rounds
 from tailrace.core.fleet.sizes import KindOfRound
@@ -46,6 +46,8 @@ from tailrace.core.schedule import (
 from tailrace.core.schedule.lending import places_by_order
 from tailrace.core.schedule.parallelism import layouts_by_order
 from tailrace.core.schedule.soundness import sound, unsound
+from tailrace.observe.costs.prediction import Prediction, SizeCosts
+from tailrace.observe.shared_fold.run_fold import RunFold
 
 LIMITS = Limits()
 
@@ -63,16 +65,18 @@ def resizing(rng: random.Random, **changes: object) -> Schedule:
     """Any schedule with rounds whose size changes. Some of them lend instances."""
     make, devices = rng.choice([one_schedule, tail_batching]), rng.randint(2, 6)
     possible = [size for size in (1, 2, 3, 4) if size <= devices]
+    drawn, lends = sorted({1, *rng.sample(possible, 2)}), rng.random() < 0.4
     chosen = sizes(
-        *sorted({1, *rng.sample(possible, 2)}),
+        *drawn,
         devices=devices,
+        initial=1 if lends else rng.choice(drawn),
         strategy=rng.choice(["preemptions", "preemptions", "forecast"]),
         parks=rng.random() < 0.5,
         quiet_rounds=rng.choice([1, 2]),
         horizon=rng.choice([None, None, 5]),
         start_s=rng.choice([0.0, 60.0]),
     )
-    if rng.random() < 0.4:
+    if lends:
         lent = lending(rng, devices)
         known: Parallelism = chosen["parallelism"]
         layouts = tuple(replace(each, places=_places(each)) for each in known.layouts)
@@ -80,7 +84,8 @@ def resizing(rng: random.Random, **changes: object) -> Schedule:
         chosen |= {"is_reward_streamed": True, "placement": rng.choice([Placement.COLOCATED, Placement.SHARED])}
     if make is one_schedule:
         chosen |= {"leftovers": rng.choice([each for each in Leftovers if each is not Leftovers.KEEP])}
-    return make(rng, **{**chosen, "max_steps": rng.randint(3, 9), **changes})
+    limits = Limits(max_restarts=rng.choice([0, 1, 2, 1000, 1000]))
+    return make(rng, **{**chosen, "max_steps": rng.randint(3, 9), "limits": limits, **changes})
 
 
 def _places(layout: Layout) -> tuple[SharedPlace, ...]:
@@ -91,7 +96,10 @@ def _places(layout: Layout) -> tuple[SharedPlace, ...]:
 def check(found: History) -> None:
     check_sizes(found)
     if not found.verdict.is_complete:
-        assert any(words in found.verdict.reason for words in ("failing reward", "equal scores"))
+        expected = ["failing reward", "equal scores"]
+        if found.schedule.limits.max_restarts < 1000:
+            expected.append("no rollout instance is left")
+        assert any(words in found.verdict.reason for words in expected)
         return
     check_conservation(found)
     check_batches(found)
@@ -103,9 +111,13 @@ def check_sizes(found: History) -> None:
     one kind of round change at most once in two of its rounds."""
     known = found.schedule.parallelism
     size, before = known.initial, {True: (known.initial, 2), False: (known.initial, 2)}
+    kind = False
     for command in found.commands:
         match command:
+            case do.ReturnToSize(parallel_size=size, broken_size=other):
+                before |= {each: (size, int(each == kind)) for each, (last, _) in before.items() if last == other}
             case do.OpenRound(is_long=is_long, parallel_size=size):
+                kind = is_long
                 assert known.layout(size) is not None
                 last, num_rounds = before[is_long]
                 least = 1 if known.strategy == "forecast" else min(2, known.quiet_rounds)
@@ -126,9 +138,9 @@ def check_sizes(found: History) -> None:
 # What a change asks of instances
 
 
-def grown(*held: type[do.Command], until_size: int = 2, **changes: Any) -> Holding:
+def grown(*held: type[do.Command], until_size: int = 2, make: type[Holding] | None = None, **changes: Any) -> Holding:
     """The world at the moment when a round opens with the larger size."""
-    world = Rising(*held, **{**SMALL, **sizes(1, 2, devices=2), **changes})
+    world = (make or Rising)(*held, **{**SMALL, **sizes(1, 2, devices=2), **changes})
     world.tell(ev.RunStarted(schedule=world.schedule))
     until(world, lambda: world.coordinator.rooms.fleet.parallel_size == until_size)
     return world
@@ -233,14 +245,29 @@ def test_the_run_fails_when_no_instance_of_any_size_can_start() -> None:
     assert seen == {1, 2}, "it returned to the size that had worked"
 
 
-def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -> None:
-    limits = replace(LIMITS, max_restarts=1)
-    world = grown(limits=limits, **sizes(1, 2, devices=2, parks=True, quiet_rounds=99))
+class Climbing(Rising):
+    """More and more responses are preempted, without end."""
+
+    def preempt(self, instance: InstanceId) -> int:
+        self.num_preempted[instance] = 40 * 2**self.coordinator.version
+        return self.num_preempted[instance]
+
+
+def broken_off(*losses: str, make: type[Holding] | None = None, max_restarts: int = 0) -> Holding:
+    """The world in which the instance of size 2 could not be started, for these reasons."""
+    limits, chosen = replace(LIMITS, max_restarts=max_restarts), sizes(1, 2, devices=2, parks=True, quiet_rounds=99)
+    world = grown(make=make, limits=limits, **chosen)
     world.held = (do.StartInstance,)
-    for _ in range(2):
+    for reason in losses:
         until(world, lambda: phases(world)[2] is InstancePhase.STARTING)
-        world.tell(ev.InstanceLost(instance=InstanceId(2), reason="its KV cache does not fit"))
+        world.tell(ev.InstanceLost(instance=InstanceId(2), reason=reason))
+    return world
+
+
+def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -> None:
+    world = broken_off("its KV cache does not fit", "nor now", make=Climbing, max_restarts=1)
     assert world.verdict is None
+    assert last_commands(world, do.ReturnToSize) == [do.ReturnToSize(parallel_size=1, broken_size=2, reason="nor now")]
     assert world.coordinator.rooms.fleet.parallel_size == 1
     until(world, lambda: world.verdict is not None)
     assert world.verdict is not None
@@ -249,15 +276,69 @@ def test_the_run_returns_to_the_size_that_worked_if_another_one_cannot_start() -
     assert opened.count(2) == 1, "it is not tried again"
 
 
+def test_a_broken_size_may_be_tried_again_when_the_run_is_continued() -> None:
+    world = broken_off("its KV cache does not fit")
+    fleet = world.coordinator.rooms.fleet
+    assert list(fleet.sizes.broken) == [2]
+    world.held = ()
+    world.crash_and_resume()
+    assert not world.coordinator.rooms.fleet.sizes.broken
+
+
+def test_the_way_back_stays_when_the_other_size_has_worked_for_a_moment() -> None:
+    world = grown(limits=replace(LIMITS, max_restarts=1), **sizes(1, 2, devices=2, parks=True, quiet_rounds=99))
+    fleet = world.coordinator.rooms.fleet
+    until(world, lambda: list(fleet.sizes.worked) == [1, 2])
+    world.held = (do.StartInstance, do.FinishStep, do.Accumulate)
+    for _ in range(2):
+        until(world, lambda: phases(world)[2] is not InstancePhase.ABSENT)
+        world.running.pop(InstanceId(2), None)
+        world.tell(ev.InstanceLost(instance=InstanceId(2), reason="NCCL"))
+    assert world.verdict is None
+    assert fleet.parallel_size == 1
+
+
+def test_after_a_return_costs_and_instances_are_those_of_the_size_that_works() -> None:
+    world = broken_off("its KV cache does not fit")
+    costs = {size: SizeCosts(NOTHING_KNOWN, 8) for size in (1, 2)}
+    prediction = Prediction(costs=NOTHING_KNOWN, prompt_length=1, max_running=8, size=1, sizes=costs)
+    run = RunFold()
+    for entry in world.entries:
+        prediction.feed(entry)
+        for _ in run.feed(entry):
+            pass
+    assert prediction.size == world.coordinator.rooms.fleet.parallel_size == 1
+    assert [run.state.instances[InstanceId(n)].is_gone for n in (0, 1)] == [False, False]
+
+
+def test_the_run_fails_when_its_only_size_is_gone_although_instances_of_others_never_were_there() -> None:
+    world = Holding(**{**SMALL, **sizes(1, 2, devices=2), "limits": replace(LIMITS, max_restarts=0)})
+    world.tell(ev.RunStarted(schedule=world.schedule))
+    until(world, lambda: phases(world)[:2] == [InstancePhase.READY] * 2)
+    for number in (0, 1):
+        world.lose(InstanceId(number), "it was killed")
+    assert world.verdict is not None
+    assert "no rollout instance is left" in world.verdict.reason
+
+
+def test_preemptions_on_the_old_size_do_not_count_for_the_new_one() -> None:
+    world = grown(do.Interrupt, leftovers=Leftovers.RESUME, launch_prompts=4, max_staleness=None)
+    fleet = world.coordinator.rooms.fleet
+    number = next(each.id for each in fleet.instances.values() if each.is_parked and each.running)
+    told = ev.RolloutReported(instance=number, version=world.versions[number], num_preemptions=500)
+    world.say(number, told)
+    assert fleet.sizes.num_preempted == 0
+
+
 def test_a_response_that_ends_on_the_old_size_says_nothing_of_the_new_one() -> None:
     world = grown(do.Interrupt, leftovers=Leftovers.RESUME, launch_prompts=4, max_staleness=None)
     fleet = world.coordinator.rooms.fleet
     number = next(each.id for each in fleet.instances.values() if each.is_parked and each.running)
     response = next(iter(fleet.instances[number].running))
     ended = ev.Finished(response=response, length=world.running[number].pop(response) + 1, finish=Finish.STOP)
-    fleet.sizes.last_good = 0
+    fleet.sizes.worked.clear()
     world.say(number, ev.RolloutReported(instance=number, version=world.versions[number], finished=(ended,)))
-    assert (fleet.parallel_size, fleet.sizes.last_good) == (2, 1)
+    assert (fleet.parallel_size, list(fleet.sizes.worked)) == (2, [1])
 
 
 def test_one_instance_that_cannot_start_does_not_change_the_size_while_another_works() -> None:
@@ -286,21 +367,23 @@ def test_a_policy_is_told_how_many_rounds_of_each_kind_are_expected() -> None:
 
 
 def test_an_instance_of_the_old_size_that_is_still_starting_is_not_waited_for() -> None:
-    world = grown()
+    """Nor does its end count as a loss: it may start again when its size returns."""
+    world = Rising(**{**SMALL, **sizes(1, 2, devices=2, quiet_rounds=2), "limits": replace(LIMITS, max_restarts=0)})
+    world.tell(ev.RunStarted(schedule=world.schedule))
     fleet = world.coordinator.rooms.fleet
-    assert phases(world)[0] is not InstancePhase.STARTING
-    again = Rising(**{**SMALL, **sizes(1, 2, devices=2)})
-    again.tell(ev.RunStarted(schedule=again.schedule))
-    until(again, lambda: again.coordinator.version == 1 and not again.coordinator.rooms.training.num_batches)
-    again.lose(InstanceId(0), "it was killed")
-    again.held = (do.StartInstance,)
-    until(again, lambda: again.coordinator.rooms.fleet.parallel_size == 2)
-    kills = [c for entry in again.entries for c in entry.commands if isinstance(c, do.KillInstance)]
-    starting = [k for k in kills if k.reason == "its parallel size is no longer used"]
-    assert bool(starting) == (
-        phases(again)[0] is InstancePhase.STARTING or InstanceId(0) in {k.instance for k in kills}
-    )
-    assert fleet.parallel_size == 2
+    until(world, lambda: fleet.instances[InstanceId(0)].num_preempted == 90)
+    until(world, lambda: not fleet.instances[InstanceId(0)].running)
+    fleet.instances[InstanceId(0)].losses.count = -1  # so that it is started once more
+    world.held = (do.StartInstance,)
+    world.lose(InstanceId(0), "it was killed")
+    assert phases(world)[0] is InstancePhase.STARTING
+    until(world, lambda: fleet.parallel_size == 2)
+    assert [c for c in world.entries[-1].commands if isinstance(c, do.KillInstance)] == [
+        do.KillInstance(instance=InstanceId(0), reason="its parallel size is no longer used")
+    ]
+    before = fleet.instances[InstanceId(0)].losses.count
+    world.tell(ev.InstanceLost(instance=InstanceId(0), reason="it was killed"))
+    assert (phases(world)[0], fleet.instances[InstanceId(0)].losses.count) == (InstancePhase.ABSENT, before)
 
 
 def test_parked_instances_wake_while_the_trainer_works_unless_they_share_its_turns() -> None:

@@ -147,7 +147,9 @@ class World:
                     self.verdict = command
                 case do.SetTimer(at=at):
                     self.timer = at
-                case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped() | do.LimitCases():
+                case do.CloseEvaluation() | do.OpenRound() | do.ReturnToSize() | do.CloseRound():
+                    pass
+                case do.ReportDropped() | do.LimitCases():
                     pass
                 case _:
                     if isinstance(command, do.StartTrainer):

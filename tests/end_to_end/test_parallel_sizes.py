@@ -62,8 +62,18 @@ def test_instances_of_another_size_wait_with_released_memory_and_come_back_with_
     assert released[0] == 0
     assert sorted(released[1:3]) == [1, 2]
     assert released[3:] == [0]
-    woken = {(each.event.instance, each.event.version) for each in entries if isinstance(each.event, ev.WeightsPulled)}
-    assert {(0, 9), (1, 10), (2, 10)} & woken, "who came back has the newest version"
+    published, waiting, woken = 0, set(), set()
+    for entry in entries:
+        match entry.event:
+            case ev.WeightsPublished(version=published):
+                pass
+            case ev.MemoryReleased(instance=instance):
+                waiting.add(instance)
+            case ev.WeightsPulled(instance=instance, version=version) if instance in waiting:
+                waiting.remove(instance)
+                woken.add(instance)
+                assert version == published, "who comes back has the newest version"
+    assert woken == {0, 1, 2}
     assert not any(isinstance(each.event, ev.InstanceLost) for each in entries)
 
 

@@ -33,6 +33,7 @@ def size_view(size: int, **changes: Any) -> SizeView:
         "kv_tokens": 0,
         "max_running": 0,
         "costs": COSTS,
+        "is_measured": True,
         "change_s": 0.0,
     }
     return SizeView(**{**given, **changes})
@@ -268,3 +269,13 @@ def test_policies_are_made_from_the_schedule() -> None:
 def test_fixed_never_changes() -> None:
     assert not FixedSize.changes
     assert FixedSize().choose(view(2, before=0.1, last=0.9)).size == 2
+
+
+def test_a_size_that_was_never_measured_is_tried_without_a_price() -> None:
+    """Its costs are those of another size, so by them it would never pay. When it works, they are measured."""
+    rising = {"before": 0.1, "last": 0.9, "num_launched": 100, "rounds": (50, 0)}
+    unknown = (size_view(1), size_view(2, is_measured=False, change_s=60.0))
+    assert PRICED.choose(view(1, unknown, **rising)).size == 2
+    assert PRICED.choose(view(1, tuple(replace(each, is_measured=True) for each in unknown), **rising)).size == 1
+    quiet = {"before": 0.0, "last": 0.0, "num_quiet": 4, "rounds": (50, 0)}
+    assert PRICED.choose(view(2, (size_view(1, is_measured=False, change_s=60.0), size_view(2)), **quiet)).size == 1

@@ -13,6 +13,8 @@ from tailrace.config.profile_file import ProfileFile, is_same_model
 from tailrace.core.costs import CostModel
 
 FORMAT = 1
+CPU = "cpu"
+"""Name of the device of profiles that were measured without a GPU."""
 _FILE = ProfileFile(
     setting="rollout.parallel_profile",
     command="tailrace profile --parallel-sizes",
@@ -58,13 +60,26 @@ def write_profile(path: Path, profile: ParallelProfile) -> None:
     path.write_text(json.dumps({"format": FORMAT, **asdict(profile)}, indent=2) + "\n")
 
 
-def read_profile(path: Path, *, model: str, dtype: str, sizes: Sequence[int]) -> ParallelProfile:
-    """Return the profile; ``ValueError`` if it is none, is of another model or precision, or lacks one of the sizes."""
+def read_profile(
+    path: Path,
+    *,
+    model: str,
+    dtype: str,
+    sizes: Sequence[int],
+    engine: str | None = None,
+    is_cpu: bool | None = None,
+) -> ParallelProfile:
+    """Return the profile; ``ValueError`` if it is none, is of another model, precision, engine or kind of device, or
+    lacks one of the sizes. ``engine``, ``is_cpu``: None if the run will choose them."""
     profile = _FILE.read(path, _made)
     if not is_same_model(model, profile.model):
         raise _FILE.refusal(path, f"it was measured with the model {profile.model!r}, and this run trains {model!r}")
     if dtype != profile.dtype:
         raise _FILE.refusal(path, f"it was measured in {profile.dtype}, and this run computes in {dtype}")
+    if engine is not None and engine != profile.engine:
+        raise _FILE.refusal(path, f"it was measured with the engine {profile.engine!r}, and this run has {engine!r}")
+    if is_cpu is not None and is_cpu != (profile.device == CPU):
+        raise _FILE.refusal(path, f"it was measured on {profile.device}, and this run computes on another device")
     if missing := [size for size in sizes if profile.of(size) is None]:
         measured = ", ".join(str(each.size) for each in profile.sizes)
         raise _FILE.refusal(path, f"size {missing[0]} of rollout.parallel_sizes is not in it; it has {measured}")

@@ -7,11 +7,18 @@ from itertools import pairwise
 
 from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.config.settings import Settings
+from tailrace.policies.strategies import ParallelSizes
 
 
 def parallel_rules(settings: Settings) -> Iterator[str]:
     rollout = settings.rollout
     sizes = sorted({*rollout.parallel_sizes})
+    horizon, default = settings.schedule.parallel_horizon, type(settings.schedule).model_fields["parallel_horizon"]
+    if horizon != default.default and settings.schedule.resolved().parallelism is ParallelSizes.FIXED:
+        yield (
+            f"schedule.parallel_horizon is {horizon!r} for changes of the parallel size, and schedule.parallelism is"
+            " 'fixed'; set it to 'preemptions' or 'forecast', or leave the horizon out"
+        )
     if not sizes:
         if rollout.parallel_profile is not None:
             yield "rollout.parallel_profile is the speed of rollout.parallel_sizes, and there are none: give them"

@@ -13,6 +13,7 @@ from tailrace.config.run_preset import run_preset
 from tailrace.config.settings import Settings
 from tailrace.config.variants import CORRECTIONS, ESTIMATORS, LOSSES
 from tailrace.core.schedule import Stream
+from tailrace.policies.strategies import Scaling
 
 TRAIN_SOURCE = "train"
 """Name of the training prompts. No evaluation set may have this name."""
@@ -89,6 +90,8 @@ def _learning(settings: Settings) -> Iterator[str]:
 def _streaming(settings: Settings) -> Iterator[str]:
     """A step in pieces must be the step on the whole batch, and a deterministic run the same in every repetition."""
     asked = settings.schedule
+    if asked.lend_at != type(asked).model_fields["lend_at"].default and asked.resolved().lending is not Scaling.FIXED:
+        yield f"schedule.lend_at is {asked.lend_at} but schedule.lending is not 'fixed'; set it, or leave lend_at out"
     if run_preset(settings).stream is Stream.NEVER:
         if asked.stream_share is not None:
             yield "schedule.stream_share is given but nothing is streamed; set schedule.stream, or leave it out"

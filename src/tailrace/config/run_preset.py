@@ -83,7 +83,9 @@ def no_places(settings: Settings) -> str | None:
         return "rollout and training have devices of their own (schedule.placement)"
     if settings.trainer.num_replicas == 1:
         return "the trainer has one replica, which is not divided (trainer.num_replicas)"
-    if settings.rollout.num_instances == 1:
+    rollout = settings.rollout
+    smallest = min(rollout.parallel_sizes, default=rollout.tensor_parallel_size)
+    if rollout.num_instances * rollout.tensor_parallel_size // smallest == 1:
         return "there is one instance, which is not divided (rollout.num_instances)"
     return None
 

@@ -167,6 +167,17 @@ class OpenRound(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnToSize(Command):
+    """Report that the present round goes on with another parallel size, because no instance of the one in use can be
+    started. No event follows."""
+
+    parallel_size: int
+    broken_size: int
+    reason: str
+    """Why the last one of them was lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRound(Command):
     """Report that the batch of step ``round`` is complete, and what happened to every group of the round. No event
     follows."""

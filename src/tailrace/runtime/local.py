@@ -303,7 +303,7 @@ class LocalRun:
                 self._batches.do(lambda: self._training.perform(command))
             case do.SaveCheckpoint():
                 return self._save(command)
-            case do.CloseEvaluation() | do.OpenRound() | do.CloseRound() | do.ReportDropped():
+            case do.CloseEvaluation() | do.OpenRound() | do.ReturnToSize() | do.CloseRound() | do.ReportDropped():
                 pass  # reports for observers; the next checkpoint releases the payload
             case _:
                 raise TypeError(f"unknown command {command!r}")

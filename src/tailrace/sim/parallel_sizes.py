@@ -75,6 +75,7 @@ def parallelism_of(
                 max_running=size.max_running,
                 max_in_flight=max_in_flight,
                 costs=cost_model(size),
+                is_measured=True,
                 places=places,
             )
         )

@@ -148,7 +148,7 @@ class World:
                 self._trainer.publish(version)
             case do.SaveCheckpoint(version=version):
                 self._trainer.save(version)
-            case do.OpenRound() | do.CloseRound() | do.ReportDropped() | do.CloseEvaluation():
+            case do.OpenRound() | do.ReturnToSize() | do.CloseRound() | do.ReportDropped() | do.CloseEvaluation():
                 pass  # reports for observers: no event follows
             case do.StartInstance(instance=number, size=size):
                 self._start(number, size)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tailrace.config.parallel_layouts import plain_layouts
 from tailrace.config.run_preset import lending_line, no_places, run_preset
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import SharedPlace
@@ -45,6 +46,7 @@ def nothing_lent(settings: Settings, plan: DevicePlan) -> str | None:
     if preset.lending is Scaling.NEVER:
         return None
     why = no_places(settings)
-    if why is None and len(shared_places(plan, settings.trainer.num_replicas)) < 2:
+    layouts = [None, *(layout.instances for layout in plain_layouts(settings.rollout))]
+    if why is None and all(len(shared_places(plan, settings.trainer.num_replicas, each)) < 2 for each in layouts):
         why = "there are no two groups of devices that each have an instance and a whole replica"
     return None if why is None else lending_line(settings, why)

@@ -16,7 +16,7 @@ from tailrace.config.settings import Settings
 from tailrace.core.outcomes import Part
 from tailrace.rewards.assignment import expected_parts
 from tailrace.runtime.ray.bundles import BY_SIZE, TOGETHER, Reservations, worker_counts
-from tailrace.sizing.device_plan import DeviceDemand, plan_devices, refused_by_servers
+from tailrace.sizing.device_plan import DeviceDemand, DevicePlan, demand_of, plan_devices, refused_by_servers
 
 KINDS = {
     "rollout": RayResources(cpus=2.0), "training": RayResources(cpus=4.0), "reward": RayResources(cpus=0.5),
@@ -250,6 +250,40 @@ def test_the_instances_of_each_size_fit_into_the_bundles(power: int, count: int,
             own = [each for each in mine if each.bundle == number and each.gpus == size]
             assert fsum(each.gpus for each in own) == bundle["GPU"] == sizes[-1]
             assert fsum(each.cpus for each in own) <= bundle["CPU"]
+
+
+@pytest.mark.parametrize(("initial", "count", "sizes"), [(1, 4, "1,2,4"), (4, 1, "1,2,4"), (8, 2, "1,2,4,8")])
+@pytest.mark.parametrize("one_node", [[], ["rollout"]])
+def test_a_ray_of_the_runs_own_has_cpus_for_all_bundles_of_any_size(
+    initial: int, count: int, sizes: str, one_node: list[str]
+) -> None:
+    """It is started before anybody knows the GPUs."""
+    settings = Settings.model_validate(
+        {
+            "runtime": "ray",
+            "ray": {"one_node": one_node},
+            "rollout": {
+                "num_instances": count, "tensor_parallel_size": initial, "parallel_sizes": sizes, "engine": "vllm"
+            },
+            "schedule": {"placement": "disaggregated"},
+            "trainer": {"num_ranks": 2},
+        }
+    )  # fmt: skip
+    demand, parts = demand_of(settings, trains=True), expected_parts(settings)
+    every = worker_counts(settings, trains=True, parts=tuple(Part))
+    on_cpu = planned(settings, plan_devices(demand, ()), every).total(every)["CPU"]
+    counts = worker_counts(settings, trains=True, parts=parts)
+    found = planned(settings, plan_devices(demand, [str(number) for number in range(demand.least)]), counts)
+    needed = fsum(bundle["CPU"] for group in found.groups().values() for bundle in group.bundles)
+    alone = fsum(found.of(f"reward-{number}").cpus for number in range(counts["reward"]))
+    assert needed + alone <= on_cpu
+    assert needed + alone <= found.total(counts)["CPU"]
+    assert found.total(counts)["GPU"] <= len(found.plan.devices if found.plan else ())
+
+
+def planned(settings: Settings, plan: DevicePlan, counts: dict[str, int]) -> Reservations:
+    one_node = {kind: counts[kind] for kind in settings.ray.one_node if counts[kind]}
+    return Reservations(resources=settings.ray.resources, one_node=one_node, plan=plan)
 
 
 def test_servers_that_are_smaller_than_the_largest_size_are_refused() -> None:

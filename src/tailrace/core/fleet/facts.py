@@ -69,8 +69,10 @@ def instance_lost(rooms: Rooms, event: ev.InstanceLost, now: float) -> None:
     if instance is None or instance.phase is InstancePhase.ABSENT:
         rooms.run.refuse(f"instance {event.instance} was lost already")
         return
+    is_not_needed = instance.is_parked and instance.is_being_killed
     _lose(rooms, instance, now)
-    instance.losses.add(event.reason)
+    if not is_not_needed:  # it would be unfair to count that against its next start
+        instance.losses.add(event.reason)
     if instance.is_retiring:
         rooms.fleet.remove(instance, now)
 
@@ -103,7 +105,7 @@ def rollout_reported(rooms: Rooms, event: ev.RolloutReported, now: float) -> Non
         )
     has_progressed = event.prefill is not None and instance.prefill(event.prefill.num_tokens)
     is_training = any(rooms.responses.is_training(response) for response in instance.running)
-    rooms.fleet.preempted(instance, event.num_preemptions, counts=is_training)
+    rooms.fleet.preempted(instance, event.num_preemptions, counts=is_training and not instance.is_parked)
     is_any_taken = False
     for progress in event.progressed:
         if (response := _running(rooms, instance, progress, event.version)) is not None:
@@ -141,8 +143,8 @@ def _finish(rooms: Rooms, instance: Instance, response: Response, finish: Finish
         response.move(ResponsePhase.PENDING, now=now)
         rooms.responses.wait(response)
     else:
-        layout = rooms.schedule.parallelism.layout_of(instance.id)
-        rooms.fleet.sizes.last_good = 0 if layout is None else layout.size
+        if (layout := rooms.schedule.parallelism.layout_of(instance.id)) is not None:
+            rooms.fleet.sizes.note_worked(layout.size)
         response.finish = finish
         response.move(ResponsePhase.GENERATED, now=now)
         rooms.rewards.add(response.id)

@@ -21,6 +21,8 @@ class SizeView:
     max_running: int
     """Most responses an instance generates at the same time; 0: no limit."""
     costs: CostModel
+    is_measured: bool
+    """Whether these costs are its own. Otherwise they are those of another size."""
     change_s: float
     """Seconds until its instances can work; 0: they do."""
 

@@ -44,21 +44,22 @@ def _use(rooms: Rooms, size: int) -> None:
         instance.is_parked = True
 
 
-def fall_back(rooms: Rooms, now: float) -> Iterator[None]:
+def fall_back(rooms: Rooms, now: float) -> Iterator[do.Command]:
     """Return to the size that worked before, if no instance of the size in use can be started."""
     sizes, instances, most = rooms.fleet.sizes, rooms.fleet.instances, rooms.run.limits.max_restarts
     layout = rooms.schedule.parallelism.layout(sizes.current)
-    if layout is None or sizes.is_changing or sizes.last_good in (0, sizes.current):
+    if layout is None or sizes.is_changing or (size := sizes.another_that_worked()) is None:
         return
     own = [instances[InstanceId(number)] for number in layout.instances]
     if any(each.phase is not InstancePhase.ABSENT or each.losses.count <= most for each in own):
         return
-    sizes.broken[sizes.current] = None
+    broken = sizes.current
+    sizes.broken[broken] = None
     for kind in (sizes.short, sizes.long):
-        if kind.size == sizes.current:
-            kind.change(sizes.last_good)
-    _use(rooms, sizes.last_good)
-    yield None
+        if kind.size == broken:
+            kind.change(size)
+    _use(rooms, size)
+    yield do.ReturnToSize(parallel_size=size, broken_size=broken, reason=own[-1].losses.last)
 
 
 def change_layout(rooms: Rooms, now: float) -> Iterator[do.Command | None]:
@@ -158,6 +159,7 @@ def _size(rooms: Rooms, layout: Layout) -> SizeView:
         kv_tokens=layout.kv_tokens,
         max_running=layout.max_running,
         costs=costs_of(rooms, layout.size),
+        is_measured=layout.is_measured or layout.size in rooms.fleet.sizes.measured,
         change_s=0.0 if layout.size == rooms.fleet.sizes.current else change_s,
     )
 

@@ -48,14 +48,24 @@ class Sizes:
     """Preemptions in this round."""
     measured: dict[int, CostModel] = field(default_factory=dict)
     """Costs of sizes that were measured in this run."""
-    last_good: int = 0
-    """Size of the instance that last ended a response; 0: none has yet."""
+    worked: dict[int, None] = field(default_factory=dict)
+    """Sizes of which an instance has ended a response, the one that did so last at the end."""
     broken: dict[int, None] = field(default_factory=dict)
     """Sizes whose instances could not be started. They are not chosen again before the run is continued."""
     start_s: float | None = None
     """Seconds that the last start of an instance took."""
     wake_s: float | None = None
     """Seconds that an instance last took to come back with released memory."""
+
+    def note_worked(self, size: int) -> None:
+        """An instance of this size has ended a response."""
+        self.worked.pop(size, None)
+        self.worked[size] = None
+
+    def another_that_worked(self) -> int | None:
+        """Return the size other than the one in use that worked last; None if there is none."""
+        others = [size for size in self.worked if size != self.current and size not in self.broken]
+        return others[-1] if others else None
 
     def of_kind(self, *, is_long: bool) -> KindOfRound:
         return self.long if is_long else self.short

@@ -48,6 +48,8 @@ class Layout:
     """Most responses that an instance has at the same time; 0: as many as the schedule says."""
     costs: CostModel = NOTHING_KNOWN
     """Cost model of an instance at the start of the run."""
+    is_measured: bool = False
+    """Whether these costs were measured with this size."""
     places: tuple[SharedPlace, ...] = ()
     """What can be lent to training while this layout works."""
 

@@ -114,7 +114,7 @@ class Prediction:
                 self._clocks[instance].drop(part.response for part in aborted)
         for command in entry.commands:
             match command:
-                case do.OpenRound(parallel_size=size) if size != self.size:
+                case do.OpenRound(parallel_size=size) | do.ReturnToSize(parallel_size=size) if size != self.size:
                     self._change_size(size)
                 case do.Submit():
                     self._clock(command.instance).submit(command.dispatches, entry.now)

@@ -26,6 +26,8 @@ def note_round(run: RunFold, memory: Memory, news: News) -> None:
         memory.rounds[memory.round] = RoundCounts(parallel_size=news.message.parallel_size)
     elif (counts := current(memory)) is not None:
         match news.message:
+            case do.ReturnToSize(parallel_size=size):
+                counts.parallel_size = size
             case do.Submit():
                 _note_sent(run, counts, news.message, news.now)
             case ev.RolloutReported() | ev.ResponsesAborted():

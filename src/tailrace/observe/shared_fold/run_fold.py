@@ -300,6 +300,9 @@ class RunFold:
         self._drop_groups(command.restarted, news)
         self._park(command.parallel_size)
 
+    def _return_to_size(self, command: do.ReturnToSize, news: News) -> None:
+        self._park(command.parallel_size)
+
     def _close_round(self, command: do.CloseRound, news: News) -> None:
         keeps = self.state.schedule is not None and self.state.schedule.keep_deferred_tokens
         self._drop_groups(command.dropped if keeps else (*command.dropped, *command.deferred, *command.late), news)
@@ -376,6 +379,7 @@ class RunFold:
             do.AbortScores: self._abort,
             do.ReportDropped: self._report_dropped,
             do.OpenRound: self._open_round,
+            do.ReturnToSize: self._return_to_size,
             do.CloseRound: self._close_round,
             do.CloseEvaluation: self._close_evaluation,
             do.Score: lambda command, news: self.scores.ask(command),

@@ -4,7 +4,7 @@ some rounds without a preemption (RollPacker, section 4.2).
 A larger size has more KV cache for each response, and a smaller one decodes more responses in the same time. Two
 further rules keep a change from doing harm. A rise from no preemption at all does not count if the expected lengths fit
 into the KV cache. And a change must save more time within the horizon than it takes, by the measured costs of both
-sizes (`round_time.py`).
+sizes (`round_time.py`). A size that was never measured is tried as the paper's rule says: then its costs are known.
 """
 
 from __future__ import annotations
@@ -58,5 +58,7 @@ class SizeByPreemptions:
 
 
 def _pays(view: ParallelismView, work: RoundWork, now: SizeView, other: SizeView) -> bool:
-    """Whether the rounds within the horizon become shorter by more than the change takes."""
+    """Whether the rounds within the horizon become shorter by more than the change takes, or nobody can know."""
+    if not (now.is_measured and other.is_measured):
+        return True
     return view.rounds[0] * (work.seconds(now) - work.seconds(other)) > change_s(view, now, other)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailrace.config.continuation import with_kept
+from tailrace.config.parallel_layouts import with_profiled_numbers
 from tailrace.config.settings import Settings
 from tailrace.data.models import resolve_model
 from tailrace.runtime.gpus.found_cards import find_card
@@ -35,6 +36,7 @@ def resolve(
     """
     if stored is not None:
         return with_stored(with_kept(settings, stored), stored), None
+    settings = with_profiled_numbers(settings)
     if all(_value(settings, name) is not None for name in FROM_CARD):
         return settings, None
     card = find(settings)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tailrace.config.ray_settings import RayResources
+from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.config.settings import Settings
 from tailrace.core.outcomes import Part
 from tailrace.sizing.device_plan import DevicePlan
@@ -69,10 +70,16 @@ def worker_counts(settings: Settings, *, trains: bool, parts: Collection[Part]) 
         Part.JUDGE: ("judge", reward.judge.workers),
     }
     return {
-        "rollout": settings.rollout.num_instances,
+        "rollout": _most_instances(settings.rollout),
         "training": settings.trainer.num_ranks if trains else 0,
         **{kind: count if part in parts else 0 for part, (kind, count) in of_parts.items()},
     }
+
+
+def _most_instances(rollout: RolloutSettings) -> int:
+    """How many instances work at the same time at most: those of the smallest parallel size."""
+    smallest = min(rollout.parallel_sizes, default=rollout.tensor_parallel_size)
+    return rollout.num_instances * rollout.tensor_parallel_size // smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +119,17 @@ class Reservations:
         return kinds is None or any(kind in self.one_node for kind in kinds)
 
     def total(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """What this many workers of each kind need together."""
-        workers = [self.of(f"{kind}-{number}") for kind, count in counts.items() for number in range(count)]
-        gpus = math.fsum(worker.gpus for worker in workers)
-        needed = {"CPU": math.fsum(worker.cpus for worker in workers), "GPU": round(gpus, 2)}
-        for name in {name for worker in workers for name in worker.custom}:
-            needed[name] = math.fsum(worker.custom.get(name, 0.0) for worker in workers)
-        return needed
+        """What this many workers of each kind need together. Instances of several parallel sizes need their bundles."""
+        names = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
+        bundles: list[Mapping[str, float]] = []
+        if self._blocks:
+            names = [name for name in names if kind_of(name) != "rollout"]
+            bundles = list(self.groups()[BY_SIZE].bundles)
+        every = [*bundles, *(self._sum([name]) for name in names)]
+        needed = {"CPU": 0.0, "GPU": 0.0}
+        for name in {name for each in every for name in each} | needed.keys():
+            needed[name] = math.fsum(each.get(name, 0.0) for each in every)
+        return needed | {"GPU": round(needed["GPU"], 2)}
 
     @property
     def _names(self) -> list[str]:

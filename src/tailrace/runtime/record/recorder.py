@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tailrace.core import commands as do
 from tailrace.core import events as ev
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome, Part
@@ -83,6 +84,8 @@ class Recorder:
             self._now = entry.now
             self._display.entry(entry)
             self._explain(entry.event)
+            for command in entry.commands:
+                self._explain_command(command)
             for row in self._measure(entry):
                 self._explain_row(row)
                 self._display.row(row)
@@ -138,6 +141,14 @@ class Recorder:
             case ev.CostsMeasured(error=error, fitted_error=fitted):
                 told = f"costs of a decode step measured: tokens/s were predicted {error:.0%} off, now {fitted:.0%}"
                 self._display.say(told)
+
+    def _explain_command(self, command: do.Command) -> None:
+        """Print a message about decisions that the user should know of at once."""
+        if isinstance(command, do.ReturnToSize):
+            self._display.say(
+                f"warning: no instance of parallel size {command.broken_size} can be started ({command.reason}); the"
+                f" run goes back to size {command.parallel_size}"
+            )
 
     def _explain_failures(self, event: ev.ResponsesScored) -> None:
         """Print what went wrong once for each kind of failure. The line of each step counts the failures."""
