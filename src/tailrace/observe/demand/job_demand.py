@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
+from tailrace.cluster.planning.sharing_forecast import PeriodTime
 from tailrace.observe.time_use.phases import StepTime
 
 FORMAT = 1
@@ -42,6 +43,18 @@ class JobDemand:
     def run_s(self) -> float:
         """Seconds from the first response of the run to its last step."""
         return sum(step.seconds for step in self.run)
+
+    def periods(self) -> list[PeriodTime]:
+        """The whole periods of the run. Its first step warms up, so the first period is left out if there are more."""
+        length = self.trace.steps
+        steps = [self.run[at : at + length] for at in range(0, len(self.run) - length + 1, length)]
+        found = [
+            PeriodTime(
+                pauses_s=sum(step.rollout_s for step in each), busy_s=sum(step.train_s + step.sync_s for step in each)
+            )
+            for each in steps
+        ]
+        return found[1:] or found
 
     def with_devices(self, train: int | None, rollout: int | None) -> JobDemand:
         """The same demand with other numbers of devices; None: as before."""
