@@ -177,6 +177,8 @@ class World:
 
     def _perform(self, command: do.Command) -> None:
         match command:
+            case do.Refuse(is_name_taken=True):
+                pass  # the report of its submission came twice
             case do.Refuse(job=job, reason=reason):
                 self.refused[job] = reason
                 self.jobs[job].is_over = True

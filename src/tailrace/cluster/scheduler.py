@@ -26,10 +26,14 @@ class Scheduler:
         self._rooms = Rooms(event.rules, event.groups, event.rollout_devices)
 
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
-        """Note one event and return the commands that follow from it."""
+        """Note one event and return the commands that follow from it.
+
+        ``ValueError``, and nothing has changed: ``now`` is no number, or earlier than that of the event before.
+        """
         handler = HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
+        self._rooms.watch.note_time(now)
         pass_time(self._rooms, now)
         commands = list(handler(self._rooms, event, now))
         commands += apply_rules(self._rooms, event, now)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from tailrace.cluster.checks import above_zero, finite
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSegment:
@@ -17,6 +19,10 @@ class DemandSegment:
     duration_s: float
     slack_s: float = 0.0
     """Seconds by which the segment can be late without making the job slower."""
+
+    def __post_init__(self) -> None:
+        finite(0, offset_s=self.offset_s, slack_s=self.slack_s)
+        above_zero(duration_s=self.duration_s)
 
     @property
     def end_s(self) -> float:
@@ -35,13 +41,12 @@ class DemandTrace:
     """Share of the time in which the job uses the group."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.period_s < math.inf or self.steps < 1 or not self.segments:
+        if not 0 < self.period_s < math.inf or not 1 <= self.steps < math.inf or not self.segments:
             raise ValueError("a demand trace needs a period above 0, at least one step and at least one segment")
         ends = [0.0, *(segment.end_s for segment in self.segments)]
         for segment, end_before in zip(self.segments, ends, strict=False):
-            is_sound = segment.offset_s >= end_before and segment.duration_s > 0 and segment.slack_s >= 0
-            if not is_sound:
-                raise ValueError(f"segments must follow each other and last longer than 0 s, got {self.segments}")
+            if segment.offset_s < end_before:
+                raise ValueError(f"segments must follow each other, got {self.segments}")
         if not ends[-1] <= self.period_s * (1 + 1e-9):
             raise ValueError(f"the last segment ends at {ends[-1]} s, after the period of {self.period_s} s")
         # Asked for again and again while places are compared.
