@@ -1,4 +1,4 @@
-"""Events with an impossible time are refused before anything changes. The name of a job that has ended is free again."""
+"""An event with an impossible time is refused before anything changes. The name of an ended job is free again."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ instance. Between segments the group is free for others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace.cluster.checks import above_zero, finite
@@ -58,6 +59,26 @@ class DemandTrace:
         """Mean seconds of an optimizer step, if the job has the group to itself."""
         return self.period_s / self.steps
 
+    @classmethod
+    def clipped(cls, *, period_s: float, segments: Sequence[DemandSegment], steps: int) -> DemandTrace:
+        """A pattern of these segments, none of them longer than until the next one or the end of the period."""
+        ends_s = [*(segment.offset_s for segment in segments[1:]), period_s]
+        return cls(
+            period_s=period_s,
+            segments=tuple(_until(segment, end_s) for segment, end_s in zip(segments, ends_s, strict=True)),
+            steps=steps,
+        )
+
+    def with_durations(self, durations_s: Sequence[float]) -> DemandTrace:
+        """The same pauses, and segments of these lengths."""
+        segments, end_s, end_before_s = [], 0.0, 0.0
+        for segment, duration_s in zip(self.segments, durations_s, strict=True):
+            offset_s = end_s + max(0.0, segment.offset_s - end_before_s)
+            segments.append(replace(segment, offset_s=offset_s, duration_s=duration_s))
+            end_s, end_before_s = segments[-1].end_s, segment.end_s
+        period_s = end_s + max(0.0, self.period_s - end_before_s)  # rounding may put the last end behind the period
+        return DemandTrace(period_s=period_s, segments=tuple(segments), steps=self.steps)
+
     def repeated(self, times: int) -> DemandTrace:
         """The same pattern, with several of its periods counted as one."""
         if times == 1:
@@ -87,3 +108,11 @@ class DemandTrace:
             segments.append(replace(segment, offset_s=offset_s))
             end_s, end_before_s = segments[-1].end_s, segment.end_s
         return DemandTrace(period_s=max(period_s, end_s), segments=tuple(segments), steps=self.steps)
+
+
+def _until(segment: DemandSegment, end_s: float) -> DemandSegment:
+    """The segment, cut off at ``end_s``. Its end is not later, rounding included."""
+    duration_s = min(segment.duration_s, end_s - segment.offset_s)
+    while segment.offset_s + duration_s > end_s:
+        duration_s = math.nextafter(duration_s, 0.0)
+    return replace(segment, duration_s=duration_s)
