@@ -65,9 +65,17 @@ def test_a_period_in_which_a_phase_failed_or_the_job_moved_does_not_count() -> N
 
 @pytest.mark.parametrize(
     ("period_s", "count", "expected"),
-    [(130.0, 3, 0), (130.0, 4, 3), (121.0, 4, 3), (120.0, 9, 0), (50.0, 4, 3), (200.0, 4, 3), (100.0, 9, 0)],
+    [(130.0, 3, 0), (130.0, 4, 3), (121.0, 4, 3), (120.0, 6, 0), (50.0, 4, 3), (200.0, 4, 3), (100.0, 9, 0)],
 )
 def test_the_demand_has_changed_if_three_periods_in_a_row_are_off(period_s: float, count: int, expected: int) -> None:
+    assert measured(ONE, *every(period_s, count)).num_changed(ONE, LIMITS) == expected
+
+
+@pytest.mark.parametrize(
+    ("period_s", "count", "expected"),
+    [(120.0, 7, NUM_KEPT), (106.0, 6, 0), (106.0, 7, NUM_KEPT), (94.0, 7, NUM_KEPT), (105.0, 9, 0), (95.0, 9, 0)],
+)
+def test_a_small_difference_counts_if_all_six_periods_have_it(period_s: float, count: int, expected: int) -> None:
     assert measured(ONE, *every(period_s, count)).num_changed(ONE, LIMITS) == expected
 
 

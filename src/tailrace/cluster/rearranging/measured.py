@@ -16,6 +16,8 @@ from tailrace.cluster.demand.trace import DemandTrace
 
 NUM_KEPT = 6
 """Newest periods that are remembered, and newest phases of each segment; more if so many must differ."""
+_SMALL = 4
+"""If all of them are longer or shorter, a difference counts that is so many times smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +25,14 @@ class DriftLimits:
     """From when on a job's demand is not the planned one."""
 
     share: float
-    """It differs by this share of what was planned, and by more than a slot: plans are not finer."""
+    """It differs by this share of what was planned, and by more than a slot: plans are not finer..."""
     num_periods: int
-    """In so many periods in a row."""
+    """...in so many periods in a row."""
     slot_s: float
 
     @property
     def num_kept(self) -> int:
         return max(self.num_periods, NUM_KEPT)
-
-    def margin_s(self, planned_s: float) -> float:
-        return max(self.share * planned_s, self.slot_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,17 +65,21 @@ class MeasuredDemand:
     def num_changed(self, plan: DemandTrace, limits: DriftLimits) -> int:
         """How many of the newest periods or phases, one after the other, show another demand than the planned one.
         0: it is as planned."""
+        few, all_kept = limits.num_periods, limits.num_kept
         periods_s = [period.seconds for period in self.periods]
-        if _is_above(periods_s, plan.period_s, limits, limits.num_periods):
-            return limits.num_periods
-        if _is_below(periods_s, plan.period_s, limits, limits.num_periods):
-            return limits.num_periods
-        seen = [(self.durations_s.get(number, []), each.duration_s) for number, each in enumerate(plan.segments)]
-        if any(_is_above(seconds, planned_s, limits, limits.num_periods) for seconds, planned_s in seen):
-            return limits.num_periods
-        # Planned durations have a reserve, so a few shorter phases say nothing.
-        if any(_is_below(seconds, planned_s, limits, limits.num_kept) for seconds, planned_s in seen):
-            return limits.num_kept
+        for newest, share in ((few, limits.share), (all_kept, limits.share / _SMALL)):
+            margin_s = max(share * plan.period_s, limits.slot_s)
+            if _is_above(periods_s, plan.period_s + margin_s, newest):
+                return newest
+            if _is_below(periods_s, plan.period_s - margin_s, newest):
+                return newest
+        for number, segment in enumerate(plan.segments):
+            seconds, margin_s = self.durations_s.get(number, []), max(limits.share * segment.duration_s, limits.slot_s)
+            if _is_above(seconds, segment.duration_s + margin_s, few):
+                return few
+            # Planned durations have a reserve, so a few shorter phases say nothing.
+            if _is_below(seconds, segment.duration_s - margin_s, all_kept):
+                return all_kept
         return 0
 
     def forecast(self, plan: DemandTrace, newest: int) -> DemandTrace:
@@ -137,14 +140,12 @@ class MeasuredDemand:
             self.periods.append(ended)
 
 
-def _is_above(seconds: Sequence[float], planned_s: float, limits: DriftLimits, newest: int) -> bool:
-    least_s = planned_s + limits.margin_s(planned_s)
-    return len(seconds) >= newest and all(each > least_s for each in seconds[-newest:])
+def _is_above(seconds: Sequence[float], limit_s: float, newest: int) -> bool:
+    return len(seconds) >= newest and min(seconds[-newest:]) > limit_s
 
 
-def _is_below(seconds: Sequence[float], planned_s: float, limits: DriftLimits, newest: int) -> bool:
-    most_s = planned_s - limits.margin_s(planned_s)
-    return len(seconds) >= newest and all(each < most_s for each in seconds[-newest:])
+def _is_below(seconds: Sequence[float], limit_s: float, newest: int) -> bool:
+    return len(seconds) >= newest and max(seconds[-newest:]) < limit_s
 
 
 def _nine_of_ten(seconds: Sequence[float]) -> float:
