@@ -89,10 +89,11 @@ def test_the_memory_of_a_scheduler_stays_the_same_while_jobs_come_and_go(policy:
 
 
 @pytest.mark.long
-def test_the_memory_of_a_scheduler_stays_the_same_over_20_000_jobs() -> None:
-    """``benchmarks/cluster_memory.py`` lets 100,000 come and go."""
+@pytest.mark.timeout(1800)
+def test_the_memory_of_a_scheduler_stays_the_same_over_100_000_jobs() -> None:
+    """``benchmarks/cluster_memory.py`` shows the figures."""
     stream = Stream(policy=Policy.SPREAD_BACKFILL, order=Order.RESPONSE)
     stream.let_come(30)
     before = largest_bytes(stream)
-    stream.let_come(20_000)
+    stream.let_come(100_000)
     assert largest_bytes(stream) < 1.05 * before

@@ -155,6 +155,23 @@ def test_the_setting_says_how_many_periods_must_differ(drift_cycles: int) -> Non
     assert job.learns_after(150.0, 20.0) == drift_cycles + 1
 
 
+def test_a_period_that_varies_around_the_plan_stays_as_planned() -> None:
+    """Its phases do not come at the planned times, so it is planned again: with the same period."""
+    job = Job(cluster(policy=Policy.SPREAD))
+    pauses = []
+    for number in range(40):
+        job.run_period(119.0 if number % 8 < 4 else 81.0, PHASE_S)
+        pauses.append(job.record.drift.pause)
+    assert max(pauses) > 0, "it was planned again"
+    assert job.planned == (PLANNED_S, PHASE_S)
+
+
+@pytest.mark.parametrize("period_s", [103.0, 97.0])
+def test_a_small_difference_is_learned_where_places_add_it_up(period_s: float) -> None:
+    job = Job(cluster(policy=Policy.SPREAD))
+    assert job.learns_after(period_s, PHASE_S) <= 12
+
+
 Pattern = Callable[[int], float]
 
 

@@ -125,6 +125,23 @@ def test_without_a_whole_period_only_the_phases_are_longer() -> None:
     assert found.forecast(TWO, 3) == DemandTrace(period_s=110.0, segments=segments, steps=3)
 
 
+def test_the_period_is_another_one_only_if_all_are_longer_or_all_are_shorter() -> None:
+    for last, expected in ((99.0, False), (100.0, False), (100.5, True)):
+        found = measured(ONE, (0, 20), (104, 20), (208, 20), (208 + last, 20))
+        assert found.is_period_other(ONE, NUM_KEPT) == expected
+    assert measured(ONE, *every(99.0, 2)).is_period_other(ONE, NUM_KEPT)
+    assert not measured(ONE, (0, 20)).is_period_other(ONE, NUM_KEPT)
+
+
+def test_phases_alone_are_learned_without_another_period() -> None:
+    forecast = measured(TWO, (0, 25), (80, 50), (150, 25), (230, 50)).forecast_phases(TWO, 3)
+    segments = (
+        DemandSegment(offset_s=10.0, duration_s=25.0, slack_s=5.0),
+        DemandSegment(offset_s=60.0, duration_s=40.0),
+    )
+    assert forecast == DemandTrace(period_s=100.0, segments=segments, steps=3)
+
+
 def test_a_phase_is_planned_no_longer_than_until_the_next_one() -> None:
     found = measured(ONE, (0, 20), (30, 20), (60, 20), (90, 20), (180, 80), (270, 80))
     forecast = found.forecast(ONE, NUM_KEPT)

@@ -32,6 +32,8 @@ class ClusterStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted(Event):
+    """Answered by ``Place`` and ``Admit``, at once or later, or at once by ``Refuse``."""
+
     job: JobSpec
 
 

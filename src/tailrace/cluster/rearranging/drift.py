@@ -29,8 +29,11 @@ class Drift:
         return self.num_changed > 0 or self.num_drifted >= limits.num_periods
 
     def forecast(self, plan: DemandTrace, limits: DriftLimits) -> DemandTrace:
-        """What is expected of the job from now on."""
-        return self.measured.forecast(plan, self.num_changed or limits.num_kept)
+        """What is expected of the job from now on. If only places drifted, its period may be as planned: phases also
+        come elsewhere because others were in the way, or because periods vary."""
+        if self.num_changed or self.measured.is_period_other(plan, limits.num_kept):
+            return self.measured.forecast(plan, self.num_changed or limits.num_kept)
+        return self.measured.forecast_phases(plan, limits.num_kept)
 
     # Notices
 

@@ -82,14 +82,22 @@ class MeasuredDemand:
                 return all_kept
         return 0
 
-    def forecast(self, plan: DemandTrace, newest: int) -> DemandTrace:
-        """The plan with what was measured in this many of the newest periods: medians of the periods and of the starts
-        of the phases, and durations that nine of ten of the phases do not exceed."""
-        durations_s = [
-            _nine_of_ten(self.durations_s.get(number, [])[-newest:]) or segment.duration_s
-            for number, segment in enumerate(plan.segments)
+    def is_period_other(self, plan: DemandTrace, newest: int) -> bool:
+        """Whether this many of the newest periods are all longer, or all shorter, than planned: not only by chance."""
+        periods_s = [period.seconds for period in self.periods[-newest:]]
+        return bool(periods_s) and (min(periods_s) > plan.period_s or max(periods_s) < plan.period_s)
+
+    def forecast_phases(self, plan: DemandTrace, newest: int) -> DemandTrace:
+        """The plan with durations that nine of ten of this many of the newest phases do not exceed."""
+        durations_s = self._durations_s(plan, newest)
+        segments = [
+            replace(segment, duration_s=seconds) for segment, seconds in zip(plan.segments, durations_s, strict=True)
         ]
-        periods = self.periods[-newest:]
+        return DemandTrace.clipped(period_s=plan.period_s, segments=segments, steps=plan.steps)
+
+    def forecast(self, plan: DemandTrace, newest: int) -> DemandTrace:
+        """The same, with the medians of this many of the newest periods and of the starts of the phases in them."""
+        durations_s, periods = self._durations_s(plan, newest), self.periods[-newest:]
         if not periods:
             return plan.with_durations(durations_s)
         period_s = median(period.seconds for period in periods)
@@ -102,6 +110,12 @@ class MeasuredDemand:
             for segment, start_s, duration_s in zip(plan.segments, starts_s, durations_s, strict=True)
         ]
         return DemandTrace.clipped(period_s=period_s, segments=segments, steps=plan.steps)
+
+    def _durations_s(self, plan: DemandTrace, newest: int) -> list[float]:
+        return [
+            _nine_of_ten(self.durations_s.get(number, [])[-newest:]) or segment.duration_s
+            for number, segment in enumerate(plan.segments)
+        ]
 
     # Notices
 
