@@ -36,7 +36,9 @@ def phase_ended(rooms: Rooms, event: ev.PhaseEnded, now: float) -> Iterator[do.C
         return
     job.log.end_lease(event.seconds, failed=event.failed)
     if not job.log.is_between_operations:
-        if not event.failed:
+        if event.failed:
+            rooms.rearranging.phase_failed(job)
+        else:
             rooms.rearranging.phase_completed(job, rooms.rules)
         job.log.end_phase(failed=event.failed)
     queue = queue_of(rooms, rooms.groups.named(job.seat.group), now)
