@@ -82,7 +82,7 @@ def _trace(options: argparse.Namespace) -> int:
     trace = demand.trace
     print(
         f"trace: {options.json} (period {trace.period_s:,.2f} s, steps in it: {trace.steps},"
-        f" duty {trace.duty:.1%}; made from {len(demand.run)} steps)"
+        f" duty {trace.mean_duty:.1%}, planned {trace.duty:.1%}; made from {len(demand.run)} steps)"
     )
     return 0
 

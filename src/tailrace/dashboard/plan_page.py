@@ -53,7 +53,7 @@ def _drawing(plan: SharingPlan) -> Chart:
     end = max((plan_text.shown_s(group) for group in plan.groups), default=1.0)
     boxes = [box for group in plan.groups for box in _boxes(group, end)]
     colours = charts.job_colours([str(placed.job.id) for placed in plan.jobs])
-    names = {str(group.id): f"{group.id}\n{group.duty:.0%} in use" for group in plan.groups}
+    names = {str(group.id): f"{group.id}\n{group.mean_duty:.0%} in use" for group in plan.groups}
     return charts.gantt(boxes, names, colours, title="Node groups", window=(0.0, end))
 
 

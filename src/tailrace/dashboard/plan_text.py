@@ -78,7 +78,7 @@ def _saved(values: Sequence[float]) -> str:
 
 def job_rows(group: SharedGroup) -> list[list[str]]:
     """A heading and one row per job of the group."""
-    heading = ["job", "period", "duty", "shift", "slowdown", "saved"]
+    heading = ["job", "period", "duty", "planned", "shift", "slowdown", "saved"]
     return [heading, *(_job_row(placed) for placed in group.jobs)]
 
 
@@ -88,6 +88,7 @@ def _job_row(placed: PlacedJob) -> list[str]:
     return [
         str(placed.job.id),
         f"{trace.period_s:,.1f} s",
+        f"{trace.mean_duty:.1%}",
         f"{trace.duty:.1%}",
         f"{placed.shift_s:,.1f} s",
         _slowdown(placed.slowdowns),
@@ -97,7 +98,7 @@ def _job_row(placed: PlacedJob) -> list[str]:
 
 def group_words(group: SharedGroup) -> str:
     return (
-        f"{group.id}: {_count(group.devices, 'training device')}, in use {group.duty:.1%} of the time,"
+        f"{group.id}: {_count(group.devices, 'training device')}, in use {group.mean_duty:.1%} of the time,"
         f" {group.forecast.switches_per_step:.2f} switches per step"
     )
 
@@ -148,7 +149,8 @@ def to_dict(plan: SharingPlan) -> dict[str, Any]:
             {
                 "id": group.id,
                 "devices": group.devices,
-                "duty": group.duty,
+                "duty": group.mean_duty,
+                "planned_duty": group.duty,
                 "switches_per_step": group.forecast.switches_per_step,
                 "jobs": [
                     {

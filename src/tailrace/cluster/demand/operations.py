@@ -66,7 +66,12 @@ def trace_of(
     lengths_s = [statistics.fmean(step.seconds for step in same) for same in places]
     begins_s = list(accumulate(lengths_s, initial=0.0))
     segments = [
-        DemandSegment(offset_s=begin + statistics.fmean(starts), duration_s=_planned_s(durations), slack_s=slack_s)
+        DemandSegment(
+            offset_s=begin + statistics.fmean(starts),
+            duration_s=_planned_s(durations),
+            slack_s=slack_s,
+            mean_s=statistics.fmean(durations),
+        )
         for begin, same in zip(begins_s, places, strict=False)
         for starts, durations in _transposed(same)
     ]

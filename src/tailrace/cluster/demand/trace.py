@@ -20,10 +20,14 @@ class DemandSegment:
     duration_s: float
     slack_s: float = 0.0
     """Seconds by which the segment can be late without making the job slower."""
+    mean_s: float | None = None
+    """Its mean duration, if it varies and ``duration_s`` is what it seldom exceeds; None: the same."""
 
     def __post_init__(self) -> None:
         finite(0, offset_s=self.offset_s, slack_s=self.slack_s)
         above_zero(duration_s=self.duration_s)
+        if self.mean_s is not None:
+            above_zero(mean_s=self.mean_s)
 
     @property
     def end_s(self) -> float:
@@ -39,7 +43,7 @@ class DemandTrace:
     """Optimizer steps in one period. Tail batching, for instance, repeats only every five steps."""
     busy_s: float = field(init=False, repr=False, compare=False)
     duty: float = field(init=False, repr=False, compare=False)
-    """Share of the time in which the job uses the group."""
+    """Share of the time that is planned for the job."""
 
     def __post_init__(self) -> None:
         if not 0 < self.period_s < math.inf or not 1 <= self.steps < math.inf or not self.segments:
@@ -53,6 +57,12 @@ class DemandTrace:
         # Asked for again and again while places are compared.
         object.__setattr__(self, "busy_s", sum(segment.duration_s for segment in self.segments))
         object.__setattr__(self, "duty", self.busy_s / self.period_s)
+
+    @property
+    def mean_duty(self) -> float:
+        """Share of the time in which the job uses the group."""
+        used = (each.duration_s if each.mean_s is None else each.mean_s for each in self.segments)
+        return sum(used) / self.period_s
 
     @property
     def step_s(self) -> float:
@@ -74,7 +84,7 @@ class DemandTrace:
         segments, end_s, end_before_s = [], 0.0, 0.0
         for segment, duration_s in zip(self.segments, durations_s, strict=True):
             offset_s = end_s + max(0.0, segment.offset_s - end_before_s)
-            segments.append(replace(segment, offset_s=offset_s, duration_s=duration_s))
+            segments.append(replace(segment, offset_s=offset_s, duration_s=duration_s, mean_s=None))
             end_s, end_before_s = segments[-1].end_s, segment.end_s
         period_s = end_s + max(0.0, self.period_s - end_before_s)  # rounding may put the last end behind the period
         return DemandTrace(period_s=period_s, segments=tuple(segments), steps=self.steps)

@@ -61,7 +61,13 @@ class SharedGroup:
     forecast: SharingForecast
 
     @property
+    def mean_duty(self) -> float:
+        """Share of the time in which the group is in use, if nobody waits."""
+        return sum(_trace(placed.job).mean_duty for placed in self.jobs)
+
+    @property
     def duty(self) -> float:
+        """Share of the time that is planned."""
         return sum(_trace(placed.job).duty for placed in self.jobs)
 
 
