@@ -36,7 +36,7 @@ from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.advice.advisor import LEAST_MARGIN, own_error
 from tailrace.sim.advice.candidates import Candidate, candidates
 from tailrace.sim.advice.evidence import Evidence
-from tailrace.sim.advice.prediction import PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.advice.prediction import PredictedSpeed, predict
 from tailrace.sim.world import Sharing
 
 JOURNALS = Path(__file__).resolve().parent / "results" / "journals"
@@ -93,11 +93,12 @@ def predictions(evidence: Evidence) -> dict[str, PredictedSpeed]:
 def with_halves(evidence: Evidence, assumed: dict[str, PredictedSpeed]) -> tuple[Evidence, dict[str, PredictedSpeed]]:
     """The same, if rollout and training are assumed to get half of the devices each."""
     costs = replace(evidence.calibration.costs, sharing=Sharing(rollout=2.0, training=2.0))
-    known = replace(evidence, calibration=replace(evidence.calibration, costs=costs, saw_overlap=True))
+    calibration = replace(evidence.calibration, costs=costs)
+    known = replace(evidence, calibration=calibration, extremes=())
     again = {
         name: predict(known, schedule)
         for name, schedule in schedules(evidence).items()
-        if is_overlap_assumed(evidence, schedule)
+        if evidence.calibration.rests_on_assumption(schedule)
     }
     return known, assumed | again
 

@@ -82,13 +82,22 @@ def test_another_schedule_is_simulated_beside_the_recorded_one(
     assert int(drawn.split()[0]) > 0
 
 
+@pytest.mark.parametrize(("name", "is_said"), [("one-step", True), ("tail-batching", False)])
+def test_what_is_assumed_is_said_after_the_table(
+    run: Path, name: str, *, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(run), "--schedule", name]) == 0
+    said = capsys.readouterr().out.splitlines()[-2]
+    assert said.startswith("Rollout and training (almost) never ran at the same time in this run") == is_said
+
+
 def test_what_the_journal_lacks_of_a_preset_is_said_before_the_table(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(run), "--schedule", "rollpacker"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("rollpacker: without lent instances, because the journal does not tell which instances")
-    assert [line.split()[0] for line in said[-4:-1]] == ["recorded", "simulated", "rollpacker"]
+    assert [line.split()[0] for line in said[-5:-2]] == ["recorded", "simulated", "rollpacker"]
 
 
 @pytest.mark.parametrize("arguments", [["advise"], ["replay", "--schedule", "async-cap"]])

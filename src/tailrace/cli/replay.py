@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
+    from tailrace.sim.fitting.machine_facts import MachineFacts
     from tailrace.sim.one_size import LEFT_OUT, has_other_sizes
 
     presets.check_trains(name)
@@ -68,10 +69,12 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
         print(part.line(name))
     if has_other_sizes(calibrate.recorded_schedule(entries)):
         print(LEFT_OUT)
-    machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
+    machine = MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, chosen)
     same, _ = calibrate.simulate([entries], calibration, schedule)
     shown = {"recorded": figures_of(entries), "simulated": figures_of(same), name: figures_of(other)}
     print("\n".join(schedule_table.lines(schedule_table.cells(shown))))
+    if calibration.assumption is not None and any(map(calibration.rests_on_assumption, (schedule, chosen))):
+        print(f"{calibration.assumption}.")
     print(f"{num_drawn} lengths were not seen to their end in the journal and are drawn")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
 from tailrace.sim.advice.evidence import Evidence
-from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
 from tailrace.sim.one_size import LEFT_OUT
 
@@ -41,9 +41,12 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
         verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin)
         rows.append((_row(candidate, predicted, verdict), _bound(candidate)))
     rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
-    is_assumed = any(is_overlap_assumed(evidence, candidate.schedule) for candidate in tried)
+    calibration = evidence.calibration
+    is_assumed = any(calibration.rests_on_assumption(each.schedule) for each in (own, *tried))
     shown = [row for row, _ in rows]
-    said = sentences(shown, margin, [bound for _, bound in rows], is_assumed=is_assumed)
+    said = sentences(
+        shown, margin, [bound for _, bound in rows], assumption=calibration.assumption if is_assumed else None
+    )
     return Advice(
         num_recorded=evidence.num_recorded,
         num_steps=evidence.num_steps,
