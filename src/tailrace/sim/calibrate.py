@@ -16,13 +16,15 @@ each step's seconds are compared with the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from tailrace.core.events import RunStarted
+from tailrace.core.events import RunResumed, RunStarted, StepTrained
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Placement, Schedule
-from tailrace.observe.metrics.rows import Metrics
+from tailrace.observe.shared_fold.run_fold import RunFold
+from tailrace.observe.time_use.device_time import DeviceTime
 from tailrace.sim.fitting.engine import fit_engines, fit_instance
 from tailrace.sim.fitting.machine_facts import MachineFacts
 from tailrace.sim.fitting.rewards import fit_rewards
@@ -88,8 +90,9 @@ def calibrate(journals: Sequence[Sequence[Entry]], machine: MachineFacts) -> Cal
     for journal, schedule in zip(journals, schedules, strict=True):
         steps = step_seconds(journal)
         as_far = replace(schedule, max_steps=len(steps))  # the run may have been stopped early
-        measured += sum(steps[1:])
-        simulated += sum(predict(journal, fitted, as_far)[1:])
+        again, left_out = predict(journal, fitted, as_far), {0, *interrupted_steps(journal)}
+        measured += sum(seconds for number, seconds in enumerate(steps) if number not in left_out)
+        simulated += sum(seconds for number, seconds in enumerate(again) if number not in left_out)
     return _stretched(fitted, measured / simulated) if measured and simulated else fitted
 
 
@@ -136,10 +139,28 @@ def _fit(journals: Iterable[Iterable[Entry]], machine: MachineFacts) -> Calibrat
 
 
 def step_seconds(entries: Iterable[Entry]) -> list[float]:
-    """Return the seconds of each optimizer step of a run."""
-    metrics = Metrics()
-    rows = [row for entry in entries for row in metrics.feed(entry)]
-    return [row["timing_s/step"] for row in rows if "timing_s/step" in row]
+    """Return the seconds of each optimizer step of a run, of which ``figures_of`` gives the mean.
+
+    The time in which processes were gone or started is part of no step.
+    """
+    run = RunFold()
+    time, ends = DeviceTime(run), [0.0]
+    for entry in entries:
+        for news in run.feed(entry):
+            time.hear(news)
+            if news.step is not None:
+                ends.append(time.at_step.elapsed_s)
+    return [end - begin for begin, end in pairwise(ends)]
+
+
+def interrupted_steps(entries: Iterable[Entry]) -> Iterator[int]:
+    """Yield the numbers, from 0, of the steps in which the run was interrupted. Some of their work was done twice."""
+    number = 0
+    for entry in entries:
+        if isinstance(entry.event, StepTrained):
+            number = entry.event.version
+        elif isinstance(entry.event, RunResumed):
+            yield number
 
 
 def predict(entries: Sequence[Entry], calibration: Calibration, schedule: Schedule | None = None) -> list[float]:

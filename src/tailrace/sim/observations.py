@@ -124,6 +124,8 @@ class Observations:
     """When each kind of trainer command, and each instance's pull or release, was requested."""
     _trainer_free_at: float = 0.0
     _is_trainer_warm: bool = False
+    _has_trained: bool = False
+    """Whether the run took a step."""
     _starting: set[object] = field(default_factory=set)
     """The trainer and the instances that have not started yet."""
     _num_instances: int = 1
@@ -177,7 +179,7 @@ class Observations:
             case ev.RunStarted(schedule=schedule):
                 self._train_source, self._num_instances = schedule.train_source, schedule.num_instances
                 self._is_apart = schedule.placement is Placement.DISAGGREGATED
-                self._trainer_free_at, self._now = 0.0, now
+                self._trainer_free_at, self._now, self._has_trained = 0.0, now, False
                 self._stop()
             case ev.RunResumed():
                 self._stop()
@@ -186,7 +188,8 @@ class Observations:
                 self.instance_start_s.append(now - self._asked[instance])
             case ev.TrainerReached():
                 self._starting.discard(do.StartTrainer)
-                self.trainer_start_s.append(now - self._asked[do.StartTrainer])
+                if not self._has_trained:  # a later start repeats the steps after the checkpoint
+                    self.trainer_start_s.append(now - self._asked[do.StartTrainer])
             case ev.PromptsOffered(source=source, prompts=prompts) if source == self._train_source:
                 self.offered += prompts
             case ev.InstanceLost(instance=instance):
@@ -260,7 +263,7 @@ class Observations:
         if len(self._parts) == 1 and isinstance(self._parts[0], do.FinishStep):
             self.finishes.append(self._sample(now))
             self.num_trainer_starts += not self._is_trainer_warm
-            self._is_trainer_warm = True
+            self._is_trainer_warm = self._has_trained = True
         self._forget_step()
 
     def _sample(self, now: float, tokens: float = 0.0) -> TrainingSample:
