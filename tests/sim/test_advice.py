@@ -32,6 +32,7 @@ from tailrace.sim.result import simulate
 CONFIG: dict[str, Any] = {
     "rollout": {
         "engine": "native",
+        "num_instances": 2,
         "max_response_length": 500,
         "kv_tokens": 5000,
         "max_running": 8,
@@ -113,6 +114,27 @@ def test_what_another_setting_forbids_comes_with_the_reason() -> None:
     config = {**CONFIG, "rollout": {**CONFIG["rollout"], "deterministic": True}}
     assert "deterministic" in refused(plain(), config)["stage-overlap"]
     assert "stage-overlap" not in tried(plain(), config)
+
+
+def test_places_that_the_settings_rule_out_are_not_lent() -> None:
+    """One instance cannot be divided, and vLLM keeps its memory on a CPU."""
+    replicas = CONFIG | {"trainer": {"num_ranks": 2, "num_replicas": 2}}
+    vllm = replicas | {"rollout": CONFIG["rollout"] | {"engine": "vllm"}, "model": {"device": "cpu"}}
+    for schedule, config, why in (
+        (plain(num_instances=2), CONFIG, "the trainer has one replica"),
+        (plain(num_instances=2), vllm, "vLLM does not release its memory on a CPU"),
+    ):
+        found = tried(schedule, config)["rollpacker"]
+        assert next(part.why for part in found.left_out if part.name == "lending").startswith(why)
+        assert found.schedule.lending.strategy == "never"
+
+
+def test_what_the_engine_cannot_do_is_not_tried() -> None:
+    """vLLM does not release its memory on a CPU, so instances of another parallel size cannot wait there."""
+    rollout = CONFIG["rollout"] | {"engine": "vllm", "parallel_sizes": [1, 2], "park": "always"}
+    config = CONFIG | {"rollout": rollout, "model": {"device": "cpu"}}
+    assert refused(plain(num_instances=2), config)["rollpacker"].startswith("rollout.park is 'always', but the vllm")
+    assert "stage-overlap" in tried(plain(num_instances=2), config)
 
 
 def test_the_settings_line_undoes_what_the_recipe_says_of_its_own_schedule() -> None:

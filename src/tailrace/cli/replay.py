@@ -57,15 +57,17 @@ def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
     from tailrace.sim.fitting.machine_facts import MachineFacts
     from tailrace.sim.one_size import LEFT_OUT, has_other_sizes
+    from tailrace.sim.other_presets import for_other_presets
 
     presets.check_trains(name)
     schedule = calibrate.schedule_of(entries)
     if not schedule.trains:
         raise ValueError("the run did not train, so there is no step to simulate")
     # A journal does not say whether another preset would have had quotas.
-    plain, overrides = replace(schedule, has_quotas=False), ScheduleOverrides(preset=name)
-    chosen = apply_preset(plain, overrides)
-    for part in fitted_preset(plain, overrides)[1]:
+    plain, given = for_other_presets(replace(schedule, has_quotas=False), files.config())
+    overrides = ScheduleOverrides(preset=name)
+    chosen = apply_preset(plain, overrides, given)
+    for part in fitted_preset(plain, overrides, given)[1]:
         print(part.line(name))
     if has_other_sizes(calibrate.recorded_schedule(entries)):
         print(LEFT_OUT)
