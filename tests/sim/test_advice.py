@@ -252,6 +252,23 @@ def test_the_correction_of_the_calibration_is_told_apart_from_the_difference(evi
     assert said.endswith("A difference below 7.6% counts as none.")
 
 
+def test_a_run_that_is_predicted_badly_is_compared_with_nothing(evidence: Evidence) -> None:
+    stretched = replace(evidence, calibration=replace(evidence.calibration, stretch=1.25))
+    advice = make_advice(stretched, lambda line: None)
+    assert {row.verdict for row in advice.rows[1:]} == {SpeedVerdict.CANNOT_TELL}
+    assert advice.sentences[0].startswith("The error of the prediction of the run itself is 25%, more than 20%")
+    assert advice.sentences[1].startswith("Keep sync")
+
+
+def test_the_printed_range_includes_the_error_of_the_run_itself(evidence: Evidence) -> None:
+    stretched = replace(evidence, calibration=replace(evidence.calibration, stretch=1.1))
+    advice = make_advice(stretched, lambda line: None)
+    shown = {cells[0]: cells[2] for cells in advice_file.cells(advice)}
+    for row in advice.rows:
+        least, most = map(float, shown[row.name].split(" to "))
+        assert (least, most) == (pytest.approx(0.9 * row.least_s, rel=0.01), pytest.approx(1.1 * row.most_s, rel=0.01))
+
+
 def test_too_few_steps_are_refused(journal: list[Entry]) -> None:
     with pytest.raises(
         ValueError, match=f"2 optimizer steps are too few to predict from; it takes at least {LEAST_STEPS}"
@@ -349,6 +366,26 @@ def test_the_whole_advice_is_written_and_read_again(journal: list[Entry], tmp_pa
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "rows": []}'])
 def test_a_file_that_is_no_advice_is_read_as_none(text: str, tmp_path: Path) -> None:
     (tmp_path / advice_file.FILE).write_text(text)
+    assert advice_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rows": []}, {"rows": 3}, {"rows": [3]}, {"num_steps": "8"}, {"recorded_s": None}, {"sentences": [1]},
+        {"excluded": ["ab", "c"]}, {"step_s": "fast"}, {"name": None}, {"verdict": "quick"},
+    ],
+)  # fmt: skip
+def test_advice_with_wrong_values_is_read_as_none(changed: dict[str, Any], tmp_path: Path) -> None:
+    good = Advice(
+        num_recorded=9, num_steps=5, num_draws=3, recorded_s=2.1, error=0.06, stretch=0.94, margin=0.06, rows=(OWN,),
+        excluded=(("one-step", "why"),), sentences=("Keep sync",),
+    ).to_dict()  # fmt: skip
+    (tmp_path / advice_file.FILE).write_text(json.dumps(good))
+    assert advice_file.read(tmp_path) is not None
+    in_row = set(changed) & {"step_s", "name", "verdict"}
+    bad = good | {"rows": [good["rows"][0] | changed]} if in_row else good | changed
+    (tmp_path / advice_file.FILE).write_text(json.dumps(bad))
     assert advice_file.read(tmp_path) is None
 
 
