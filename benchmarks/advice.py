@@ -10,6 +10,10 @@ the others, which are compared with what their own journals recorded. Three atte
 * `assumed`: from `sync`; on a GPU the assumption is what runs outside of these sets showed (`sim/calibrate.py`).
 * `measured`: from `sync` and `one-step`, as with `tailrace advise RUN --with OTHER`.
 
+A fourth set has streamed runs (`streamed`): the same prompts under `sync`, `stage-overlap`, `tail-batching` and
+`rollpacker`, seven steps each. It is asked of `sync`, of `stage-overlap` and of both. Journals of the last two runs
+were not kept; their seconds per step are those of `gpu_streamed_h200.json`.
+
 `--record` first records the set of the CPU again (about 5 minutes on two cores).
 """
 
@@ -21,7 +25,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,14 +39,19 @@ from tailrace.core.schedule import Schedule
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.advice.advisor import LEAST_MARGIN, own_error
 from tailrace.sim.advice.candidates import Candidate, candidates
-from tailrace.sim.advice.evidence import Evidence
-from tailrace.sim.advice.prediction import PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.advice.evidence import Evidence, first_steps
+from tailrace.sim.advice.prediction import PredictedSpeed, predict
 from tailrace.sim.world import Sharing
 
 JOURNALS = Path(__file__).resolve().parent / "results" / "journals"
 PRESETS = ("sync", "one-step", "tail-batching", "active-partial", "async-cap", "staleflow")
 ASKED, BESIDE = "sync", "one-step"
 CPU = "advice_cpu"
+STREAMED = "gpu_streamed_h200"
+STREAMED_PRESETS = ("sync", "stage-overlap", "tail-batching", "rollpacker")
+STREAMED_STEPS = 7
+STREAMED_QUESTIONS = (("sync",), ("stage-overlap",), ("stage-overlap", "sync"))
+"""The runs that are asked: the schedule of the first is the one that advice would replace."""
 SETS = (CPU, "gpu_schedules_h200_135m", "gpu_schedules_h200_1_5b")
 ATTEMPTS = ("half", "assumed", "measured")
 RECORDED = {
@@ -76,14 +85,14 @@ class RecordedSet:
         return Evidence.of(self.journals[ASKED], self.config, others=others)
 
 
-def schedules(evidence: Evidence) -> dict[str, Schedule]:
-    """The presets as they are."""
+def schedules(evidence: Evidence, own: str = ASKED, presets: Sequence[str] = PRESETS) -> dict[str, Schedule]:
+    """The presets as they are. ``own``: that of the run."""
     tried = {
         each.preset: each.schedule
         for each in candidates(evidence.schedule, evidence.config)
         if isinstance(each, Candidate) and not each.knobs
     }
-    return {name: {ASKED: evidence.schedule, **tried}[name] for name in PRESETS}
+    return {name: {own: evidence.schedule, **tried}[name] for name in presets}
 
 
 def predictions(evidence: Evidence) -> dict[str, PredictedSpeed]:
@@ -93,11 +102,12 @@ def predictions(evidence: Evidence) -> dict[str, PredictedSpeed]:
 def with_halves(evidence: Evidence, assumed: dict[str, PredictedSpeed]) -> tuple[Evidence, dict[str, PredictedSpeed]]:
     """The same, if rollout and training are assumed to get half of the devices each."""
     costs = replace(evidence.calibration.costs, sharing=Sharing(rollout=2.0, training=2.0))
-    known = replace(evidence, calibration=replace(evidence.calibration, costs=costs, saw_overlap=True))
+    calibration = replace(evidence.calibration, costs=costs)
+    known = replace(evidence, calibration=calibration, extremes=())
     again = {
         name: predict(known, schedule)
         for name, schedule in schedules(evidence).items()
-        if is_overlap_assumed(evidence, schedule)
+        if evidence.calibration.rests_on_assumption(schedule)
     }
     return known, assumed | again
 
@@ -108,24 +118,48 @@ def attempts(runs: RecordedSet) -> list[dict[str, Any]]:
     measured = runs.evidence(is_measured=True)
     found = {"half": with_halves(alone, assumed), "assumed": (alone, assumed)}
     found["measured"] = (measured, predictions(measured))
-    return [asked(runs, attempt, *found[attempt]) for attempt in ATTEMPTS]
-
-
-def asked(runs: RecordedSet, attempt: str, evidence: Evidence, found: dict[str, PredictedSpeed]) -> dict[str, Any]:
-    seen = (ASKED, BESIDE) if attempt == "measured" else (ASKED,)
     recorded = {name: figures_of(runs.journals[name]).seconds_per_step for name in PRESETS}
-    errors = {name: found[name].step_s / recorded[name] - 1 for name in PRESETS}
-    best, named = (min(PRESETS, key=lambda name: of[name]) for of in (recorded, {n: found[n].step_s for n in PRESETS}))
+    seen = {"half": (ASKED,), "assumed": (ASKED,), "measured": (ASKED, BESIDE)}
+    return [
+        {"set": runs.name, "attempt": attempt, **beside(recorded, seen[attempt], *found[attempt])}
+        for attempt in ATTEMPTS
+    ]
+
+
+def streamed() -> list[dict[str, Any]]:
+    """Advice that was asked of streamed runs, and of others about streamed schedules."""
+    folder = JOURNALS / STREAMED
+    kept = json.loads((folder.parents[1] / f"{STREAMED}.json").read_text())["schedules"]
+    recorded = {name: kept[name]["figures"]["seconds_per_step"] for name in STREAMED_PRESETS}
+    journals = {name: read_kept(folder / f"{name}.jsonl.gz") for name in ("sync", "stage-overlap")}
+    recorded["sync"] = figures_of(first_steps(journals["sync"], STREAMED_STEPS)).seconds_per_step
+    rows = []
+    for seen in STREAMED_QUESTIONS:
+        config = json.loads((folder / f"{seen[0]}.config.json").read_text())
+        first, *others = (journals[name] for name in seen)
+        evidence = Evidence.of(first, config, others=others, num_steps=STREAMED_STEPS)
+        presets = schedules(evidence, seen[0], STREAMED_PRESETS)
+        found = {name: predict(evidence, schedule) for name, schedule in presets.items()}
+        rows.append({"set": STREAMED, "attempt": " and ".join(seen), **beside(recorded, seen, evidence, found)})
+    return rows
+
+
+def beside(
+    recorded: Mapping[str, float], seen: Sequence[str], evidence: Evidence, found: Mapping[str, PredictedSpeed]
+) -> dict[str, Any]:
+    """The predictions beside what was recorded. ``seen``: the runs that were asked."""
+    errors = {name: found[name].step_s / recorded[name] - 1 for name in recorded}
+    predicted = {name: found[name].step_s for name in recorded}
+    best, named = (min(recorded, key=lambda name: of[name]) for of in (recorded, predicted))
     sharing = evidence.calibration.costs.sharing
-    reach = found[named].step_s * (1.0 + max(LEAST_MARGIN, own_error(evidence, found[ASKED])))
+    error = own_error(evidence, found[seen[0]])
+    reach = found[named].step_s * (1.0 + max(LEAST_MARGIN, error))
     return {
-        "set": runs.name,
-        "attempt": attempt,
         "asked": list(seen),
         "steps": evidence.num_steps,
-        "own_error": round(own_error(evidence, found[ASKED]), 4),
+        "own_error": round(error, 4),
         "slowdowns": [round(sharing.rollout, 2), round(sharing.training, 2)],
-        "mean_error": round(fmean(abs(errors[name]) for name in PRESETS if name not in seen), 4),
+        "mean_error": round(fmean(abs(errors[name]) for name in recorded if name not in seen), 4),
         "best_recorded": best,
         "best_predicted": named,
         "best_recorded_is_named_or_not_told_apart": found[best].least_s <= max(reach, found[named].most_s),
@@ -137,7 +171,7 @@ def asked(runs: RecordedSet, attempt: str, evidence: Evidence, found: dict[str, 
                 "error": round(errors[name], 4),
                 "drawn_share": round(found[name].drawn_share, 4),
             }
-            for name in PRESETS
+            for name in recorded
         },
     }
 
@@ -150,6 +184,10 @@ def summary(rows: list[dict[str, Any]], attempt: str) -> dict[str, Any]:
         "best_named": sum(row["best_recorded"] == row["best_predicted"] for row in mine),
         "sets": len(mine),
     }
+
+
+def streamed_summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {row["attempt"]: row["mean_error"] for row in rows if row["set"] == STREAMED}
 
 
 def record() -> None:
@@ -171,7 +209,7 @@ def keep(run: Path, preset: str) -> None:
 
 
 def of_set(name: str) -> list[dict[str, Any]]:
-    return attempts(RecordedSet.read(name))
+    return streamed() if name == STREAMED else attempts(RecordedSet.read(name))
 
 
 def main() -> int:
@@ -183,15 +221,16 @@ def main() -> int:
     if options.record:
         record()
     with ProcessPoolExecutor(options.jobs) as pool:
-        rows = [row for found in pool.map(of_set, SETS) for row in found]
+        rows = [row for found in pool.map(of_set, (STREAMED, *SETS)) for row in found]
     for row in rows:
         shown = ", ".join(f"{preset} {each['error']:+.1%}" for preset, each in row["schedules"].items())
         print(
             f"{row['set']} {row['attempt']}: mean {row['mean_error']:.1%}; best {row['best_recorded']}, named", end=" "
         )
         print(f"{row['best_predicted']}; {shown}", flush=True)
-    result = {"attempts": {attempt: summary(rows, attempt) for attempt in ATTEMPTS}, "sets": rows}
-    print(json.dumps(result["attempts"]))
+    summaries = {attempt: summary(rows, attempt) for attempt in ATTEMPTS}
+    result = {"attempts": summaries, "streamed": streamed_summary(rows), "sets": rows}
+    print(json.dumps(result["attempts"]), json.dumps(result["streamed"]))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0

@@ -32,6 +32,7 @@ from tailrace.core.events import StepTrained
 from tailrace.core.journal import Entry
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim import calibrate
+from tailrace.sim.fitting.machine_facts import MachineFacts
 
 FITTED = ("sync", "one-step")
 PREDICTED = ("tail-batching", "active-partial", "async-cap")
@@ -42,7 +43,7 @@ def look_at(comparison: Comparison) -> dict[str, Any]:
     """One repeat: the fitted costs, and a row per schedule."""
     fitted = [comparison.journal(name) for name in FITTED]
     num_prompts = calibrate.schedule_of(fitted[0]).epoch_size
-    machine_ = calibrate.MachineFacts.of(comparison.config(FITTED[0]), num_prompts=num_prompts)
+    machine_ = MachineFacts.of(comparison.config(FITTED[0]), num_prompts=num_prompts)
     calibration = calibrate.calibrate(fitted, machine_)
     rows = []
     for name in (*FITTED, *PREDICTED):

@@ -36,6 +36,7 @@ from tailrace.data.random_models import SHAPES, save_random_model
 from tailrace.observe.journal import journal_file
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim import calibrate
+from tailrace.sim.fitting.machine_facts import MachineFacts
 from tailrace.sim.lengths import DrawnLengths
 
 HERE = Path(__file__).resolve().parent
@@ -126,7 +127,7 @@ def predictions(folder: Path, presets: list[str]) -> dict[str, Any]:
     journals = {name: read_kept(folder / f"{file_name(name)}.jsonl.gz") for name in presets}
     fitted = [journals[name] for name in FITTED]
     config = json.loads((folder / f"{FITTED[0]}.config.json").read_text())
-    machine = calibrate.MachineFacts.of(config, num_prompts=calibrate.schedule_of(fitted[0]).epoch_size)
+    machine = MachineFacts.of(config, num_prompts=calibrate.schedule_of(fitted[0]).epoch_size)
     calibration = calibrate.calibrate(fitted, machine)
     found: dict[str, Any] = {"engine_error": round(calibration.engine_error, 3), "schedules": {}}
     for name, journal in journals.items():

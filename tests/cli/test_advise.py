@@ -87,10 +87,11 @@ def test_a_second_run_measures_as_well(copy: Path, run: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--steps", "0"], "0 optimizer steps are too few to predict from; it takes at least 4"),
+        (["--steps", "0"], "--steps is 0; it takes at least 4 optimizer steps to predict anything"),
+        (["--steps", "-2"], "--steps is -2; it takes at least 4 optimizer steps to predict anything"),
         (["--json", "/nowhere/at/all.json"], "--json: /nowhere/at/all.json is no place for a file"),
         (["--with", "absent"], "there is no run directory absent"),
-        (["--steps", "3"], "3 optimizer steps are too few to predict from; it takes at least 4"),
+        (["--steps", "3"], "--steps is 3; it takes at least 4 optimizer steps to predict anything"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(

@@ -14,7 +14,7 @@ from sim.worlds import small_scenario
 from tailrace.cli.main import main
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
-from tailrace.core.schedule import Division, Layout, Parallelism
+from tailrace.core.schedule import Division, Layout, Lending, Parallelism
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.sim.one_size import LEFT_OUT
 from tailrace.sim.result import simulate
@@ -22,6 +22,7 @@ from tailrace.sim.result import simulate
 CONFIG = {
     "rollout": {
         "engine": "native",
+        "num_instances": 2,
         "max_response_length": 500,
         "kv_tokens": 5000,
         "max_running": 8,
@@ -82,13 +83,40 @@ def test_another_schedule_is_simulated_beside_the_recorded_one(
     assert int(drawn.split()[0]) > 0
 
 
-def test_what_the_journal_lacks_of_a_preset_is_said_before_the_table(
+@pytest.mark.parametrize(("name", "is_said"), [("one-step", True), ("tail-batching", False)])
+def test_what_is_assumed_is_said_after_the_table(
+    run: Path, name: str, *, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(run), "--schedule", name]) == 0
+    said = capsys.readouterr().out.splitlines()[-2]
+    assert said.startswith("Rollout and training (almost) never ran at the same time in this run") == is_said
+
+
+def test_what_the_run_lacks_for_a_preset_is_said_before_the_table(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(run), "--schedule", "rollpacker"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("rollpacker: without lent instances, because the journal does not tell which instances")
-    assert [line.split()[0] for line in said[-4:-1]] == ["recorded", "simulated", "rollpacker"]
+    assert said[0].startswith("rollpacker: without lent instances, because the trainer has one replica, which is not")
+    assert [line.split()[0] for line in said[-5:-2]] == ["recorded", "simulated", "rollpacker"]
+
+
+def test_replay_and_advise_lend_the_same_instances(
+    entries: list[Entry], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run lent nothing, so its journal does not say what could be lent."""
+    first = entries[0].event
+    assert isinstance(first, RunStarted)
+    schedule = replace(first.schedule, lending=Lending())
+    run = write_journal(tmp_path / "run", [replace(entries[0], event=RunStarted(schedule=schedule)), *entries[1:]])
+    (run / "config.json").write_text(json.dumps(CONFIG | {"trainer": {"num_ranks": 2, "num_replicas": 2}}))
+    assert main(["replay", str(run), "--schedule", "rollpacker"]) == 0
+    replayed = capsys.readouterr().out
+    assert main(["advise", str(run), "--steps", "4"]) == 0
+    advised = capsys.readouterr().out
+    told = "rollpacker: without changes of the parallel size, because the journal has one parallel size"
+    assert [told in said for said in (replayed, advised)] == [True, True]
+    assert ["without lent instances" in said for said in (replayed, advised)] == [False, False]
 
 
 @pytest.mark.parametrize("arguments", [["advise"], ["replay", "--schedule", "async-cap"]])

@@ -49,7 +49,7 @@ def test_the_page_shows_the_advice_that_was_asked_for(tmp_path: Path) -> None:
         f"{recorded} Calibration had to correct the fitted costs by -6.0%."
         " A difference below 6.0% counts as none. Use tail-batching: 1.00 s per step are predicted" in page.words
     )
-    assert "tail-batching 1.00 0.900 to 1.10 2.00x faster 1,234 0.81 0 25%" in page.words
+    assert "tail-batching 1.00 0.846 to 1.17 2.00x faster 1,234 0.81 0 25%" in page.words
     assert "--schedule.preset tail-batching" in page.words
     assert "colocated <rollout> and training take turns" in page.words
 

@@ -142,7 +142,7 @@ def check_tokens(found: History, observers: Observers) -> None:
     assert figures.tokens_trained == sum(told.trained)
     assert figures.tokens_wasted == totals.num_wasted
     assert generated == figures.tokens_trained + figures.tokens_wasted + observers.costs.tokens_held
-    assert figures.num_steps == len(observers.observations.training) == len(told.steps)
+    assert figures.num_steps == len(observers.observations.finishes) == len(told.steps)
     assert figures.staleness_max == max((row["staleness/max"] for row in rows), default=0)
     assert figures.staleness_violations == sum(row["staleness/violations"] for row in rows)
     if found.schedule.is_strict:

@@ -32,6 +32,7 @@ from tailrace.sim.result import simulate
 CONFIG: dict[str, Any] = {
     "rollout": {
         "engine": "native",
+        "num_instances": 2,
         "max_response_length": 500,
         "kv_tokens": 5000,
         "max_running": 8,
@@ -115,6 +116,27 @@ def test_what_another_setting_forbids_comes_with_the_reason() -> None:
     assert "stage-overlap" not in tried(plain(), config)
 
 
+def test_places_that_the_settings_rule_out_are_not_lent() -> None:
+    """One instance cannot be divided, and vLLM keeps its memory on a CPU."""
+    replicas = CONFIG | {"trainer": {"num_ranks": 2, "num_replicas": 2}}
+    vllm = replicas | {"rollout": CONFIG["rollout"] | {"engine": "vllm"}, "model": {"device": "cpu"}}
+    for schedule, config, why in (
+        (plain(num_instances=2), CONFIG, "the trainer has one replica"),
+        (plain(num_instances=2), vllm, "vLLM does not release its memory on a CPU"),
+    ):
+        found = tried(schedule, config)["rollpacker"]
+        assert next(part.why for part in found.left_out if part.name == "lending").startswith(why)
+        assert found.schedule.lending.strategy == "never"
+
+
+def test_what_the_engine_cannot_do_is_not_tried() -> None:
+    """vLLM does not release its memory on a CPU, so instances of another parallel size cannot wait there."""
+    rollout = CONFIG["rollout"] | {"engine": "vllm", "parallel_sizes": [1, 2], "park": "always"}
+    config = CONFIG | {"rollout": rollout, "model": {"device": "cpu"}}
+    assert refused(plain(num_instances=2), config)["rollpacker"].startswith("rollout.park is 'always', but the vllm")
+    assert "stage-overlap" in tried(plain(num_instances=2), config)
+
+
 def test_the_settings_line_undoes_what_the_recipe_says_of_its_own_schedule() -> None:
     own = {"preset": "tail-batching", "over_provision_prompts": 1.5, "over_provision_trials": [1.1, 1.3]}
     found = tried(plain(), {**CONFIG, "schedule": own})
@@ -164,6 +186,18 @@ def test_what_the_run_does_not_tell_about_overlap_is_in_the_range(journal: list[
     measured = predict(known, schedule)
     assert unknown.most_s - unknown.least_s > 3 * (measured.most_s - measured.least_s)
     assert unknown.least_s <= measured.step_s <= unknown.most_s * 1.01
+
+
+def test_costs_that_follow_from_an_assumed_slowdown_make_every_range_wider_and_it_is_said() -> None:
+    """In a run of `one-step` whose training is short, it always runs beside rollout."""
+    evidence = Evidence.of(recorded("one-step"), CONFIG)
+    assert evidence.calibration.corrected == ("training",)
+    found = predict(evidence, tried(evidence.schedule)["sync"].schedule)
+    drawn = predict(replace(evidence, extremes=()), tried(evidence.schedule)["sync"].schedule)
+    assert found.most_s - found.least_s > 3 * (drawn.most_s - drawn.least_s)
+    said = " ".join(make_advice(evidence, lambda line: None).sentences)
+    assert "Training (almost) never had the devices alone in this run, so the slowdown by the other is assumed" in said
+    assert "A few steps of sync and of one-step on the same machine, given as --with RUN, measure it." in said
 
 
 def test_a_long_run_is_looked_at_up_to_a_step(journal: list[Entry]) -> None:
@@ -218,6 +252,23 @@ def test_the_correction_of_the_calibration_is_told_apart_from_the_difference(evi
     assert said.endswith("A difference below 7.6% counts as none.")
 
 
+def test_a_run_that_is_predicted_badly_is_compared_with_nothing(evidence: Evidence) -> None:
+    stretched = replace(evidence, calibration=replace(evidence.calibration, stretch=1.25))
+    advice = make_advice(stretched, lambda line: None)
+    assert {row.verdict for row in advice.rows[1:]} == {SpeedVerdict.CANNOT_TELL}
+    assert advice.sentences[0].startswith("The error of the prediction of the run itself is 25%, more than 20%")
+    assert advice.sentences[1].startswith("Keep sync")
+
+
+def test_the_printed_range_includes_the_error_of_the_run_itself(evidence: Evidence) -> None:
+    stretched = replace(evidence, calibration=replace(evidence.calibration, stretch=1.1))
+    advice = make_advice(stretched, lambda line: None)
+    shown = {cells[0]: cells[2] for cells in advice_file.cells(advice)}
+    for row in advice.rows:
+        least, most = map(float, shown[row.name].split(" to "))
+        assert (least, most) == (pytest.approx(0.9 * row.least_s, rel=0.01), pytest.approx(1.1 * row.most_s, rel=0.01))
+
+
 def test_too_few_steps_are_refused(journal: list[Entry]) -> None:
     with pytest.raises(
         ValueError, match=f"2 optimizer steps are too few to predict from; it takes at least {LEAST_STEPS}"
@@ -261,7 +312,7 @@ def test_the_fastest_schedule_is_recommended_with_its_settings() -> None:
         row("staleflow", 1.0, SpeedVerdict.FASTER, bound="1"),
         row("tail", 1.5, SpeedVerdict.FASTER, tokens=500),
     ]
-    first, *others = sentences(rows, 0.05, [0, 1, 0], is_assumed=False)
+    first, *others = sentences(rows, 0.05, [0, 1, 0], assumption=None)
     assert first.startswith("Use staleflow: 1.00 s per step are predicted, 2.00 s for the schedule of this run (2.00")
     assert first.endswith("--schedule.preset staleflow")
     assert any("Its bound is 1; that of this run is 0" in line and "tail is the fastest" in line for line in others)
@@ -269,7 +320,7 @@ def test_the_fastest_schedule_is_recommended_with_its_settings() -> None:
 
 def test_fewer_tokens_in_a_step_are_said() -> None:
     rows = [OWN, row("tail", 1.5, SpeedVerdict.FASTER, tokens=500)]
-    said = list(sentences(rows, 0.05, [0, 0], is_assumed=False))
+    said = list(sentences(rows, 0.05, [0, 0], assumption=None))
     assert said[0].startswith("Use tail: ")
     assert any("trains 50% fewer tokens" in line and "3 ms, this run 2 ms" in line for line in said)
     assert "For a trained token sync is the fastest: 2 ms." in said
@@ -277,7 +328,7 @@ def test_fewer_tokens_in_a_step_are_said() -> None:
 
 def test_short_steps_that_cost_more_for_a_token_are_not_recommended_if_others_are_faster_too() -> None:
     tail, other = row("tail", 1.2, SpeedVerdict.FASTER, tokens=500), row("one-step", 1.5, SpeedVerdict.FASTER)
-    said = list(sentences([OWN, tail, other], 0.05, [0, 0, 0], is_assumed=False))
+    said = list(sentences([OWN, tail, other], 0.05, [0, 0, 0], assumption=None))
     assert said[0].startswith("Use one-step: 1.50 s")
     assert any(line.startswith("A step of tail (1.20 s) trains 50% fewer tokens") for line in said)
 
@@ -289,12 +340,12 @@ def test_schedules_that_may_be_as_fast_are_named() -> None:
         row("b", 1.03, SpeedVerdict.FASTER),
         row("c", 1.5, SpeedVerdict.FASTER),
     ]
-    assert "It cannot be told from b, which may be as fast." in sentences(rows, 0.05, [0] * 4, is_assumed=False)
+    assert "It cannot be told from b, which may be as fast." in sentences(rows, 0.05, [0] * 4, assumption=None)
 
 
 def test_where_nothing_is_faster_the_run_keeps_its_schedule() -> None:
     rows = [OWN, row("a", 1.95, SpeedVerdict.CANNOT_TELL)]
-    [said] = sentences(rows, 0.05, [0, 0], is_assumed=False)
+    [said] = sentences(rows, 0.05, [0, 0], assumption=None)
     assert said.startswith("Keep sync: no schedule is predicted to be faster by more than 5.0%")
 
 
@@ -315,6 +366,26 @@ def test_the_whole_advice_is_written_and_read_again(journal: list[Entry], tmp_pa
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "rows": []}'])
 def test_a_file_that_is_no_advice_is_read_as_none(text: str, tmp_path: Path) -> None:
     (tmp_path / advice_file.FILE).write_text(text)
+    assert advice_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rows": []}, {"rows": 3}, {"rows": [3]}, {"num_steps": "8"}, {"recorded_s": None}, {"sentences": [1]},
+        {"excluded": ["ab", "c"]}, {"step_s": "fast"}, {"name": None}, {"verdict": "quick"},
+    ],
+)  # fmt: skip
+def test_advice_with_wrong_values_is_read_as_none(changed: dict[str, Any], tmp_path: Path) -> None:
+    good = Advice(
+        num_recorded=9, num_steps=5, num_draws=3, recorded_s=2.1, error=0.06, stretch=0.94, margin=0.06, rows=(OWN,),
+        excluded=(("one-step", "why"),), sentences=("Keep sync",),
+    ).to_dict()  # fmt: skip
+    (tmp_path / advice_file.FILE).write_text(json.dumps(good))
+    assert advice_file.read(tmp_path) is not None
+    in_row = set(changed) & {"step_s", "name", "verdict"}
+    bad = good | {"rows": [good["rows"][0] | changed]} if in_row else good | changed
+    (tmp_path / advice_file.FILE).write_text(json.dumps(bad))
     assert advice_file.read(tmp_path) is None
 
 

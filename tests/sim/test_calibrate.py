@@ -15,9 +15,10 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.costs.fitting import CLASS_SHARE, PREFILL_SHARE, error, fit_prefill
 from tailrace.observe.schedules.comparison import figures_of
-from tailrace.sim.calibrate import Calibration, MachineFacts, calibrate, predict, step_seconds
+from tailrace.sim.calibrate import Calibration, calibrate, predict, step_seconds
 from tailrace.sim.calibrate import schedule_of as recorded_schedule
 from tailrace.sim.calibrate import simulate as simulate_on
+from tailrace.sim.fitting.machine_facts import MachineFacts
 from tailrace.sim.named_schedule import schedule_of
 from tailrace.sim.observations import Observations
 from tailrace.sim.result import run_schedule, simulate

@@ -15,7 +15,8 @@ from tailrace.core.journal import Entry, decode, encode, replay_all
 from tailrace.core.outcomes import Outcome, Part
 from tailrace.policies.strategies import policies_of
 from tailrace.policies.timeouts.adaptive import is_probe
-from tailrace.sim.calibrate import MachineFacts, calibrate, predict, step_seconds
+from tailrace.sim.calibrate import calibrate, predict, step_seconds
+from tailrace.sim.fitting.machine_facts import MachineFacts
 from tailrace.sim.named_schedule import left_out_lines, scenario_under, schedule_of
 from tailrace.sim.observations import Observations
 from tailrace.sim.result import SimResult, simulate

@@ -55,8 +55,12 @@ def _check(options: argparse.Namespace) -> None:
 
 def _advise(options: argparse.Namespace) -> Advice:
     from tailrace.sim.advice.advisor import make_advice
-    from tailrace.sim.advice.evidence import Evidence  # needs numpy
+    from tailrace.sim.advice.evidence import LEAST_STEPS, Evidence  # needs numpy
 
+    if options.steps is not None and options.steps < LEAST_STEPS:
+        raise ValueError(
+            f"--steps is {options.steps}; it takes at least {LEAST_STEPS} optimizer steps to predict anything"
+        )
     runs = [_files(path) for path in (options.run, *options.others)]
     entries, *others = [_entries(files) for files in runs]
     _say(f"fitting costs to {len(runs)} run{'s' if len(runs) > 1 else ''}")

@@ -55,23 +55,28 @@ def run(options: argparse.Namespace) -> int:
 
 def _simulate(files: RunFiles, entries: Sequence[Entry], name: str) -> None:
     from tailrace.sim import calibrate  # needs numpy, which an exact replay does without
+    from tailrace.sim.fitting.machine_facts import MachineFacts
     from tailrace.sim.one_size import LEFT_OUT, has_other_sizes
+    from tailrace.sim.other_presets import for_other_presets
 
     presets.check_trains(name)
     schedule = calibrate.schedule_of(entries)
     if not schedule.trains:
         raise ValueError("the run did not train, so there is no step to simulate")
     # A journal does not say whether another preset would have had quotas.
-    plain, overrides = replace(schedule, has_quotas=False), ScheduleOverrides(preset=name)
-    chosen = apply_preset(plain, overrides)
-    for part in fitted_preset(plain, overrides)[1]:
+    plain, given = for_other_presets(replace(schedule, has_quotas=False), files.config())
+    overrides = ScheduleOverrides(preset=name)
+    chosen = apply_preset(plain, overrides, given)
+    for part in fitted_preset(plain, overrides, given)[1]:
         print(part.line(name))
     if has_other_sizes(calibrate.recorded_schedule(entries)):
         print(LEFT_OUT)
-    machine = calibrate.MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
+    machine = MachineFacts.of(files.config(), num_prompts=schedule.epoch_size)
     calibration = calibrate.calibrate([entries], machine)
     other, num_drawn = calibrate.simulate([entries], calibration, chosen)
     same, _ = calibrate.simulate([entries], calibration, schedule)
     shown = {"recorded": figures_of(entries), "simulated": figures_of(same), name: figures_of(other)}
     print("\n".join(schedule_table.lines(schedule_table.cells(shown))))
+    if calibration.assumption is not None and any(map(calibration.rests_on_assumption, (schedule, chosen))):
+        print(f"{calibration.assumption}.")
     print(f"{num_drawn} lengths were not seen to their end in the journal and are drawn")

@@ -19,19 +19,21 @@ from tailrace.core.ids import InstanceId, ResponseId
 from tailrace.core.journal import Entry
 from tailrace.core.outcomes import Outcome, Part
 from tailrace.core.responses.response import Finish
+from tailrace.core.schedule import Placement
 from tailrace.observe.costs.token_clock import EngineSample, TokenClock
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingSample:
-    """One optimizer step."""
+    """One piece of an optimizer step, or its finish."""
 
-    tokens: float
-    """Tokens that all replicas would have computed in the same time. A piece that half of them compute counts twice."""
+    tokens: float = 0.0
+    """Tokens that all replicas would have computed in the same time. A piece that half of them compute counts twice. A
+    finish computes none."""
     seconds: float
     overlaps: list[tuple[float, float]]
     is_first: bool
-    """Whether the trainer had just started."""
+    """Whether it belongs to the first step of a trainer that had just started."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,11 @@ class Observations:
     engine: list[EngineSample] = field(default_factory=list)
     prefill: list[PrefillWork] = field(default_factory=list)
     """What instances with their devices to themselves prefilled between two reports."""
-    training: list[TrainingSample] = field(default_factory=list)
+    pieces: list[TrainingSample] = field(default_factory=list)
+    """Pieces of optimizer steps. A step that is not streamed is one piece."""
+    finishes: list[TrainingSample] = field(default_factory=list)
+    num_trainer_starts: int = 0
+    """Starts of the trainer after which it took a step."""
     instance_start_s: list[float] = field(default_factory=list)
     trainer_start_s: list[float] = field(default_factory=list)
     publish_s: list[float] = field(default_factory=list)
@@ -111,21 +117,22 @@ class Observations:
     """As of the last report."""
     _disturbed: set[InstanceId] = field(default_factory=set)
     """Instances that ran beside other work since their last report."""
-    _step: list[do.Accumulate] = field(default_factory=list)
-    """Input of the optimizer step in progress."""
     _parts: deque[do.Accumulate | do.FinishStep] = field(default_factory=deque)
-    """Parts of that step, pieces and finish, that were asked for and not reported; it is at the first."""
-    _step_s: float = 0.0
-    """Seconds that the trainer spent on that step so far, without the time in which it waited for another piece."""
+    """Parts of the optimizer step in progress, pieces and finish, that were asked for and not reported. The trainer is
+    at the first."""
     _asked: dict[object, float] = field(default_factory=dict)
     """When each kind of trainer command, and each instance's pull or release, was requested."""
     _trainer_free_at: float = 0.0
     _is_trainer_warm: bool = False
+    _has_trained: bool = False
+    """Whether the run took a step."""
     _starting: set[object] = field(default_factory=set)
     """The trainer and the instances that have not started yet."""
     _num_instances: int = 1
+    _is_apart: bool = False
+    """Whether rollout and training have devices of their own."""
     _overlaps: list[tuple[float, float]] = field(default_factory=list)
-    """Overlaps of the optimizer step in progress."""
+    """Overlaps of the part in progress."""
     _now: float = 0.0
 
     def feed(self, entry: Entry) -> None:
@@ -135,10 +142,7 @@ class Observations:
             match command:
                 case do.Submit(instance=instance, dispatches=dispatches):
                     self._clock(instance).submit(dispatches, entry.now)
-                case do.Accumulate():
-                    self._ask_for(command, entry.now)
-                    self._step.append(command)
-                case do.FinishStep():
+                case do.Accumulate() | do.FinishStep():
                     self._ask_for(command, entry.now)
                 case do.DropStep():
                     self._forget_step()
@@ -174,7 +178,8 @@ class Observations:
         match event:
             case ev.RunStarted(schedule=schedule):
                 self._train_source, self._num_instances = schedule.train_source, schedule.num_instances
-                self._trainer_free_at, self._now = 0.0, now
+                self._is_apart = schedule.placement is Placement.DISAGGREGATED
+                self._trainer_free_at, self._now, self._has_trained = 0.0, now, False
                 self._stop()
             case ev.RunResumed():
                 self._stop()
@@ -183,7 +188,8 @@ class Observations:
                 self.instance_start_s.append(now - self._asked[instance])
             case ev.TrainerReached():
                 self._starting.discard(do.StartTrainer)
-                self.trainer_start_s.append(now - self._asked[do.StartTrainer])
+                if not self._has_trained:  # a later start repeats the steps after the checkpoint
+                    self.trainer_start_s.append(now - self._asked[do.StartTrainer])
             case ev.PromptsOffered(source=source, prompts=prompts) if source == self._train_source:
                 self.offered += prompts
             case ev.InstanceLost(instance=instance):
@@ -197,12 +203,10 @@ class Observations:
                     clock.drop(part.response for part in aborted)
             case ev.ResponsesScored(scores=scores, part=part):
                 self._seen(part).take(scores, now, num_workers=self.num_reward_workers.get(part, 1))
-            case ev.GradientsAccumulated() if self._parts:
-                self._parts.popleft()
-                if not self._parts:  # it waits for the next piece
-                    self._step_s += self._trainer_took(do.Accumulate, now)
-            case ev.StepTrained() if self._step:
-                self._trained(sum(self._tokens(piece) for piece in self._step), now)
+            case ev.GradientsAccumulated(version=version, piece=piece):
+                self._accumulated(version, piece, now)
+            case ev.StepTrained():
+                self._trained(now)
             case ev.TrainerLost():
                 self._forget_step()
                 self._is_trainer_warm = False
@@ -235,6 +239,8 @@ class Observations:
     @property
     def _is_training_beside(self) -> bool:
         """Whether the trainer computes on devices that instances use. What is lent to it, they have left."""
+        if self._is_apart:
+            return False
         part = self._parts[0] if self._parts else None
         return part is not None and not (isinstance(part, do.Accumulate) and part.replicas)
 
@@ -244,15 +250,27 @@ class Observations:
         return (held + self.prompt_length * len(piece.responses)) / share
 
     def _forget_step(self) -> None:
-        self._step, self._overlaps, self._step_s = [], [], 0.0
+        self._overlaps = []
         self._parts.clear()
 
-    def _trained(self, tokens: float, now: float) -> None:
-        took = self._step_s + self._trainer_took(do.Accumulate, now)
-        is_first = not self._is_trainer_warm
-        self.training.append(TrainingSample(tokens=tokens, seconds=took, overlaps=self._overlaps, is_first=is_first))
+    def _accumulated(self, version: int, number: int, now: float) -> None:
+        match self._parts:
+            case [do.Accumulate() as part, *_] if (part.version, part.piece) == (version, number):
+                self._parts.popleft()
+                self.pieces.append(self._sample(now, self._tokens(part)))
+
+    def _trained(self, now: float) -> None:
+        if len(self._parts) == 1 and isinstance(self._parts[0], do.FinishStep):
+            self.finishes.append(self._sample(now))
+            self.num_trainer_starts += not self._is_trainer_warm
+            self._is_trainer_warm = self._has_trained = True
         self._forget_step()
-        self._is_trainer_warm = True
+
+    def _sample(self, now: float, tokens: float = 0.0) -> TrainingSample:
+        """Return the part of a step that ends now. The next one has no overlaps yet."""
+        overlaps, self._overlaps = self._overlaps, []
+        seconds, is_first = self._trainer_took(do.Accumulate, now), not self._is_trainer_warm
+        return TrainingSample(tokens=tokens, seconds=seconds, overlaps=overlaps, is_first=is_first)
 
     def _trainer_took(self, kind: type[do.Command], now: float) -> float:
         """Return the seconds from the command, or from when the trainer became free, to the report."""

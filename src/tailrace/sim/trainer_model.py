@@ -1,8 +1,8 @@
 """The trainer in virtual time. It performs commands one after another; publishing may run beside them.
 
-A step over ``tokens`` takes ``fixed_s + token_s * tokens / num_replicas``: replicas share the tokens, but the optimizer
-and the communication at the end take the same time for any number of replicas. Accumulating gradients takes the second
-part, finishing the step the first. A step does not end before the version it started from is published.
+A piece of a step takes ``piece_s + token_s * tokens / num_replicas``, and the finish of the step takes ``fixed_s``:
+replicas share the tokens, but the optimizer and the communication at the end take the same time for any number of
+replicas. A step that is not streamed is one piece. It does not end before the version it started from is published.
 
 A trainer that is killed and started again begins with the last checkpoint and repeats the steps after it.
 """
@@ -30,7 +30,9 @@ from tailrace.sim.driver import Agenda
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerCosts:
     fixed_s: float
-    """Seconds of every step, whatever its batch."""
+    """Seconds of the finish of every step, whatever its batch."""
+    piece_s: float = 0.0
+    """Seconds of every piece, whatever its tokens."""
     token_s: float
     """Seconds per token (prompt and response) on one replica."""
     num_replicas: int = 1
@@ -44,14 +46,12 @@ class TrainerCosts:
 
     def times(self, factor: float) -> TrainerCosts:
         """Return the costs of a trainer whose steps take ``factor`` times as long."""
-        return replace(self, fixed_s=factor * self.fixed_s, token_s=factor * self.token_s)
+        stretched = {name: factor * getattr(self, name) for name in ("fixed_s", "piece_s", "token_s")}
+        return replace(self, **stretched)
 
-    def step(self, tokens: float) -> float:
-        return self.fixed_s + self.accumulation(tokens)
-
-    def accumulation(self, tokens: float, num_replicas: int | None = None) -> float:
+    def piece(self, tokens: float, num_replicas: int | None = None) -> float:
         """``num_replicas``: those that share the tokens; default: all."""
-        return self.token_s * tokens / (num_replicas or self.num_replicas)
+        return self.piece_s + self.token_s * tokens / (num_replicas or self.num_replicas)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class TrainerModel:
 
         warm_up_s = 0.0 if self._is_warm else self._costs.warm_up_s
         self._is_warm = True
-        seconds = warm_up_s + self._costs.accumulation(tokens, num_replicas)
+        seconds = warm_up_s + self._costs.piece(tokens, num_replicas)
         is_alone = num_replicas is not None
         self._order(_Order(seconds=seconds, end=accumulated, is_step=True, is_alone=is_alone))
 

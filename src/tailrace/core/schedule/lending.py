@@ -40,6 +40,20 @@ def places_by_order(num_instances: int, num_replicas: int) -> tuple[SharedPlace,
     return joined_places(_spread(num_instances, count), _spread(num_replicas, count))
 
 
+def recorded_places(
+    known: tuple[SharedPlace, ...], *, num_instances: int, num_replicas: int, is_apart: bool
+) -> tuple[SharedPlace, ...]:
+    """Return the places of a recorded run, of which another schedule could lend; none, if nothing can be lent.
+
+    ``known``: those in its journal. A run that lends nothing has none there; its places are assumed by order.
+    ``is_apart``: whether rollout and training have devices of their own.
+    """
+    if is_apart:
+        return ()
+    places = known or places_by_order(num_instances, num_replicas)
+    return places if len(places) > 1 else ()
+
+
 def joined_places(instances: Sequence[set[str]], replicas: Sequence[set[str]]) -> tuple[SharedPlace, ...]:
     """Return the places that have both instances and replicas, given the devices of each."""
     return tuple(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -38,7 +38,9 @@ class PredictedSchedule:
     step_s: float
     """Seconds per optimizer step: the mean over the draws."""
     least_s: float
+    """Least seconds of all simulations. The printed range is wider, by the error of the run itself."""
     most_s: float
+    """Most seconds of all simulations."""
     tokens: float
     """Tokens of responses trained in one step."""
     drawn_share: float
@@ -86,13 +88,29 @@ class Advice:
         """``ValueError`` if this release does not write such advice."""
         if data.get("format") != _FORMAT:
             raise ValueError(f"advice of format {data.get('format')!r}; this release knows {_FORMAT}")
-        fields = {name: value for name, value in data.items() if name != "format"}
+        values = {name: value for name, value in data.items() if name != "format"}
         try:
-            rows = tuple(PredictedSchedule(**row | {"verdict": SpeedVerdict(row["verdict"])}) for row in fields["rows"])
-            excluded = tuple((str(name), str(why)) for name, why in fields["excluded"])
-            return cls(**fields | {"rows": rows, "excluded": excluded, "sentences": tuple(fields["sentences"])})
-        except (KeyError, TypeError) as error:
+            rows = tuple(PredictedSchedule(**row | {"verdict": SpeedVerdict(row["verdict"])}) for row in values["rows"])
+            excluded = tuple((str(name), str(why)) for name, why in values["excluded"])
+            found = cls(**values | {"rows": rows, "excluded": excluded, "sentences": tuple(values["sentences"])})
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the advice is damaged: {error}") from None
+        if wrong := _wrong_fields(found):
+            raise ValueError(f"the advice is damaged: {', '.join(wrong)}")
+        return found
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str}
+
+
+def _wrong_fields(advice: Advice) -> list[str]:
+    """Return the names of fields that have no value or one of another type."""
+    wrong = [] if advice.rows else ["rows"]
+    parts: list[Advice | PredictedSchedule] = [advice, *advice.rows]
+    for part in parts:
+        simple = [(each.name, _KINDS[str(each.type)]) for each in fields(part) if each.type in _KINDS]
+        wrong += [name for name, kind in simple if not isinstance(getattr(part, name), kind)]
+    return wrong + ["sentences"] * (not all(isinstance(each, str) for each in advice.sentences))
 
 
 def read(run: Path) -> Advice | None:
@@ -115,14 +133,16 @@ _HEADINGS = ["schedule", "s/step", "range", "speed-up", "verdict", "tokens/step"
 
 def cells(advice: Advice) -> list[list[str]]:
     """A row of headings, then one row per schedule."""
-    return [_HEADINGS, *(_cells(row, advice.own) for row in advice.rows)]
+    return [_HEADINGS, *(_cells(row, advice.own, advice.error) for row in advice.rows)]
 
 
-def _cells(row: PredictedSchedule, own: PredictedSchedule) -> list[str]:
+def _cells(row: PredictedSchedule, own: PredictedSchedule, error: float) -> list[str]:
+    """``error``: how far off a prediction may be that is as good as that of the run itself."""
+    error = min(error, 1.0)
     return [
         row.name,
         seconds(row.step_s),
-        f"{seconds(row.least_s)} to {seconds(row.most_s)}",
+        f"{seconds(row.least_s * (1.0 - error))} to {seconds(row.most_s * (1.0 + error))}",
         f"{own.step_s / row.step_s:.2f}x" if row.step_s else "-",
         row.verdict.value,
         f"{row.tokens:,.0f}",

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
 from tailrace.sim.advice.evidence import Evidence
-from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, is_overlap_assumed, predict
+from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
 from tailrace.sim.one_size import LEFT_OUT
 
 LEAST_MARGIN = 0.05
 """Smallest difference that counts, however well the run itself is predicted. Costs are fitted to that run, and other
 schedules load the devices in other ways: in ``benchmarks/results/advice.json`` their error is larger."""
+
+MOST_ERROR = 0.2
+"""If the run itself is predicted with a larger error, nothing is said of other schedules."""
 
 Say = Callable[[str], None]
 
@@ -38,12 +41,17 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
         except ValueError as failure:
             excluded.append(Excluded(name=candidate.name, reason=str(failure)))
             continue
-        verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin)
+        verdict = SpeedVerdict.CANNOT_TELL
+        if error <= MOST_ERROR:
+            verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin)
         rows.append((_row(candidate, predicted, verdict), _bound(candidate)))
     rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
-    is_assumed = any(is_overlap_assumed(evidence, candidate.schedule) for candidate in tried)
+    calibration = evidence.calibration
+    is_assumed = any(calibration.rests_on_assumption(each.schedule) for each in (own, *tried))
     shown = [row for row, _ in rows]
-    said = sentences(shown, margin, [bound for _, bound in rows], is_assumed=is_assumed)
+    said = sentences(
+        shown, margin, [bound for _, bound in rows], assumption=calibration.assumption if is_assumed else None
+    )
     return Advice(
         num_recorded=evidence.num_recorded,
         num_steps=evidence.num_steps,
@@ -54,8 +62,16 @@ def make_advice(evidence: Evidence, say: Say) -> Advice:
         margin=margin,
         rows=tuple(shown),
         excluded=tuple((each.name, each.reason) for each in excluded),
-        sentences=(*said, *_left_out(evidence, tried)),
+        sentences=(*_unsure(error), *said, *_left_out(evidence, tried)),
     )
+
+
+def _unsure(error: float) -> Iterator[str]:
+    if error > MOST_ERROR:
+        yield (
+            f"The error of the prediction of the run itself is {error:.0%}, more than {MOST_ERROR:.0%}: the simulator"
+            " does not know this run well enough to compare schedules."
+        )
 
 
 def _left_out(evidence: Evidence, tried: Sequence[Candidate]) -> Iterator[str]:

@@ -10,18 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
-from tailrace.config.preset_parts import Circumstances, LeftOut
+from tailrace.config.preset_parts import LeftOut
 from tailrace.config.presets import PRESETS, ROLLOUT_ONLY
 from tailrace.config.rules import broken_rules
-from tailrace.config.run_preset import no_pieces
 from tailrace.config.schedule_builder import apply_preset, fitted_preset
 from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import AdmissionRule
-from tailrace.core.schedule import Lending, Placement, Schedule
-from tailrace.core.schedule.lending import places_by_order
+from tailrace.core.schedule import Lending, Schedule
+from tailrace.engines.registry import ENGINES, engine_name, refusals
+from tailrace.sim.other_presets import RULED, for_other_presets, read_settings
 
 _OVER_PROVISION = ("over_provision_prompts", "over_provision_responses")
 KNOBS: dict[str, tuple[Mapping[str, Any], ...]] = {
@@ -34,8 +32,6 @@ KNOBS: dict[str, tuple[Mapping[str, Any], ...]] = {
 """Values to try beside a preset's own. A preset that is not named here is tried as it is."""
 
 _DEFAULTS = {name: field.default for name, field in ScheduleOverrides.model_fields.items() if name != "preset"}
-_RULED = ("rollout", "reward", "algorithm", "trainer", "schedule")
-"""Sections with rules that a schedule can break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +88,7 @@ def own_candidate(schedule: Schedule, config: Mapping[str, Any]) -> Candidate:
 def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candidate | Excluded]:
     """Yield the schedules to try beside that of the run. ``schedule``: the run's own; ``config``: its settings."""
     given, seen = _given(config), [_decided(schedule)]
-    plain = _lendable(schedule, config)
-    circumstances = _circumstances(plain, config)
+    plain, circumstances = for_other_presets(schedule, config)
     for preset in PRESETS:
         if preset == ROLLOUT_ONLY:
             continue
@@ -150,28 +145,8 @@ def _json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _lendable(schedule: Schedule, config: Mapping[str, Any]) -> Schedule:
-    """Return the schedule with places that could be lent, if the run has not said which there are."""
-    if schedule.lending.places or schedule.placement is Placement.DISAGGREGATED:
-        return schedule
-    num_replicas = int(config.get("trainer", {}).get("num_replicas", 1))
-    places = places_by_order(schedule.num_instances, num_replicas)
-    return replace(schedule, lending=replace(schedule.lending, places=places if len(places) > 1 else Lending().places))
-
-
-def _circumstances(plain: Schedule, config: Mapping[str, Any]) -> Circumstances:
-    """Return what decides whether parts of a preset can work: what the journal tells, and the settings if they can be
-    read."""
-    recorded = Circumstances.recorded(plain)
-    try:
-        sections = {name: config[name] for name in _RULED if name in config and name != "schedule"}
-        return replace(recorded, no_pieces=no_pieces(Settings.model_validate(sections)))
-    except ValidationError:
-        return recorded
-
-
 def _refuse_broken(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` with the rules between settings that this schedule breaks and the run's own does not."""
+    """Raise ``ValueError`` with what a run with this schedule would be refused for, and the run itself was not."""
     before = _broken(config, config.get("schedule", {}))
     kept = {name: value for name, value in config.get("schedule", {}).items() if name not in _DEFAULTS}
     new = [sentence for sentence in _broken(config, {**kept, **chosen}) if sentence not in before]
@@ -180,9 +155,16 @@ def _refuse_broken(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> None
 
 
 def _broken(config: Mapping[str, Any], schedule: Mapping[str, Any]) -> list[str]:
-    """Return the broken rules; none for settings of an older release, which cannot be checked."""
-    sections = {name: config[name] for name in _RULED if name in config}
-    try:
-        return broken_rules(Settings.model_validate({**sections, "schedule": dict(schedule)}))
-    except ValidationError:
-        return []
+    """Return what a run with this schedule would be refused for; nothing for settings of an older release, which cannot
+    be checked."""
+    sections = {name: config[name] for name in RULED if name in config}
+    settings = read_settings({**sections, "schedule": dict(schedule)})
+    return [] if settings is None else [*broken_rules(settings), *_refused_by_engine(settings)]
+
+
+def _refused_by_engine(settings: Settings) -> list[str]:
+    """Return what the engine of the run cannot do; if the settings leave the engine open, what none of them can."""
+    name = engine_name(settings.rollout)
+    engines = [ENGINES[each] for each in (("native", "vllm") if name == "auto" else (name,))]
+    found = [list(refusals(settings, engine.capabilities_on(settings.model.device))) for engine in engines]
+    return found[0] if all(found) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -12,16 +12,21 @@ from tailrace.core.journal import Entry
 from tailrace.core.schedule import Schedule
 from tailrace.observe.schedules.comparison import figures_of
 from tailrace.observe.schedules.schedule_account import ScheduleFigures
-from tailrace.sim.calibrate import Calibration, MachineFacts, calibrate, recorded_schedule, schedule_of
+from tailrace.sim.calibrate import Calibration, calibrate, recorded_schedule, schedule_of
 from tailrace.sim.engine_costs import EngineCosts
+from tailrace.sim.fitting.machine_facts import MachineFacts
 from tailrace.sim.one_size import has_other_sizes
 from tailrace.sim.recorded_work import RecordedWork
+from tailrace.sim.world import Sharing, WorldCosts
 
 LEAST_STEPS = 4
 """Fewest optimizer steps from which anything is predicted."""
 _MOST_STEPS = 40
 _MOST_RESPONSES = 20_000
 """A longer run is looked at up to about this response, so that its simulations take minutes and not hours."""
+
+_EXTREMES = (Sharing(rollout=1.0, training=1.0), Sharing(rollout=2.0, training=2.0))
+"""Rollout and training that do not disturb each other at all, and that get half of the devices each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class Evidence:
     """Figures of the steps that are simulated."""
     num_recorded: int
     """Optimizer steps of the whole run."""
+    extremes: tuple[WorldCosts, ...] = ()
+    """Costs under the extremes of what is assumed about rollout and training at the same time; empty: nothing is."""
     has_other_sizes: bool = False
     """Whether the run could have used parallel sizes that are left out."""
 
@@ -57,8 +64,8 @@ class Evidence:
             raise ValueError(f"{count} optimizer steps are too few to predict from; it takes at least {LEAST_STEPS}")
         journals = [first_steps(journal, count) for journal in (entries, *others)]
         machine = MachineFacts.of(config, num_prompts=own.epoch_size)
-        prompt_length = own.coordination.prompt_length or machine.prompt_length
-        calibration = calibrate(journals, replace(machine, prompt_length=prompt_length))
+        machine = replace(machine, prompt_length=own.coordination.prompt_length or machine.prompt_length)
+        calibration = calibrate(journals, machine)
         return cls(
             schedule=_informed(replace(own, max_steps=count), calibration.costs.engine),
             config=config,
@@ -66,12 +73,26 @@ class Evidence:
             work=RecordedWork.of(journals),
             recorded=figures_of(journals[0]),
             num_recorded=num_trained(entries),
+            extremes=tuple(_extremes(journals, machine, calibration)),
             has_other_sizes=has_other_sizes(recorded_schedule(entries)),
         )
 
     @property
     def num_steps(self) -> int:
         return self.schedule.max_steps
+
+
+def _extremes(
+    journals: Sequence[Sequence[Entry]], machine: MachineFacts, calibration: Calibration
+) -> Iterator[WorldCosts]:
+    found = calibration.costs.sharing
+    for extreme in () if calibration.saw_overlap else _EXTREMES:
+        if calibration.corrected:
+            yield calibrate(journals, replace(machine, sharing=extreme)).costs
+        else:
+            rollout = extreme.rollout if calibration.is_rollout_assumed else found.rollout
+            training = extreme.training if calibration.is_training_assumed else found.training
+            yield replace(calibration.costs, sharing=Sharing(rollout=rollout, training=training))
 
 
 def most_steps(schedule: Schedule) -> int:

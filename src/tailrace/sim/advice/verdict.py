@@ -24,10 +24,10 @@ def verdict_of(predicted: PredictedSpeed, *, own_s: float, margin: float) -> Spe
 
 
 def sentences(
-    rows: Sequence[PredictedSchedule], margin: float, bounds: Sequence[float], *, is_assumed: bool
+    rows: Sequence[PredictedSchedule], margin: float, bounds: Sequence[float], *, assumption: str | None
 ) -> Iterator[str]:
     """Yield the advice. ``rows``: that of the run first, then the others, the fastest first. ``bounds``: the bound of
-    each as a number. ``is_assumed``: the run does not tell what rollout and training cost each other."""
+    each as a number. ``assumption``: what is assumed about rollout and training at the same time."""
     own = rows[0]
     faster = [row for row in rows if row.verdict is SpeedVerdict.FASTER]
     if faster:
@@ -40,11 +40,10 @@ def sentences(
     best = min((own, *faster), key=lambda row: row.token_ms)
     if best.preset != (_chosen(faster, own, margin) if faster else own).preset:
         yield f"For a trained token {best.name} is the fastest: {best.token_ms:.3g} ms."
-    if is_assumed:
+    if assumption is not None:
         yield (
-            "Rollout and training never ran at the same time in this run, so what they cost each other is assumed; the"
-            " ranges go from nothing to half of the devices each. A few steps of one-step on the same machine, given as"
-            " --with RUN, measure it."
+            f"{assumption}; the ranges go from nothing to half of the devices each. A few steps of sync and of one-step"
+            " on the same machine, given as --with RUN, measure it."
         )
 
 
