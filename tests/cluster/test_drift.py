@@ -119,3 +119,31 @@ def test_a_pause_is_twice_as_long_as_the_last_one_and_never_too_long() -> None:
     assert pauses == [3, 6, 12, 24, 48, 64, 64]
     drift.learned(is_other=True, limits=limits_of(RULES))
     assert drift.pause == 3, "the job has changed, so it may change again"
+
+
+def drifted() -> Drift:
+    drift = Drift(num_drifted=5, num_changed=3, last_pause=24)
+    for number in range(7):
+        drift.measured.note_phase(0, asked_at=130.0 * number, late_s=0.0, seconds=10.0, place_since=0.0)
+    return drift
+
+
+def test_with_another_trace_nothing_that_was_seen_before_counts() -> None:
+    drift = drifted()
+    drift.start_again()
+    assert (drift.num_drifted, drift.num_changed) == (0, 0)
+    assert (drift.measured.periods, drift.measured.durations_s, drift.measured.present) == ([], {0: []}, None)
+
+
+def test_what_was_learned_counts_no_longer_and_only_the_periods_that_showed_it_are_kept() -> None:
+    drift = drifted()
+    drift.learned(is_other=True, limits=limits_of(RULES))
+    assert (drift.num_drifted, drift.num_changed, drift.pause) == (0, 0, RULES.drift_cycles)
+    assert len(drift.measured.periods) == 3
+
+
+def test_after_a_move_the_next_pause_is_a_short_one() -> None:
+    drift = drifted()
+    drift.forget_pauses()
+    drift.learned(is_other=False, limits=limits_of(RULES))
+    assert drift.pause == RULES.drift_cycles

@@ -130,6 +130,8 @@ def test_the_period_is_another_one_only_if_all_are_longer_or_all_are_shorter() -
         found = measured(ONE, (0, 20), (104, 20), (208, 20), (208 + last, 20))
         assert found.is_period_other(ONE, NUM_KEPT) == expected
     assert measured(ONE, *every(99.0, 2)).is_period_other(ONE, NUM_KEPT)
+    assert not measured(ONE, (0, 20), (99, 20), (199, 20)).is_period_other(ONE, NUM_KEPT)
+    assert measured(ONE, (0, 20), (99, 20), (200, 20)).is_period_other(ONE, 1), "only the newest counts"
     assert not measured(ONE, (0, 20)).is_period_other(ONE, NUM_KEPT)
 
 
@@ -152,6 +154,8 @@ def test_a_phase_is_planned_no_longer_than_until_the_next_one() -> None:
 def test_reports_that_contradict_each_other_change_no_plan() -> None:
     found = measured(TWO, (0, 20), (10, 20), (100, 20), (110, 20), (200, 20), late_s=15.0)
     assert found.forecast(TWO, 3) == TWO
+    at_once = measured(TWO, (0, 20), (0, 20), (100, 20), (100, 20), (200, 20))
+    assert at_once.forecast(TWO, 3) == TWO
     assert periods_s(measured(ONE, (0, 20), (0, 20), (0, 20), late_s=5.0)) == []
 
 
