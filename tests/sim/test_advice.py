@@ -18,6 +18,7 @@ from tailrace.core.commands import StartInstance
 from tailrace.core.events import RunStarted
 from tailrace.core.journal import Entry
 from tailrace.core.schedule import Division, Layout, Parallelism, Placement, Schedule, Stream
+from tailrace.engines.registry import refused as refused_by_engine
 from tailrace.observe.schedules import advice as advice_file
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
 from tailrace.observe.schedules.comparison import figures_of
@@ -69,11 +70,13 @@ def plain(**changes: Any) -> Schedule:
 
 
 def tried(schedule: Schedule, config: Mapping[str, Any] = CONFIG) -> dict[str, Candidate]:
-    return {each.name: each for each in candidates(schedule, config) if isinstance(each, Candidate)}
+    return {each.name: each for each in candidates(schedule, config, refused_by_engine) if isinstance(each, Candidate)}
 
 
 def refused(schedule: Schedule, config: Mapping[str, Any] = CONFIG) -> dict[str, str]:
-    return {each.name: each.reason for each in candidates(schedule, config) if isinstance(each, Excluded)}
+    return {
+        each.name: each.reason for each in candidates(schedule, config, refused_by_engine) if isinstance(each, Excluded)
+    }
 
 
 def test_every_preset_that_trains_is_tried_or_comes_with_a_reason() -> None:

@@ -54,6 +54,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _advise(options: argparse.Namespace) -> Advice:
+    from tailrace.engines.registry import refused
     from tailrace.sim.advice.advisor import make_advice
     from tailrace.sim.advice.evidence import LEAST_STEPS, Evidence  # needs numpy
 
@@ -67,7 +68,7 @@ def _advise(options: argparse.Namespace) -> Advice:
     evidence = Evidence.of(entries, runs[0].config(), others=others, num_steps=options.steps)
     if evidence.num_steps < evidence.num_recorded:
         _say(f"the run has {evidence.num_recorded} steps; the first {evidence.num_steps} are simulated (--steps)")
-    return make_advice(evidence, _say)
+    return make_advice(evidence, _say, refused)
 
 
 def _files(path: Path) -> RunFiles:

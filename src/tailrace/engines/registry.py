@@ -216,6 +216,14 @@ def refusals(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
         )
 
 
+def refused(settings: Settings) -> list[str]:
+    """Return what the engine of a run cannot do; if the settings leave the engine open, what none of them can."""
+    name = engine_name(settings.rollout)
+    engines = [ENGINES[each] for each in (("native", "vllm") if name == "auto" else (name,))]
+    found = [list(refusals(settings, engine.capabilities_on(settings.model.device))) for engine in engines]
+    return found[0] if all(found) else []
+
+
 def _too_large(settings: Settings, capabilities: Capabilities) -> Iterator[str]:
     rollout, most = settings.rollout, capabilities.max_parallel_size
     if rollout.tensor_parallel_size > most:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from tailrace.observe.schedules.advice import Advice, PredictedSchedule, SpeedVerdict
-from tailrace.sim.advice.candidates import Candidate, Excluded, bound_of, candidates, own_candidate
+from tailrace.sim.advice.candidates import Candidate, Excluded, Refused, bound_of, candidates, own_candidate
 from tailrace.sim.advice.evidence import Evidence
 from tailrace.sim.advice.prediction import SEEDS, PredictedSpeed, predict
 from tailrace.sim.advice.verdict import sentences, verdict_of
@@ -22,10 +22,10 @@ MOST_ERROR = 0.2
 Say = Callable[[str], None]
 
 
-def make_advice(evidence: Evidence, say: Say) -> Advice:
-    """``say`` is called with a line before each simulation."""
+def make_advice(evidence: Evidence, say: Say, refused: Refused = lambda settings: []) -> Advice:
+    """``say`` is called with a line before each simulation. ``refused``: as for ``candidates``."""
     own = own_candidate(evidence.schedule, evidence.config)
-    found = list(candidates(evidence.schedule, evidence.config))
+    found = list(candidates(evidence.schedule, evidence.config, refused))
     tried = [each for each in found if isinstance(each, Candidate)]
     excluded = [each for each in found if isinstance(each, Excluded)]
     say(f"simulating {own.name}, the schedule of the run")

@@ -6,7 +6,7 @@ A schedule that cannot work with the run's other settings or with its placement 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from tailrace.config.schedule_overrides import ScheduleOverrides
 from tailrace.config.settings import Settings
 from tailrace.core.ledger.admission import AdmissionRule
 from tailrace.core.schedule import Lending, Schedule
-from tailrace.engines.registry import ENGINES, engine_name, refusals
 from tailrace.sim.other_presets import RULED, for_other_presets, read_settings
 
+Refused = Callable[[Settings], Sequence[str]]
 _OVER_PROVISION = ("over_provision_prompts", "over_provision_responses")
 KNOBS: dict[str, tuple[Mapping[str, Any], ...]] = {
     "stage-overlap": ({"stream": "once"},),
@@ -85,8 +85,11 @@ def own_candidate(schedule: Schedule, config: Mapping[str, Any]) -> Candidate:
     )
 
 
-def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candidate | Excluded]:
-    """Yield the schedules to try beside that of the run. ``schedule``: the run's own; ``config``: its settings."""
+def candidates(
+    schedule: Schedule, config: Mapping[str, Any], refused: Refused = lambda settings: []
+) -> Iterator[Candidate | Excluded]:
+    """Yield the schedules to try beside that of the run. ``schedule``: the run's own; ``config``: its settings.
+    ``refused``: returns what the engine of a run cannot do."""
     given, seen = _given(config), [_decided(schedule)]
     plain, circumstances = for_other_presets(schedule, config)
     for preset in PRESETS:
@@ -96,7 +99,7 @@ def candidates(schedule: Schedule, config: Mapping[str, Any]) -> Iterator[Candid
             try:
                 chosen = ScheduleOverrides(preset=preset, **knobs)
                 made = apply_preset(plain, chosen, circumstances)
-                _refuse_broken(config, {"preset": preset, **knobs})
+                _refuse_broken(config, {"preset": preset, **knobs}, refused)
             except ValueError as error:
                 yield Excluded(name=named(preset, knobs), reason=str(error))
                 if not knobs:
@@ -145,26 +148,18 @@ def _json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _refuse_broken(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+def _refuse_broken(config: Mapping[str, Any], chosen: Mapping[str, Any], refused: Refused) -> None:
     """Raise ``ValueError`` with what a run with this schedule would be refused for, and the run itself was not."""
-    before = _broken(config, config.get("schedule", {}))
+    before = _broken(config, config.get("schedule", {}), refused)
     kept = {name: value for name, value in config.get("schedule", {}).items() if name not in _DEFAULTS}
-    new = [sentence for sentence in _broken(config, {**kept, **chosen}) if sentence not in before]
+    new = [sentence for sentence in _broken(config, {**kept, **chosen}, refused) if sentence not in before]
     if new:
         raise ValueError("; ".join(new))
 
 
-def _broken(config: Mapping[str, Any], schedule: Mapping[str, Any]) -> list[str]:
+def _broken(config: Mapping[str, Any], schedule: Mapping[str, Any], refused: Refused) -> list[str]:
     """Return what a run with this schedule would be refused for; nothing for settings of an older release, which cannot
     be checked."""
     sections = {name: config[name] for name in RULED if name in config}
     settings = read_settings({**sections, "schedule": dict(schedule)})
-    return [] if settings is None else [*broken_rules(settings), *_refused_by_engine(settings)]
-
-
-def _refused_by_engine(settings: Settings) -> list[str]:
-    """Return what the engine of the run cannot do; if the settings leave the engine open, what none of them can."""
-    name = engine_name(settings.rollout)
-    engines = [ENGINES[each] for each in (("native", "vllm") if name == "auto" else (name,))]
-    found = [list(refusals(settings, engine.capabilities_on(settings.model.device))) for engine in engines]
-    return found[0] if all(found) else []
+    return [] if settings is None else [*broken_rules(settings), *refused(settings)]
