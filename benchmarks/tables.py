@@ -248,11 +248,15 @@ def cluster_two_jobs(result: Result) -> list[str]:
     rows = []
     for r in result["two_jobs"]:
         curve = [f"{found['mean']:.1%}" for found in r["by_share"].values()]
-        figures = [f"{r['slowdown']['mean']:.3f}", f"{r['saving']['mean']:.1%}", f"{r['paper']:.1%}"]
-        rows.append([r["model"], f"{r['room_for_states']:g}", *figures, *curve, shown_range(r["share_of_paper"])])
+        saving = r["saving"]
+        saved = f"{saving['mean']:.1%} ({saving['min']:.1%} to {saving['max']:.1%})"
+        kind = ["in advance" if r["predict_switches"] else "when asked", f"{r['room_for_states']:g}"]
+        figures = [f"{r['slowdown']['mean']:.3f}", saved, f"{r['paper']:.1%}"]
+        rows.append([r["model"], *kind, *figures, *curve, shown_range(r["share_of_paper"])])
     shares = [f"share {float(share):.2f}" for share in result["two_jobs"][0]["by_share"]]
     heading = [
         "model",
+        "state moves",
         "states that fit on the devices",
         "slowdown",
         "saved",

@@ -64,6 +64,7 @@ def rules(draw: st.DrawFn) -> ClusterRules:
         max_queue_s=draw(one_of(10.0, 86_400.0)),
         hold_s=draw(one_of(0.0, 2.0)),
         prefetch=draw(st.booleans()),
+        predict_switches=draw(one_of(True, True, False)),
         guard_s=1.0,
         drift_cycles=draw(whole(1, 3)),
         tenants=((TenantId("b"), 2.0),),

@@ -156,7 +156,7 @@ def test_5_no_starvation_no_phase_waits_longer_than_the_stated_bound(history: Hi
     world.run()
     switch_s = 2 * history.transfer_s
     turn_s = max(switch_s + world.longest_lease_s, world.rules.hold_s)
-    bound_s = world.rules.max_wait_s + (len(history.jobs) - 1) * turn_s + switch_s
+    bound_s = max(world.rules.max_wait_s, switch_s) + (len(history.jobs) - 1) * turn_s + switch_s
     assert all(waited.has_moved or waited.seconds <= bound_s + 1e-6 for waited in world.waited)
 
 

@@ -101,6 +101,8 @@ class ClusterRules:
     the cost of a switch."""
     prefetch: bool = True
     """Load the state of the next job into free memory while the current one still computes."""
+    predict_switches: bool = True
+    """Move the state of the job that is expected next as soon as the group is free, before the job asks."""
     bucket_s: float = 5.0
     """Shifts that differ by less than this count as equal when groups are compared."""
     interference_weight: float = 0.0

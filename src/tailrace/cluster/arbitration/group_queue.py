@@ -1,9 +1,10 @@
 """The queue of one node group: who computes on it, whose state is on its devices, and who comes next.
 
     free -> switch (offload the resident job, load the next one) -> lease -> (hold ->) free
+    free -> switch in advance -> free
 
-A turn is a switch, if one is needed, and a lease. Turns are not interrupted. Each door takes a fact and returns the
-commands that follow from it.
+A turn is a switch, if one is needed, and a lease. Turns are not interrupted. While nobody waits, the state of the job
+that is expected to ask first moves in advance. Each door takes a fact and returns the commands that follow from it.
 
 Promises:
 
@@ -15,28 +16,30 @@ Promises:
 * No request starves. Let k jobs use the group, let no turn and no hold take longer than L, and no switch longer than
   C. As long as no node is lost, a request gets its lease after at most
 
-      max_wait_s + (k - 1) L + C
+      max(max_wait_s, C) + (k - 1) L + C
 
-  Proof: after ``max_wait_s`` the request is overdue. At this time at most one turn or hold is in progress. It is over
-  within L. From then on overdue requests come first, in the order in which they came, and nothing is held. A request
-  that is ahead came earlier and has not had its turn yet, and each job has only one. The request's own job is not
-  ahead, nor is the job of the turn in progress: it can ask again only later. So at most k - 2 turns come before, and
-  then the request's own switch.
+  Proof: a switch in advance begins only while nobody waits, so one that is in progress when the request comes is over
+  within C, and no other begins. After ``max_wait_s`` the request is overdue. When both times have passed, at most one
+  turn or hold is in progress. It is over within L. From then on overdue requests come first, in the order in which they
+  came, and nothing is held. A request that is ahead came earlier and has not had its turn yet, and each job has only
+  one. The request's own job is not ahead, nor is the job of the turn in progress: it can ask again only later. So at
+  most k - 2 turns come before, or k - 1 if none was in progress, and then the request's own switch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tailrace.cluster.arbitration.choice import choose, is_overdue
+from tailrace.cluster.arbitration.expected import ExpectedPhase, next_expected
 from tailrace.cluster.arbitration.fair_share import FairShare
 from tailrace.cluster.arbitration.known_costs import KnownCosts
 from tailrace.cluster.arbitration.named_waits import prefetch_wait, request_waits, turn_wait
 from tailrace.cluster.arbitration.ratios import WaitingPhase
 from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.arbitration.setup_costs import JobState, SetupCosts
-from tailrace.cluster.arbitration.turns import Held, Lease, Switch, Turn
+from tailrace.cluster.arbitration.turns import Errand, Held, Lease, Switch, Turn
 from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
@@ -51,6 +54,7 @@ class GroupQueue:
         self._shares = FairShare(dict(rules.tenants))
         self._waiting: dict[JobId, PhaseRequest] = {}
         self._latest_starts: dict[JobId, float] = {}
+        self._expected: dict[JobId, ExpectedPhase] = {}
         self._resident: JobState | None = None
         self._turn: Turn | None = None
         self._is_up = True
@@ -106,9 +110,11 @@ class GroupQueue:
 
     # Doors
 
-    def expect(self, latest_starts: Mapping[JobId, float]) -> None:
-        """Set when jobs that do not wait now must start at the latest, in order not to become slower."""
+    def expect(self, latest_starts: Mapping[JobId, float], phases: Iterable[ExpectedPhase] = ()) -> None:
+        """Set when jobs that do not wait now must start at the latest, in order not to become slower, and which phases
+        they are expected to ask for."""
         self._latest_starts = dict(latest_starts)
+        self._expected = {phase.owner.job: phase for phase in phases}
 
     def ask(self, request: PhaseRequest, now: float) -> list[Command]:
         if not request.operations_s or request.job in self._waiting or request.job == self._job_of_turn():
@@ -152,6 +158,7 @@ class GroupQueue:
         """The job has ended or belongs to another group now; nothing of it is left on the devices."""
         self._waiting.pop(job, None)
         self._latest_starts.pop(job, None)
+        self._expected.pop(job, None)
         self._forecast.forget(job)
         turn, was_resident = self._turn, self.resident == job
         if was_resident:
@@ -159,9 +166,10 @@ class GroupQueue:
         if isinstance(turn, Switch) and turn.direction is Direction.OFFLOAD:
             if self._job_of_turn() == job:
                 self._end_turn(now)
-                self._turn = turn = replace(turn, request=None)
+                self._turn = turn = replace(turn, errand=replace(turn.errand, request=None))
             return self._offloaded(turn, now) if was_resident else []
-        if job == self._job_of_turn() or (isinstance(turn, Held) and turn.job == job):
+        is_moving = isinstance(turn, Switch) and turn.moving == job
+        if job == self._job_of_turn() or is_moving or (isinstance(turn, Held) and turn.job == job):
             self._end_turn(now)
         return self._advance(now)
 
@@ -171,7 +179,7 @@ class GroupQueue:
         self._end_turn(now)
         if isinstance(turn, Switch) and turn.request is not None:
             self._waiting[turn.request.job] = turn.request
-        self._is_up, self._resident = False, None
+        self._is_up, self._resident, self._expected = False, None, {}
         self._forecast.prefetch_lost()
         return []
 
@@ -193,8 +201,9 @@ class GroupQueue:
         if isinstance(self._turn, Held) and now > self._turn.until:
             self._end_turn(now)
         commands = list[Command]()
-        if self._turn is None and self._is_up and (chosen := self._choose(now)) is not None:
-            commands += self._begin(chosen, now)
+        if self._turn is None and self._is_up:
+            chosen = self._choose(now)
+            commands += self._switch_in_advance(now) if chosen is None else self._begin(chosen, now)
         return commands + self._prefetch(now)
 
     def _begin(self, chosen: WaitingPhase, now: float) -> list[Command]:
@@ -202,35 +211,31 @@ class GroupQueue:
         self._shares.begin(request.tenant, chosen.total_s)
         if not chosen.needs_switch:
             return self._grant(request, now, began_at=now, expected_s=chosen.total_s)
-        if self._resident is None:
-            return self._load(request, now, began_at=now, expected_s=chosen.total_s)
-        resident, transfer = self._resident, self._next_transfer()
-        self._turn = Switch(
-            request=request,
-            began_at=now,
-            expected_s=chosen.total_s,
-            direction=Direction.OFFLOAD,
-            moving=resident.job,
-            transfer=transfer,
-            moving_since=now,
-            moving_s=self.costs.offload_s(resident.job, resident.state),
-        )
-        return [Offload(job=resident.job, group=self._group, transfer=transfer)]
+        return self._move(Errand(request=request, began_at=now, expected_s=chosen.total_s), now)
 
-    def _load(self, request: PhaseRequest, now: float, *, began_at: float, expected_s: float) -> list[Command]:
+    def _switch_in_advance(self, now: float) -> list[Command]:
+        """Nobody waits: move the state of the job that will ask first."""
+        phase = next_expected(self._expected.values(), self.resident, now)
+        if phase is None or phase.owner.job == self.resident:
+            return []
+        expected_s = self._forecast.setup_s(self._resident, phase.owner, now)
+        return self._move(Errand(expected=phase, began_at=now, expected_s=expected_s), now)
+
+    def _move(self, errand: Errand, now: float) -> list[Command]:
+        """Begin the next transfer of a switch: the resident job's state goes out, then the next job's comes in."""
+        is_load = self._resident is None
+        moving = errand.owner if self._resident is None else self._resident
         transfer = self._next_transfer()
         self._turn = Switch(
-            request=request,
-            began_at=began_at,
-            expected_s=expected_s,
-            direction=Direction.LOAD,
-            moving=request.job,
+            errand=errand,
+            direction=Direction.LOAD if is_load else Direction.OFFLOAD,
+            moving=moving.job,
             transfer=transfer,
             moving_since=now,
-            moving_s=self.costs.load_s(request.job, request.state),
-            prefetched_s=self._forecast.prefetched_s(request.owner, now),
+            moving_s=(self.costs.load_s if is_load else self.costs.offload_s)(moving.job, moving.state),
+            prefetched_s=self._forecast.prefetched_s(moving, now) if is_load else 0.0,
         )
-        return [Load(job=request.job, group=self._group, transfer=transfer)]
+        return [(Load if is_load else Offload)(job=moving.job, group=self._group, transfer=transfer)]
 
     def _next_transfer(self) -> int:
         self._num_transfers += 1
@@ -251,26 +256,26 @@ class GroupQueue:
 
     def _offloaded(self, switch: Switch, now: float) -> list[Command]:
         self._resident = None
-        if switch.request is None:
-            self._turn = None
+        if switch.request is None:  # who comes next is decided anew: somebody may have asked meanwhile
+            self._end_turn(now)
             return self._advance(now)
-        return self._load(switch.request, now, began_at=switch.began_at, expected_s=switch.expected_s)
+        return self._move(switch.errand, now)
 
     def _loaded(self, switch: Switch, now: float) -> list[Command]:
-        assert switch.request is not None, "a load whose job left is not awaited"
+        errand = switch.errand
         self._forecast.prefetch_lost()
-        granted = self._grant(switch.request, now, began_at=switch.began_at, expected_s=switch.expected_s)
+        if errand.request is None:
+            self._resident = errand.owner
+            self._end_turn(now)
+            return self._advance(now)
+        granted = self._grant(errand.request, now, began_at=errand.began_at, expected_s=errand.expected_s)
         return granted + self._prefetch(now)
 
     def _end_turn(self, now: float) -> None:
         """Charge the tenant for the seconds that the turn really took."""
-        match self._turn:
-            case Held(tenant=tenant, began_at=began_at):
-                self._shares.charge(tenant, now - began_at)
-            case Lease(request=PhaseRequest(tenant=tenant)) | Switch(request=PhaseRequest(tenant=tenant)) as turn:
-                self._shares.charge(tenant, now - turn.began_at - turn.expected_s)
-            case _:
-                pass
+        turn = self._turn
+        if turn is not None and turn.payer is not None:
+            self._shares.charge(turn.payer, now - turn.began_at - turn.charged_s)
         self._turn = None
 
     # Holds
@@ -297,17 +302,24 @@ class GroupQueue:
     # Prefetches
 
     def _prefetch(self, now: float) -> list[Command]:
-        """Prepare the next turn while this one computes, once per lease."""
+        """Prepare the next turn while this one computes: once per lease for a job that waits, and before that for the
+        one that is expected to ask first."""
         lease = self._turn
         if not self._rules.prefetch or not isinstance(lease, Lease) or lease.has_prefetched:
             return []
         chosen = self._choose(max(now, lease.granted_at + lease.execution_s))
-        if chosen is None or self._forecast.prefetched_job == chosen.request.job:
+        owner = self._expected_owner(now) if chosen is None else chosen.request.owner
+        if owner is None or self._forecast.prefetched_job == owner.job:
             return []
-        self._turn = replace(lease, has_prefetched=True)
+        self._turn = replace(lease, has_prefetched=chosen is not None)
         transfer = self._next_transfer()
-        self._forecast.prefetch_began(chosen.request.owner, transfer, now)
-        return [Prefetch(job=chosen.request.job, group=self._group, transfer=transfer)]
+        self._forecast.prefetch_began(owner, transfer, now)
+        return [Prefetch(job=owner.job, group=self._group, transfer=transfer)]
+
+    def _expected_owner(self, now: float) -> JobState | None:
+        """Return the job to prefetch for while nobody waits, if nothing was prefetched yet."""
+        phase = next_expected(self._expected.values(), self.resident, now)
+        return None if phase is None or self._forecast.prefetched_job is not None else phase.owner
 
     # The choice
 

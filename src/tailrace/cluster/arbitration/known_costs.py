@@ -41,9 +41,13 @@ class KnownCosts:
         return WaitingPhase(
             request=request,
             execution_s=self.execution_s(request),
-            setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.owner, now)),
+            setup_s=self.setup_s(resident, request.owner, now),
             needs_switch=resident is None or resident.job != request.job,
         )
+
+    def setup_s(self, resident: JobState | None, owner: JobState, now: float) -> float:
+        """Return the predicted seconds until the owner's state is on the devices."""
+        return self.costs.setup_s(resident, owner, self.prefetched_s(owner, now))
 
     def execution_s(self, request: PhaseRequest) -> float:
         return self._durations.execution_s(request, self._grain)

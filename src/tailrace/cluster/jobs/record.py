@@ -90,17 +90,23 @@ class JobRecord:
         """The segment of its trace that its present or next phase belongs to."""
         return None if self.trace is None else self.trace.segments[self.log.num_phases % len(self.trace.segments)]
 
-    def latest_start(self, now: float) -> float | None:
-        """When its next phase must begin at the latest, so that it loses no time; None: not known."""
+    @property
+    def asks_at(self) -> float | None:
+        """When it asks for its next phase, if that comes as long after the one before it as in its trace; None: not
+        known."""
         trace, asked_at, num_phases = self.trace, self.log.asked_at, self.log.num_phases
         if trace is None or asked_at is None or not num_phases:
             return None
         number = num_phases % len(trace.segments)
         segment, before = trace.segments[number], trace.segments[number - 1]
-        asks_at = asked_at + (segment.offset_s - before.offset_s) % trace.period_s
         if len(trace.segments) == 1:
-            asks_at = asked_at + trace.period_s
-        return max(now, asks_at) + segment.slack_s
+            return asked_at + trace.period_s
+        return asked_at + (segment.offset_s - before.offset_s) % trace.period_s
+
+    def latest_start(self, now: float) -> float | None:
+        """When its next phase must begin at the latest, so that it loses no time; None: not known."""
+        asks_at, segment = self.asks_at, self.segment
+        return None if asks_at is None or segment is None else max(now, asks_at) + segment.slack_s
 
     def wait_share(self, now: float) -> float:
         """Share of its time in its present place that it has waited, once it has been there for a whole period."""

@@ -35,6 +35,9 @@ def phase_ended(rooms: Rooms, event: ev.PhaseEnded, now: float) -> Iterator[do.C
         rooms.watch.ignore()
         return
     job.log.end_lease(event.seconds, failed=event.failed)
+    # After a failure, and between two operations, a job usually asks again at once.
+    asks_at_once = event.next_in_s is None and (event.failed or job.log.is_between_operations)
+    job.log.foretell(0.0 if asks_at_once else event.next_in_s, now)
     if not job.log.is_between_operations:
         if not event.failed:
             rooms.rearranging.phase_completed(job, rooms.rules)

@@ -28,6 +28,8 @@ class PhaseLog:
     phase: PhaseInProgress | None = None
     asked_at: float | None = None
     """When the job asked for its newest phase."""
+    next_asks_at: float | None = None
+    """When the job said that it will ask again, after its last operations; None: it did not say."""
     num_phases: int = 0
     """Complete phases."""
     is_between_operations: bool = False
@@ -78,6 +80,7 @@ class PhaseLog:
 
     def ask(self, operations_s: tuple[float, ...], slack_s: float, now: float) -> None:
         self.phase = PhaseInProgress(asked_at=now, operations_s=operations_s, slack_s=slack_s)
+        self.next_asks_at = None
         if not self.is_between_operations:
             self.asked_at = now
 
@@ -99,6 +102,11 @@ class PhaseLog:
         self.seconds_in_phase += seconds if math.isfinite(seconds) and seconds > 0 else 0.0
         self.is_between_operations = self.phase.num_granted < len(self.phase.operations_s) and not failed
         self.phase = None
+
+    def foretell(self, next_in_s: float | None, now: float) -> None:
+        """The job has said after how many seconds it will ask again."""
+        is_sound = next_in_s is not None and 0 <= next_in_s < math.inf
+        self.next_asks_at = now + next_in_s if next_in_s is not None and is_sound else None
 
     def end_phase(self, *, failed: bool) -> None:
         self.seconds_in_phase = self.late_in_phase_s = 0.0

@@ -70,6 +70,8 @@ class RuleOverrides(ScenarioSection):
     """Longest time that a group stays idle for a job that is expected to ask again."""
     prefetch: bool | None = None
     """Load the state of the next job while the current one computes."""
+    predict_switches: bool | None = None
+    """Move the state of the job that is expected next while the group is idle."""
     bucket_s: PositiveFloat | None = None
     """Shifts that differ by less count as equal."""
     interference_weight: NonNegativeFloat | None = None
