@@ -17,7 +17,10 @@ POLICIES = ("isolated", "pack", "spread", "spread-backfill")
 SHARING = POLICIES[1:]
 MODELS = ("7B", "30B", "235B")
 PAPER_SAVING = {"7B": 0.3136, "30B": 0.3010, "235B": 0.3758}
-ARBITRATION = ("hrrs-phase", "fcfs-phase", "hrrs-operation", "fcfs-operation", "execution-operation", "hrrs-hold")
+ARBITRATION = (
+    "hrrs-phase", "fcfs-phase", "hrrs-phase-hold",
+    "hrrs-operation", "fcfs-operation", "execution-operation", "hrrs-hold",
+)  # fmt: skip
 SHARES = (0.5, 0.6, 2 / 3, 0.75, 0.8)
 """Shares of training devices among all devices of a job."""
 

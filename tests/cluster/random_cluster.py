@@ -51,6 +51,8 @@ class History:
     """Phases that take ten times as long."""
     failing: frozenset[tuple[JobId, int]] = frozenset()
     """Phases that fail once."""
+    says_pauses: bool = False
+    """Whether jobs say when they will ask for their next phase."""
     silent: frozenset[int] = frozenset()
     """Numbers of leases and transfers, counted together, that never answer."""
     doubled: frozenset[int] = frozenset()
@@ -255,7 +257,7 @@ class World:
         is_complete = job.num_operations_done == OPERATIONS
         if is_complete:
             job.num_operations_done, job.num_phases, job.has_failed = 0, job.num_phases + 1, False
-        next_in_s = None if is_complete or failed else 0.5
+        next_in_s = None if failed else self._next_in_s(job) if is_complete else 0.5
         self.tell(
             ev.PhaseEnded(job=command.job, seconds=seconds, failed=failed, lease=command.lease, next_in_s=next_in_s)
         )
@@ -266,6 +268,10 @@ class World:
         else:
             self._profile(job)
             self._generate(job)
+
+    def _next_in_s(self, job: SimulatedJob) -> float | None:
+        """What the job says about its next phase."""
+        return job.pause_s if self.history.says_pauses and not job.is_complete else None
 
     def _profile(self, job: SimulatedJob) -> None:
         if job.spec.trace is None and job.num_phases == 2:

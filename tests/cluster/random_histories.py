@@ -152,6 +152,7 @@ def histories(draw: st.DrawFn, *, has_outages: bool = True) -> History:
         crashes=tuple(draw(some_crashes(names))),
         slow=draw(phases),
         failing=draw(phases),
+        says_pauses=draw(st.booleans()),
         silent=draw(SILENT) if has_outages else frozenset(),
         doubled=draw(DOUBLED),
     )

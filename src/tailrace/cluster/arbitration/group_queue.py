@@ -43,7 +43,7 @@ from tailrace.cluster.arbitration.turns import Errand, Held, Lease, Switch, Turn
 from tailrace.cluster.commands import Command, GrantLease, Hold, Load, Offload, Prefetch
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
-from tailrace.cluster.settings import ClusterRules, Grain
+from tailrace.cluster.settings import ClusterRules
 from tailrace.core.run.waits import Wait
 
 
@@ -281,8 +281,8 @@ class GroupQueue:
     # Holds
 
     def _hold_after(self, request: PhaseRequest, next_in_s: float | None, now: float) -> Held | None:
-        """Return the hold that follows an operation, if it is worth one."""
-        if self._rules.grain is Grain.PHASE or next_in_s is None:
+        """Return the hold that follows a lease, if it is worth one."""
+        if next_in_s is None:
             return None
         job, limit_s = request.job, self._forecast.hold_limit_s(request.owner)
         if limit_s > 0 and next_in_s <= limit_s and not self._is_any_overdue(now):
