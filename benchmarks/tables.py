@@ -267,6 +267,25 @@ def cluster_two_jobs(result: Result) -> list[str]:
     return table(heading, rows)
 
 
+def cluster_parts(result: Result) -> list[str]:
+    rows = []
+    for r in result["rows"]:
+        saving = r["saving"]
+        saved = f"{saving['mean']:.1%} ({saving['min']:.1%} to {saving['max']:.1%})"
+        moves = r["rules"].replace("-", " ")
+        rows.append(
+            [
+                str(r["jobs"]),
+                r["state"],
+                moves,
+                f"{r['slowdown']['mean']:.3f}",
+                saved,
+                f"{r['tb_per_step']['mean']:.2f}",
+            ]
+        )
+    return table(["jobs", "state on the devices", "state moves", "slowdown", "saved", "TB moved per step"], rows)
+
+
 def cluster_arbitration(result: Result) -> list[str]:
     cells: dict[tuple[str, str, int], dict[str, str]] = {}
     for r in result["arbitration"]:
@@ -339,6 +358,7 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
+    "cluster parts": ("cluster_parts.json", cluster_parts),
     "cluster orderings": ("cluster.json", orderings),
     "gpu steps": ("gpu_steps_h200.json", lambda result: gpu_tables.steps(result, table)),
     "gpu steps engines": ("gpu_steps_h200_engines.json", lambda result: gpu_tables.steps(result, table)),

@@ -16,10 +16,18 @@ from cluster.random_cluster import History
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.job_spec import JobSpec, StateBytes, StatePart
 from tailrace.cluster.settings import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
 
-STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
+STATES = [
+    StateBytes(),
+    StateBytes(weights=10, optimizer=40),
+    StateBytes(weights=50, optimizer=50),
+    StateBytes(weights=20, gradients=20, optimizer=60),
+]
+WEIGHTS, GRADIENTS, OPTIMIZER = StatePart
+LAZY = [(), ((WEIGHTS,), None), ((WEIGHTS,), (WEIGHTS, OPTIMIZER), (WEIGHTS, GRADIENTS))]
+"""Parts of their state that the phases of jobs need, in turn."""
 TENANTS = [TenantId("a"), TenantId("b")]
 Value = TypeVar("Value")
 
@@ -98,6 +106,7 @@ def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
         trace=st.one_of(st.none(), TRACES),
         state=st.sampled_from(STATES),
         tenant=st.sampled_from(TENANTS),
+        host_parts=st.sampled_from([(), (), (OPTIMIZER,)]),
     )
 
 
@@ -153,6 +162,7 @@ def histories(draw: st.DrawFn, *, has_outages: bool = True) -> History:
         slow=draw(phases),
         failing=draw(phases),
         says_pauses=draw(st.booleans()),
+        parts=draw(one_of(*LAZY)),
         silent=draw(SILENT) if has_outages else frozenset(),
         doubled=draw(DOUBLED),
     )

@@ -3,7 +3,7 @@
      1  placement: formerly free windows, disjoint, exact release
      2  the shift is the least one                           also planning/test_fitting.py
      3  pruning rejects no feasible placement                also planning/test_fitting.py, planning/test_ranking.py
-     4  one operation per group, of the resident job, in the job's order
+     4  one operation per group, of the resident job with the parts of its state that it needs, in the job's order
      5  no starvation; equal S: first come; equal W: smaller S; same job at ties
                                                              also arbitration/test_properties.py, test_ratios.py
      6  bytes of the state: not decided here. That the state of all jobs of a group fits is asserted after each event.
@@ -285,6 +285,13 @@ def test_a_journal_replays_to_the_same_commands(history: History) -> None:
     assert {id: job.stage for id, job in replayed.rooms.jobs.records.items()} == {
         id: job.stage for id, job in world.scheduler.rooms.jobs.records.items()
     }
+
+
+@many
+@given(simulations())
+def test_the_journal_of_a_simulation_replays_to_the_same_commands(simulation: Simulation) -> None:
+    _, entries = simulation.run()
+    journal.replay(journal.decode(journal.encode(entry)) for entry in entries)
 
 
 @many

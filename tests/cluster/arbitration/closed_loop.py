@@ -124,7 +124,7 @@ class ClosedLoop:
                     self.prefetched = {}
                     self._move(job, transfer, Direction.LOAD, max(0.0, self.jobs[job].load_s - hidden_s))
                 case do.Prefetch(job=job, transfer=transfer):
-                    assert self.computing not in (None, job)
+                    assert self.computing is not None
                     self._prefetch(job, transfer)
 
     def _move(self, job: JobId, transfer: int, direction: Direction, seconds: float) -> None:

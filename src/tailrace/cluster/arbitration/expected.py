@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.ids import JobId, TenantId
+from tailrace.cluster.job_spec import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,9 @@ class ExpectedPhase:
     """A job that neither waits nor computes will ask for its next phase."""
 
     owner: JobState
+    """With the parts of its state that the phase will need."""
+    later_parts: Parts = ()
+    """Parts that any of its phases asks for."""
     tenant: TenantId
     asks_at: float
     """When it is expected to ask. In the past: it is late."""

@@ -8,7 +8,7 @@ that is expected to ask first moves in advance. Each door takes a fact and retur
 
 Promises:
 
-* At most one job has a lease, and its state is then on the devices.
+* At most one job has a lease, and the parts of its state that it asked for are then on the devices.
 * A job has at most one request. Its requests are granted in the order in which it makes them.
 * A failed operation, a job that leaves and a lost node end the turn; the others go on.
 * A transfer has a number. A report about a transfer that was given up does not end a later one.
@@ -101,7 +101,10 @@ class GroupQueue:
         """Raise AssertionError if an invariant is broken."""
         turn = self._turn
         if isinstance(turn, Lease):
-            assert self._resident == turn.request.owner, f"{turn.request.job} computes, {self._resident} is resident"
+            owner, there = turn.request.owner, self._resident
+            assert there is not None, f"{owner.job} computes, and nothing is on the devices"
+            assert (there.job, there.state) == (owner.job, owner.state), f"{owner} computes, {there} is on the devices"
+            assert not owner.missing_from(there).parts, f"{owner} computes, only {there.parts} are on the devices"
         if isinstance(turn, Lease | Switch) and turn.request is not None:
             assert turn.request.job not in self._waiting, f"{turn.request.job} has a turn and waits for one"
         assert self._is_up or (turn is None and self._resident is None), "something is on a group that has lost a node"
@@ -150,7 +153,12 @@ class GroupQueue:
         if (switch.transfer, switch.moving, switch.direction) != (report.transfer, job, direction):
             return self._ignore()
         self.costs.measured(
-            job, direction, num_bytes=report.num_bytes, seconds=seconds, prefetched_s=switch.prefetched_s
+            job,
+            direction,
+            num_bytes=report.num_bytes,
+            seconds=seconds,
+            prefetched_s=switch.prefetched_s,
+            parts=switch.parts,
         )
         return self._offloaded(switch, now) if direction is Direction.OFFLOAD else self._loaded(switch, now)
 
@@ -214,28 +222,38 @@ class GroupQueue:
         return self._move(Errand(request=request, began_at=now, expected_s=chosen.total_s), now)
 
     def _switch_in_advance(self, now: float) -> list[Command]:
-        """Nobody waits: move the state of the job that will ask first."""
+        """Nobody waits: move the state of the job that will ask first, then what its later phases need besides."""
         phase = next_expected(self._expected.values(), self.resident, now)
-        if phase is None or phase.owner.job == self.resident:
+        is_there = phase is not None and phase.owner.is_on_devices(self._resident)
+        if phase is not None and is_there:
+            phase = replace(phase, owner=replace(phase.owner, parts=phase.later_parts))
+        if phase is None or phase.owner.is_on_devices(self._resident):
             return []
         expected_s = self._forecast.setup_s(self._resident, phase.owner, now)
+        if is_there and now + expected_s > phase.asks_at:
+            return []  # the phase would wait for what only later ones need
         return self._move(Errand(expected=phase, began_at=now, expected_s=expected_s), now)
 
     def _move(self, errand: Errand, now: float) -> list[Command]:
-        """Begin the next transfer of a switch: the resident job's state goes out, then the next job's comes in."""
-        is_load = self._resident is None
-        moving = errand.owner if self._resident is None else self._resident
-        transfer = self._next_transfer()
+        """Begin the next transfer of a switch: another job's state goes out, then what is missing of this one's comes
+        in."""
+        resident, transfer = self._resident, self._next_transfer()
+        is_load = resident is None or resident.job == errand.owner.job
+        moving = errand.owner.missing_from(resident) if resident is None or is_load else resident
+        predict_s = self.costs.load_s if is_load else self.costs.offload_s
         self._turn = Switch(
             errand=errand,
             direction=Direction.LOAD if is_load else Direction.OFFLOAD,
             moving=moving.job,
+            parts=moving.parts,
             transfer=transfer,
             moving_since=now,
-            moving_s=(self.costs.load_s if is_load else self.costs.offload_s)(moving.job, moving.state),
+            moving_s=predict_s(moving.job, moving.state, moving.parts),
             prefetched_s=self._forecast.prefetched_s(moving, now) if is_load else 0.0,
         )
-        return [(Load if is_load else Offload)(job=moving.job, group=self._group, transfer=transfer)]
+        if is_load:
+            return [Load(job=moving.job, group=self._group, transfer=transfer, parts=moving.parts)]
+        return [Offload(job=moving.job, group=self._group, transfer=transfer)]
 
     def _next_transfer(self) -> int:
         self._num_transfers += 1
@@ -251,7 +269,7 @@ class GroupQueue:
             execution_s=self._forecast.execution_s(request),
         )
         # The state may have another size than in the job's last phase.
-        self._resident = request.owner
+        self._resident = request.owner.joined(self._resident)
         return [GrantLease(job=request.job, group=self._group, num_operations=request.num_granted(grain))]
 
     def _offloaded(self, switch: Switch, now: float) -> list[Command]:
@@ -264,8 +282,8 @@ class GroupQueue:
     def _loaded(self, switch: Switch, now: float) -> list[Command]:
         errand = switch.errand
         self._forecast.prefetch_lost()
+        self._resident = replace(errand.owner, parts=switch.parts).joined(self._resident)
         if errand.request is None:
-            self._resident = errand.owner
             self._end_turn(now)
             return self._advance(now)
         granted = self._grant(errand.request, now, began_at=errand.began_at, expected_s=errand.expected_s)
@@ -284,7 +302,7 @@ class GroupQueue:
         """Return the hold that follows a lease, if it is worth one."""
         if next_in_s is None:
             return None
-        job, limit_s = request.job, self._forecast.hold_limit_s(request.owner)
+        job, limit_s = request.job, self._forecast.hold_limit_s(self._resident or request.owner)
         if limit_s > 0 and next_in_s <= limit_s and not self._is_any_overdue(now):
             return Held(job=job, tenant=request.tenant, began_at=now, until=now + limit_s, is_reserved=True)
         if next_in_s <= 0:
@@ -307,14 +325,15 @@ class GroupQueue:
         lease = self._turn
         if not self._rules.prefetch or not isinstance(lease, Lease) or lease.has_prefetched:
             return []
+        later = replace(lease.request.owner, parts=lease.request.later_parts).missing_from(self._resident)
         chosen = self._choose(max(now, lease.granted_at + lease.execution_s))
-        owner = self._expected_owner(now) if chosen is None else chosen.request.owner
+        owner = later if later.parts else self._expected_owner(now) if chosen is None else chosen.request.owner
         if owner is None or self._forecast.prefetched_job == owner.job:
             return []
-        self._turn = replace(lease, has_prefetched=chosen is not None)
+        self._turn = replace(lease, has_prefetched=chosen is not None or bool(later.parts))
         transfer = self._next_transfer()
         self._forecast.prefetch_began(owner, transfer, now)
-        return [Prefetch(job=owner.job, group=self._group, transfer=transfer)]
+        return [Prefetch(job=owner.job, group=self._group, transfer=transfer, parts=owner.parts)]
 
     def _expected_owner(self, now: float) -> JobState | None:
         """Return the job to prefetch for while nobody waits, if nothing was prefetched yet."""

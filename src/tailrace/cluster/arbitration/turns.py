@@ -9,6 +9,7 @@ from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId, TenantId
+from tailrace.cluster.job_spec import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,9 @@ class Switch:
     direction: Direction
     """The transfer in progress..."""
     moving: JobId
-    """...and whose state it moves."""
+    """...and whose state it moves..."""
+    parts: Parts
+    """...and which parts of it."""
     transfer: int
     """Number of the transfer in progress. Reports about others, which were given up, do not end it."""
     moving_since: float

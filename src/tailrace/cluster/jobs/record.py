@@ -12,7 +12,7 @@ from enum import StrEnum
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.groups.seat import Displaced, Seat
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.job_spec import JobSpec, Parts, StateBytes
 from tailrace.cluster.phases.log import PhaseLog
 from tailrace.cluster.rearranging.drift import Drift
 
@@ -33,6 +33,7 @@ class Needs:
 
     devices: int
     state: StateBytes
+    host_parts: Parts
     trace: DemandTrace | None
 
 
@@ -68,7 +69,9 @@ class JobRecord:
 
     @property
     def needs(self) -> Needs:
-        return Needs(devices=self.spec.train_devices, state=self.spec.state, trace=self.trace)
+        return Needs(
+            devices=self.spec.train_devices, state=self.spec.state, host_parts=self.spec.host_parts, trace=self.trace
+        )
 
     @property
     def is_live(self) -> bool:
@@ -86,9 +89,14 @@ class JobRecord:
         return self.log.num_phases * self.trace.steps / len(self.trace.segments)
 
     @property
+    def segment_number(self) -> int:
+        """Which phase of its period its present or next one is."""
+        return 0 if self.trace is None else self.log.num_phases % len(self.trace.segments)
+
+    @property
     def segment(self) -> DemandSegment | None:
         """The segment of its trace that its present or next phase belongs to."""
-        return None if self.trace is None else self.trace.segments[self.log.num_phases % len(self.trace.segments)]
+        return None if self.trace is None else self.trace.segments[self.segment_number]
 
     @property
     def asks_at(self) -> float | None:

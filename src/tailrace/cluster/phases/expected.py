@@ -22,7 +22,8 @@ def _expected(job: JobRecord, rules: ClusterRules) -> ExpectedPhase | None:
     if asks_at is None or job.trace is None:
         return None
     return ExpectedPhase(
-        owner=JobState(job.id, job.spec.state),
+        owner=JobState(job.id, job.spec.state, job.log.parts_of.get(job.segment_number, job.spec.device_parts)),
+        later_parts=job.log.known_parts,
         tenant=job.tenant,
         asks_at=asks_at,
         given_up_at=asks_at + rules.drift * job.trace.period_s,

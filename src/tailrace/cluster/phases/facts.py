@@ -7,22 +7,26 @@ from collections.abc import Iterator
 
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
+from tailrace.cluster.job_spec import JobSpec, in_order
 from tailrace.cluster.phases.leases import ask, noted, queue_of
 from tailrace.cluster.rooms import Rooms
 
 
 def phase_asked(rooms: Rooms, event: ev.PhaseAsked, now: float) -> Iterator[do.Command]:
     job = rooms.jobs.find(event.job)
-    if job is None or not job.is_live or job.log.phase is not None or not _is_sound(event):
+    if job is None or not job.is_live or job.log.phase is not None or not _is_sound(event, job.spec):
         rooms.watch.ignore()
         return
-    job.log.ask(event.operations_s, event.slack_s, now)
+    parts = job.spec.device_parts if event.parts is None else in_order(event.parts)
+    job.log.ask(event.operations_s, event.slack_s, now, parts=parts, number=job.segment_number)
     yield from ask(rooms, job, now)
 
 
-def _is_sound(event: ev.PhaseAsked) -> bool:
+def _is_sound(event: ev.PhaseAsked, job: JobSpec) -> bool:
     numbers = (*event.operations_s, event.slack_s)
-    return bool(event.operations_s) and all(math.isfinite(number) and number >= 0 for number in numbers)
+    has_parts = event.parts is None or (bool(event.parts) and set(event.parts) <= set(job.device_parts))
+    is_finite = all(math.isfinite(number) and number >= 0 for number in numbers)
+    return bool(event.operations_s) and has_parts and is_finite
 
 
 def phase_ended(rooms: Rooms, event: ev.PhaseEnded, now: float) -> Iterator[do.Command]:

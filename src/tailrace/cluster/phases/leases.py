@@ -28,6 +28,8 @@ def ask(rooms: Rooms, job: JobRecord, now: float) -> Iterator[do.Command]:
         operations_s=phase.operations_s,
         slack_s=phase.slack_s,
         state=job.spec.state,
+        parts=phase.parts,
+        later_parts=job.log.known_parts,
     )
     queue = queue_of(rooms, rooms.groups.named(job.seat.group), now)
     yield from noted(rooms, queue.ask(request, now), now)
