@@ -9,7 +9,6 @@ its own:
 
 start_s    from the start of the process to an engine that has generated
 release_s  giving back the memory, and freed_gib, how much of the device's memory is free again
-held_gib   what the parked process still holds on the device
 wake_s     taking the memory again and loading weights from page-locked host memory, ``pull_s`` of it loading; the
            first of three, and the median
 is_equal   greedy tokens and log-probs before and after are the same bits
@@ -158,7 +157,6 @@ def measure(options: argparse.Namespace, checkpoint: Path) -> dict[str, Any]:
         "start_s": round(start_s, 2),
         "release_s": round(median(releases), 3),
         "freed_gib": round(resident - held, 2),
-        "held_gib": round(held, 2),
         "wake_first_s": round(wakes[0], 3),
         "wake_s": round(median(wakes), 3),
         "pull_s": round(median(pulls), 3),

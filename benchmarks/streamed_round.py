@@ -62,6 +62,7 @@ def lengths(seed: int) -> list[list[int]]:
 
 
 def run(arm: str, seed: int, folder: Path, num_steps: int = NUM_STEPS) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     trace = folder / f"lengths-{seed}.json"
     trace.write_text(json.dumps(lengths(seed)))
     output = folder / f"{arm}-{num_steps}"

@@ -55,7 +55,7 @@ QUICK = (
     "groups", "fleet", "redundant_responses", "waits", "planning", "codec", "costs", "refusals", "resume",
     "length_classes", "schedule", "fixed_point", "version_cap", "replacements", "growing_fleet", "coordinator",
     "commands", "invariants", "pieces", "commit", "lending", "rounds", "lost_trainer", "ledger", "signs_of_life",
-    "failed_pulls", "few_useful_prompts", "resizing",
+    "failed_pulls", "few_useful_prompts", "resizing", "sizes_view",
 )  # fmt: skip
 HISTORIES = ("streamed_steps", "any_schedule", "tail_batching", "active_partial", "staleness")
 WITHOUT_TORCH = "--ignore=tests/core/test_active_partial.py"

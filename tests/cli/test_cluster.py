@@ -48,7 +48,7 @@ def test_a_trace_given_twice_is_two_jobs_that_share(trace: Path, capsys: pytest.
     assert "###" in first[-1]
     assert "###" in second[-1]
     assert not any(a == b == "#" for a, b in zip(first[-1], second[-1], strict=True)), "one job at a time"
-    assert (second[0], second[4], second[7]) == ("7b-2", "59.0", "33.3%")
+    assert (second[0], second[3:6], second[8]) == ("7b-2", ["19.9%", "19.9%", "58.0"], "33.3%")
 
 
 def test_the_plan_is_written_as_data_and_as_a_page(
@@ -74,6 +74,27 @@ def test_the_page_says_how_many_groups_it_does_not_draw(
     page = tmp_path / "plan.html"
     assert main(["cluster", "plan", *[str(trace)] * count, "--policy", "isolated", "--html", str(page)]) == 0
     assert page.read_text().count("The first 24 of 25 node groups are drawn.") == sentences
+
+
+def test_what_a_plan_takes_for_granted_is_said(
+    trace: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def notes(*arguments: str) -> list[str]:
+        main(["cluster", "plan", *arguments])
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+
+    [switches] = notes(str(trace), str(trace))
+    assert switches.endswith("--switch-s says how long it takes")
+    assert notes(str(trace), str(trace), "--switch-s", "8") == []
+    assert notes(str(trace), str(trace), "--policy", "isolated") == []
+    *_, brackets = notes(str(run), str(run))
+    assert brackets.startswith("note: in brackets: the least and the most")
+    busy = json.loads(trace.read_text())
+    busy["trace"] = {"period_s": 100.0, "segments": [{"offset_s": 45.0, "duration_s": 55.0}]}
+    (tmp_path / "busy.json").write_text(json.dumps(busy))
+    options = ["--policy", "spread", "--max-duty", "1", "--switch-s", "1"]
+    [orders] = notes(*[str(tmp_path / "busy.json")] * 3, *options)
+    assert orders == "note: 4 orders of the jobs were tried; whether 2 node groups could be enough is not known"
 
 
 def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,28 @@ from tailrace.cluster.scheduler import Scheduler
 from tailrace.cluster.settings import Grain
 
 OPERATIONS = 3
-MAX_EVENTS = 4000
 UNKNOWN = DemandTrace(period_s=8.0, segments=(DemandSegment(offset_s=5.0, duration_s=3.0),))
 """What a job does whose demand is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How a job's pauses and phases become longer or shorter than its demand trace says."""
+
+    period: int
+    """From this period of the job on."""
+    pauses: float = 1.0
+    """Factor of the pauses; also for the next two."""
+    phases: float = 1.0
+    growth: float = 1.0
+    """Of each period beside the one before."""
+
+    def factors(self, period: int) -> tuple[float, float]:
+        """Of pauses and of phases."""
+        if period < self.period:
+            return 1.0, 1.0
+        grown = self.growth ** (period - self.period)
+        return self.pauses * grown, self.phases * grown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +78,15 @@ class History:
     """Numbers of leases and transfers, counted together, that never answer."""
     doubled: frozenset[int] = frozenset()
     """Numbers of reports that arrive twice."""
+    changes: tuple[tuple[JobId, Change], ...] = ()
+    max_events: int = 4000
 
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedJob:
     spec: JobSpec
     trace: DemandTrace
+    change: Change = Change(period=0)
     num_phases: int = 0
     num_operations_done: int = 0
     """Of the present phase."""
@@ -85,8 +107,19 @@ class SimulatedJob:
         return self.trace.segments[self.num_phases % len(self.trace.segments)]
 
     @property
+    def factors(self) -> tuple[float, float]:
+        """How many times as long as in its trace pauses and phases are now."""
+        return self.change.factors(self.num_phases // len(self.trace.segments))
+
+    @property
+    def period_s(self) -> float:
+        """How long its period takes without waiting, if nothing changes from now on."""
+        pauses, phases = self.factors
+        return pauses * (self.trace.period_s - self.trace.busy_s) + phases * self.trace.busy_s
+
+    @property
     def pause_s(self) -> float:
-        """From the end of the phase before to the present one."""
+        """From the end of the phase before to the present one, as planned."""
         number = self.num_phases % len(self.trace.segments)
         if number:
             return self.segment.offset_s - self.trace.segments[number - 1].end_s
@@ -123,7 +156,11 @@ class World:
         self.history, self.rules = history, history.started.rules
         self.scheduler = Scheduler(history.started)
         self.entries = [Entry(now=0.0, event=history.started)]
-        self.jobs = {spec.id: SimulatedJob(spec=spec, trace=spec.trace or UNKNOWN) for _, spec in history.jobs}
+        changes = dict(history.changes)
+        self.jobs = {
+            spec.id: SimulatedJob(spec=spec, trace=spec.trace or UNKNOWN, change=changes.get(spec.id, Change(period=0)))
+            for _, spec in history.jobs
+        }
         self.refused: dict[JobId, str] = {}
         self.loaded: dict[NodeGroupId, JobId] = {}
         self.parts: dict[NodeGroupId, set[StatePart]] = {}
@@ -148,7 +185,7 @@ class World:
             self.at(at, lambda node=node, down_s=down_s: self._lose(node, down_s))  # type: ignore[misc]
         for at, job in self.history.crashes:
             self.at(at, lambda job=job: self._end(self.jobs[job], "crashed"))  # type: ignore[misc]
-        for _ in range(MAX_EVENTS):
+        for _ in range(self.history.max_events):
             if not self._agenda:
                 return
             self.now, _, act = heapq.heappop(self._agenda)
@@ -183,6 +220,8 @@ class World:
 
     def _perform(self, command: do.Command) -> None:
         match command:
+            case do.Refuse(is_name_taken=True):
+                pass  # the report of its submission came twice
             case do.Refuse(job=job, reason=reason):
                 self.refused[job] = reason
                 self.jobs[job].is_over = True
@@ -220,7 +259,7 @@ class World:
         return seconds * self._random.uniform(1 - jitter, 1 + jitter) if jitter else seconds
 
     def _generate(self, job: SimulatedJob) -> None:
-        self.at(self.now + self._jittered(job.pause_s), lambda: self._ask(job))
+        self.at(self.now + self._jittered(job.pause_s * job.factors[0]), lambda: self._ask(job))
 
     def _ask(self, job: SimulatedJob) -> None:
         if job.is_over or job.has_asked:
@@ -253,7 +292,7 @@ class World:
         self.waited.append(Waited(job=command.job, seconds=self.now - job.asked_at, has_moved=has_moved))
         self.computing[group] = command.job
         job.lease, job.lease_since = command.lease, self.now
-        factor = 10 if (command.job, job.num_phases) in self.history.slow else 1
+        factor = (10 if (command.job, job.num_phases) in self.history.slow else 1) * job.factors[1]
         seconds = self._jittered(job.segment.duration_s / OPERATIONS * command.num_operations) * factor
         self.longest_lease_s = max(self.longest_lease_s, seconds)
         self._answer(

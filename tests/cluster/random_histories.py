@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from cluster.random_cluster import History
+from cluster.random_cluster import Change, History
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
@@ -199,3 +199,42 @@ def alike_histories(draw: st.DrawFn, policies: Sequence[Policy]) -> History:
     groups = tuple(replace(group, devices=8) for group in history.started.groups)
     rules = replace(history.started.rules, policy=draw(one_of(*policies)), max_wait_share=0.1)
     return replace(history, jobs=jobs, started=replace(history.started, groups=groups, rules=rules))
+
+
+CHANGES = st.builds(
+    Change,
+    period=st.integers(0, 6),
+    pauses=one_of(0.5, 1.0, 1.0, 1.3, 2.0, 4.0),
+    phases=one_of(0.5, 1.0, 1.0, 1.3, 2.0, 4.0),
+    growth=one_of(1.0, 1.0, 1.01, 1.1),
+)
+
+
+@st.composite
+def drifting_histories(draw: st.DrawFn, *, has_faults: bool = True) -> History:
+    """A few longer jobs whose periods and phases grow, jump or become shorter while they run. Without faults they keep
+    to their times exactly, and nobody has slack."""
+    history = draw(HISTORIES)
+    jobs = tuple((at, replace(spec, steps=draw(whole(4, 25)))) for at, spec in history.jobs[:4])
+    names = frozenset(spec.id for _, spec in jobs)
+    changes = tuple((name, draw(CHANGES)) for name in sorted(names))
+    history = replace(
+        history,
+        jobs=jobs,
+        changes=changes,
+        crashes=tuple(crash for crash in history.crashes if crash[1] in names),
+        max_events=40_000,
+    )
+    if has_faults:
+        return history
+    return replace(
+        history,
+        jobs=tuple((at, replace(spec, trace=_without_slack(spec.trace))) for at, spec in jobs),
+        jitter=0.0, lost=(), crashes=(), slow=frozenset(), failing=frozenset(), silent=frozenset(), doubled=frozenset(),
+    )  # fmt: skip
+
+
+def _without_slack(trace: DemandTrace | None) -> DemandTrace | None:
+    if trace is None:
+        return None
+    return replace(trace, segments=tuple(replace(segment, slack_s=0.0) for segment in trace.segments))

@@ -51,8 +51,8 @@ def test_inside_a_tenant_the_highest_response_ratio_comes_first() -> None:
     scheduler = alone()
     submit(scheduler, "running", trace=trace(100, 20), steps=2)
     submit(scheduler, "long", now=0.0, trace=trace(100, 20), steps=100)
-    submit(scheduler, "short", now=10.0, trace=trace(100, 20), steps=1)
     submit(scheduler, "unknown", now=0.0)
+    submit(scheduler, "short", now=10.0, trace=trace(100, 20), steps=1)
     assert end(scheduler, "running", now=200.0) == ["short"]  # ratios 2.9, 1.06 (an hour is assumed) and 1.02
     assert end(scheduler, "short", now=300.0) == ["unknown"]
 

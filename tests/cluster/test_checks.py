@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.small_cluster import group
+from cluster.small_cluster import cluster, group
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.job_spec import JobSpec, StateBytes
 from tailrace.cluster.settings import ClusterRules, NodeGroup, Transfers
@@ -39,6 +39,11 @@ def test_sizes_of_states_and_groups_are_checked() -> None:
         NodeGroup(id=NodeGroupId("g"), nodes=(), devices=8)
     with pytest.raises(ValueError, match="bytes_per_s must be above 0 and finite, got 0"):
         Transfers(bytes_per_s=0)
+
+
+def test_a_cluster_has_no_negative_number_of_rollout_devices() -> None:
+    with pytest.raises(ValueError, match="rollout_devices must be a number from 0 on, got -1"):
+        cluster(rollout_devices=-1)
 
 
 NUMBERS = {

@@ -125,7 +125,7 @@ def test_phases_of_impossible_length_change_nothing_and_end_the_lease(seconds: f
 def test_a_trace_with_a_number_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="a demand trace needs a period above 0"):
         trace(math.nan, 1.0)
-    with pytest.raises(ValueError, match="segments must follow each other"):
+    with pytest.raises(ValueError, match="duration_s must be above 0 and finite, got nan"):
         trace(10.0, math.nan)
 
 

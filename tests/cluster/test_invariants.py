@@ -13,6 +13,7 @@ from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.job_spec import StateBytes
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.phases.log import PhaseInProgress
+from tailrace.cluster.rearranging.measured import _Period
 from tailrace.cluster.rooms import Rooms
 from tailrace.cluster.scheduler import Scheduler
 from tailrace.cluster.settings import Policy
@@ -65,6 +66,14 @@ def no_resident(rooms: Rooms) -> None:
     rooms.phases.queues[G0]._resident = None
 
 
+PERIOD = _Period(begun_at=0.0, place_since=0.0, seconds=60.0)
+
+
+def measure_unplanned(record: JobRecord) -> None:
+    record.drift.measured.periods.append(PERIOD)
+    record.trace = None
+
+
 BROKEN: dict[str, Callable[[Rooms], object]] = {
     "a rollout device too many": lambda s: set_devices(s, free=3, of=4),
     "rollout devices below 0": lambda s: set_devices(s, free=-1, of=1),
@@ -84,6 +93,11 @@ BROKEN: dict[str, Callable[[Rooms], object]] = {
     "isolated jobs that share": lambda s: setattr(s, "rules", replace(s.rules, policy=Policy.ISOLATED)),
     "too many jobs": lambda s: setattr(s, "rules", replace(s.rules, max_jobs_per_group=1)),
     "too many bytes": small_host,
+    "a job in the queue that is forgotten": lambda s: s.jobs.records.pop(WAITING),
+    "a job to be planned again that is not there": lambda s: s.rearranging.to_refit.add(JobId("gone")),
+    "a job to be planned again that could have been": lambda s: s.rearranging.to_refit.add(B),
+    "too many periods": lambda s: job(s, B).drift.measured.periods.extend([PERIOD] * 7),
+    "periods without a plan": lambda s: measure_unplanned(job(s, B)),
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace.config import schedule_builder
+from tailrace.commands.preflight.planned import on_a_gpu
+from tailrace.config import device_kind, schedule_builder
 from tailrace.config.aliases import put
 from tailrace.config.load import SettingsError, assemble
 from tailrace.config.memory_release import may_lend
@@ -21,6 +23,7 @@ from tailrace.policies.strategies import ParallelSizes, Scaling, Timeouts
 ALL_PARTS = tuple(Part)
 WHOLE: dict[str, Any] = {
     "schedule.preset": "rollpacker",
+    "model.device": "cuda",
     "rollout.num_instances": 2,
     "rollout.engine": "vllm",
     "rollout.parallel_sizes": [1, 2],
@@ -113,6 +116,27 @@ def test_what_cannot_work_is_left_out_with_a_reason_and_the_rest_runs(
     assert (made.launch_prompts, made.leftovers) == (40, Leftovers.DEFER)
     assert (made.lending.strategy == "never") == (LENT in found or changes.get("schedule__lending") == "never")
     assert (made.stream is Stream.NEVER) == (STREAMED in found or changes.get("schedule__stream") == "never")
+
+
+@pytest.mark.parametrize(("has_driver", "expected"), [(True, set()), (False, {LENT, JUDGE})])
+def test_a_device_that_is_found_decides_as_one_that_is_named(
+    has_driver: bool, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "nvidiactl"
+    if has_driver:
+        driver.touch()
+    monkeypatch.setattr(device_kind, "DRIVER", driver)
+    given = settings(model__device="auto")
+    assert without(given).keys() == expected
+    assert scheduled(given).lending.strategy == ("kv-peak" if has_driver else "never")
+    assert given.reward.judge.memory_gb == ("half" if has_driver else None)
+
+
+def test_a_plan_for_a_card_takes_the_device_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_kind, "DRIVER", tmp_path / "none")
+    given = on_a_gpu(settings(model__device="auto"))
+    assert without(given) == {}
+    assert given.reward.judge.memory_gb == "half"
 
 
 def test_without_tests_and_judge_two_lines_say_so() -> None:

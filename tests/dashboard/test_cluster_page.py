@@ -105,10 +105,11 @@ def test_long_boxes_stay_as_they_are() -> None:
     assert charts.thin(boxes, shortest=5) == boxes
 
 
-def test_short_boxes_become_one_that_says_how_much_of_it_is_in_use() -> None:
-    [merged, alone] = charts.thin([box(0, 1), box(2, 3, job="b"), box(4, 5), box(100, 101)], shortest=8)
-    assert (merged.start, merged.end, merged.job, merged.count) == (0, 5, "a", 2)
-    assert merged.share == pytest.approx(3 / 5)
+def test_short_boxes_become_one_for_each_job_that_says_how_much_of_it_is_in_use() -> None:
+    [one, other, alone] = charts.thin([box(0, 1), box(2, 3, job="b"), box(4, 5), box(100, 101)], shortest=8)
+    assert (one.job, one.start, one.count, other.job, other.end, other.count) == ("a", 0, 2, "b", 5, 1)
+    assert one.end == other.start == pytest.approx(5 * 2 / 3)
+    assert [one.share, other.share] == pytest.approx([3 / 5, 3 / 5])
     assert alone == box(100, 101)
 
 

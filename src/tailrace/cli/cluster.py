@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.cluster.ids import JobId
@@ -81,15 +82,15 @@ def _trace(options: argparse.Namespace) -> int:
     trace = demand.trace
     print(
         f"trace: {options.json} (period {trace.period_s:,.2f} s, steps in it: {trace.steps},"
-        f" duty {trace.duty:.1%}; made from {len(demand.run)} steps)"
+        f" duty {trace.mean_duty:.1%}, planned {trace.duty:.1%}; made from {len(demand.run)} steps)"
     )
     return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
     _check(options)
-    jobs = _jobs([_read(path) for path in options.traces])
-    plans = [_plan_for(policy, jobs, options) for policy in _POLICIES]
+    demands = _named([_read(path) for path in options.traces])
+    plans = [_plan_for(policy, demands, options) for policy in _POLICIES]
     chosen = _choose(plans, options.policy)
     print("\n".join(plan_text.lines(plans, chosen)))
     if options.json is not None:
@@ -117,26 +118,36 @@ def _read(path: Path) -> JobDemand:
     return demand_of_run(path) if path.is_dir() else job_demand.read(path)
 
 
-def _jobs(demands: Sequence[JobDemand]) -> list[JobSpec]:
-    """One job for each demand. Those of one name are numbered."""
-    jobs: dict[str, JobSpec] = {}
+def _named(demands: Sequence[JobDemand]) -> list[JobDemand]:
+    """One for each job. Those of one name are numbered."""
+    found: dict[str, JobDemand] = {}
     for demand in demands:
         name, number = demand.name, 2
-        while name in jobs:
+        while name in found:
             name, number = f"{demand.name}-{number}", number + 1
-        jobs[name] = JobSpec(
-            id=JobId(name),
-            train_devices=demand.train_devices,
-            rollout_devices=demand.rollout_devices,
-            steps=max(len(demand.run), 1),
-            trace=demand.trace,
-        )
-    return [*jobs.values()]
+        found[name] = replace(demand, name=name)
+    return [*found.values()]
 
 
-def _plan_for(policy: Policy, jobs: Sequence[JobSpec], options: argparse.Namespace) -> SharingPlan:
+def _job(demand: JobDemand) -> JobSpec:
+    return JobSpec(
+        id=JobId(demand.name),
+        train_devices=demand.train_devices,
+        rollout_devices=demand.rollout_devices,
+        steps=max(len(demand.run), 1),
+        trace=demand.trace,
+    )
+
+
+def _plan_for(policy: Policy, demands: Sequence[JobDemand], options: argparse.Namespace) -> SharingPlan:
     rules = ClusterRules(policy=policy, max_duty=options.max_duty, max_jobs_per_group=options.max_jobs)
-    return plan_sharing(jobs, rules, max_groups=options.groups, switch_s=options.switch_s)
+    return plan_sharing(
+        [_job(demand) for demand in demands],
+        rules,
+        max_groups=options.groups,
+        switch_s=options.switch_s,
+        recorded={JobId(demand.name): demand.periods() for demand in demands},
+    )
 
 
 def _choose(plans: Sequence[SharingPlan], policy: str | None) -> SharingPlan:

@@ -34,10 +34,12 @@ class Admit(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(Command):
-    """The job can never run here."""
+    """The job can never run here, or its name is taken."""
 
     job: JobId
     reason: str
+    is_name_taken: bool = False
+    """Another job of this name is queued or runs. That one goes on; the one that was submitted last is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.cluster.checks import finite
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
 from tailrace.cluster.job_spec import JobSpec, Parts
@@ -25,9 +26,14 @@ class ClusterStarted(Event):
     rollout_devices: int = 0
     """Devices for rollout. Jobs take their share for themselves."""
 
+    def __post_init__(self) -> None:
+        finite(0, rollout_devices=self.rollout_devices)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted(Event):
+    """Answered by ``Place`` and ``Admit``, at once or later, or at once by ``Refuse``."""
+
     job: JobSpec
 
 

@@ -5,7 +5,7 @@
     admission     rollout devices, claims of jobs that wait for a place, whose turn it is
     phases        who computes on each node group
     rearranging   which jobs are planned again, and which could make room
-    watch         when the scheduler wants to be woken, which reports it has ignored
+    watch         what time it is, when the scheduler wants to be woken, which reports it has ignored
 
 As in the core (``core/rooms.py``), the folder of a room has its state (``room``), what events change (``facts``), what
 it decides (``rules``) and what must hold (``invariants``). Only files of that folder access its fields. Other rooms use

@@ -13,6 +13,7 @@ from tailrace.cluster.admission.facts import pass_time
 from tailrace.cluster.groups import invariants as groups_invariants
 from tailrace.cluster.jobs import invariants as jobs_invariants
 from tailrace.cluster.phases import invariants as phases_invariants
+from tailrace.cluster.rearranging import invariants as rearranging_invariants
 from tailrace.cluster.rooms import Rooms
 from tailrace.cluster.rules import HANDLERS, apply_rules
 from tailrace.cluster.watch.waits import waits
@@ -26,10 +27,14 @@ class Scheduler:
         self._rooms = Rooms(event.rules, event.groups, event.rollout_devices)
 
     def handle(self, event: ev.Event, *, now: float) -> list[do.Command]:
-        """Note one event and return the commands that follow from it."""
+        """Note one event and return the commands that follow from it.
+
+        ``ValueError``, and nothing has changed: ``now`` is no number, or earlier than that of the event before.
+        """
         handler = HANDLERS.get(type(event))
         if handler is None:
             raise TypeError(f"unknown event {event!r}")
+        self._rooms.watch.note_time(now)
         pass_time(self._rooms, now)
         commands = list(handler(self._rooms, event, now))
         commands += apply_rules(self._rooms, event, now)
@@ -46,5 +51,8 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert everything that must hold between two events."""
-        for room in (jobs_invariants, groups_invariants, admission_invariants, phases_invariants):
+        rooms = (
+            jobs_invariants, groups_invariants, admission_invariants, phases_invariants, rearranging_invariants
+        )  # fmt: skip
+        for room in rooms:
             room.check(self._rooms)

@@ -111,10 +111,10 @@ class ClusterRules:
     guard_s: float = 5.0
     """Seconds around a critical segment that count as interference too."""
     drift: float = 0.2
-    """A job is planned again when its phases last longer than planned, or come at other times, by this share of its
-    period..."""
+    """A job is planned again when its period or its phases are longer or shorter than planned by this share of them,
+    or its phases come at other times by this share of its period..."""
     drift_cycles: int = 3
-    """...this many phases in a row."""
+    """...in this many periods in a row."""
     min_gain: float = 0.1
     """A job that drifted is moved only if its interference falls by at least this."""
     tenants: tuple[tuple[TenantId, float], ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tailrace.config import judge_use
+from tailrace.config.device_kind import is_cpu
 from tailrace.config.preset_parts import LENDING, NAMES, Circumstances, LeftOut, fitted
 from tailrace.config.presets import Preset
 from tailrace.config.settings import Settings
@@ -92,7 +93,7 @@ def no_places(settings: Settings) -> str | None:
 
 def _no_release(settings: Settings) -> str | None:
     """Why an instance cannot leave its device. Who asks for lending all the same is told so by the engine."""
-    is_vllm_on_cpu = settings.rollout.engine == "vllm" and settings.model.device == "cpu"
+    is_vllm_on_cpu = settings.rollout.engine == "vllm" and is_cpu(settings.model.device)
     return "vLLM does not release its memory on a CPU (rollout.engine)" if is_vllm_on_cpu else None
 
 
@@ -104,7 +105,7 @@ def _no_offload(settings: Settings, parts: Collection[Part] | None) -> str | Non
         return "the judge is behind a server (reward.judge.url)"
     if judge.placement == "own":
         return "the judge has a device of its own (reward.judge.placement)"
-    return "on a CPU all layers are in its memory (model.device)" if settings.model.device == "cpu" else None
+    return "on a CPU all layers are in its memory (model.device)" if is_cpu(settings.model.device) else None
 
 
 def _fitted(settings: Settings, parts: Collection[Part] | None) -> tuple[Preset, tuple[LeftOut, ...]]:

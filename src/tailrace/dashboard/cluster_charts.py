@@ -105,19 +105,26 @@ def shortest_box(window: Range, num_groups: int) -> float:
 def thin(boxes: Sequence[Box], *, shortest: float) -> list[Box]:
     """The boxes of each group in order; those shorter than ``shortest`` are drawn as one with neighbours that are near.
 
-    A run of short boxes is shown as what took most of its time, the paler the more of it was free.
+    A run of short boxes is shown as one box for each job and kind, beside each other and as wide as their shares of the
+    time in use, the paler the more of the time was free.
     """
     ordered = sorted(boxes, key=lambda box: (box.group, box.start))
-    return [cluster[0] if len(cluster) == 1 else _blend(cluster) for cluster in _clusters(ordered, shortest)]
+    clusters = _clusters(ordered, shortest)
+    return [box for cluster in clusters for box in (cluster if len(cluster) == 1 else _blend(cluster))]
 
 
-def _blend(cluster: Sequence[Box]) -> Box:
-    seconds: dict[tuple[str, str], float] = {}
+def _blend(cluster: Sequence[Box]) -> list[Box]:
+    same: dict[tuple[str, str], list[float]] = {}
     for box in cluster:
-        seconds[box.job, box.kind] = seconds.get((box.job, box.kind), 0.0) + box.seconds
-    job, kind = max(seconds, key=lambda name: seconds[name])
-    count = sum((box.job, box.kind) == (job, kind) for box in cluster)
-    return replace(cluster[0], job=job, kind=kind, end=cluster[-1].end, count=count, busy_s=sum(seconds.values()))
+        same.setdefault((box.job, box.kind), []).append(box.seconds)
+    busy_s, start = sum(box.seconds for box in cluster), cluster[0].start
+    whole_s, found = cluster[-1].end - start, list[Box]()
+    for (job, kind), seconds in same.items():
+        end = start + whole_s * (sum(seconds) / busy_s if busy_s else 1 / len(same))
+        box = Box(group=cluster[0].group, job=job, kind=kind, start=start, end=end)
+        found.append(replace(box, count=len(seconds), busy_s=sum(seconds)))
+        start = end
+    return found
 
 
 def _clusters(boxes: Sequence[Box], shortest: float) -> list[list[Box]]:

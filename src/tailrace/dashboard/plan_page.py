@@ -18,9 +18,10 @@ TRAIN, SWITCH = "training phase", "switch"
 def write_plan_page(plans: Sequence[SharingPlan], chosen: SharingPlan, path: Path) -> Path:
     """Write the page and return its path."""
     rows = plan_text.policy_rows(plans, chosen)
+    policies = [_POLICIES, *(f"Note: {note}." for note in plan_text.plan_notes(chosen))]
     notes = [ZOOM, *charts.left_out(len(chosen.groups))]
     sections = [
-        PageSection(id="policies", heading="What each policy would need", tables=[rows], notes=[_POLICIES]),
+        PageSection(id="policies", heading="What each policy would need", tables=[rows], notes=policies),
         PageSection(id="groups", heading="The first periods", charts=["groups"], notes=notes),
         *(
             PageSection(id=f"group-{number}", heading=plan_text.group_words(group), tables=[plan_text.job_rows(group)])
@@ -44,7 +45,7 @@ def write_plan_page(plans: Sequence[SharingPlan], chosen: SharingPlan, path: Pat
 _POLICIES = (
     "isolated: a group for each job. pack: the fullest group with room for the job's duty; phases wait for each other."
     " spread: a group in whose free time all phases fit. Devices: training and rollout, of those without sharing. The"
-    " slowdown is a forecast without jitter. The star marks the policy that is shown below."
+    " slowdown is a forecast. The star marks the policy that is shown below."
 )
 
 
@@ -52,7 +53,7 @@ def _drawing(plan: SharingPlan) -> Chart:
     end = max((plan_text.shown_s(group) for group in plan.groups), default=1.0)
     boxes = [box for group in plan.groups for box in _boxes(group, end)]
     colours = charts.job_colours([str(placed.job.id) for placed in plan.jobs])
-    names = {str(group.id): f"{group.id}\n{group.duty:.0%} in use" for group in plan.groups}
+    names = {str(group.id): f"{group.id}\n{group.mean_duty:.0%} in use" for group in plan.groups}
     return charts.gantt(boxes, names, colours, title="Node groups", window=(0.0, end))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from tailrace.cluster.planning.sharing_forecast import Use
@@ -24,6 +25,8 @@ def lines(plans: Sequence[SharingPlan], chosen: SharingPlan) -> list[str]:
     ]
     for group in chosen.groups:
         text += ["", *_group_lines(group)]
+    if notes := plan_notes(chosen):
+        text += ["", *(f"note: {note}" for note in notes)]
     for job in chosen.without_place:
         text += ["", f"{job.id} has no place: give more --groups, or a higher --max-duty or --max-jobs"]
     return text
@@ -39,16 +42,43 @@ def policy_rows(plans: Sequence[SharingPlan], chosen: SharingPlan) -> list[list[
                 str(len(plan.jobs)),
                 str(len(plan.groups)),
                 f"{plan.devices} of {plan.devices_alone}",
-                f"{plan.slowdown:.3f}x",
-                f"{plan.saving:.1%}",
+                _slowdown(plan.slowdowns),
+                _saved(plan.savings),
             ]
         )
     return rows
 
 
+def plan_notes(plan: SharingPlan) -> list[str]:
+    """What the plan takes for granted, and what is not known about it."""
+    notes = []
+    if plan.switch_s == 0 and any(len(group.jobs) > 1 for group in plan.groups):
+        notes.append("a group is taken to change from one job to another in no time: --switch-s says how long it takes")
+    if any(len(placed.slowdowns) > 1 for placed in plan.jobs):
+        notes.append("in brackets: the least and the most, if periods are as long as recorded ones")
+    if len(plan.groups) > plan.fewest_groups and plan.num_orders > 1:
+        less = range(plan.fewest_groups, len(plan.groups))
+        enough = f"{less[0]} to {less[-1]}" if len(less) > 1 else str(less[0])
+        notes.append(
+            f"{plan.num_orders} orders of the jobs were tried; whether {enough} node groups could be enough is not"
+            " known"
+        )
+    return notes
+
+
+def _slowdown(values: Sequence[float]) -> str:
+    bounds = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{fmean(values):.3f}x{bounds}"
+
+
+def _saved(values: Sequence[float]) -> str:
+    bounds = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) > 1 else ""
+    return f"{fmean(values):.1%}{bounds}"
+
+
 def job_rows(group: SharedGroup) -> list[list[str]]:
     """A heading and one row per job of the group."""
-    heading = ["job", "period", "duty", "shift", "slowdown", "saved"]
+    heading = ["job", "period", "duty", "planned", "shift", "slowdown", "saved"]
     return [heading, *(_job_row(placed) for placed in group.jobs)]
 
 
@@ -58,16 +88,17 @@ def _job_row(placed: PlacedJob) -> list[str]:
     return [
         str(placed.job.id),
         f"{trace.period_s:,.1f} s",
+        f"{trace.mean_duty:.1%}",
         f"{trace.duty:.1%}",
         f"{placed.shift_s:,.1f} s",
-        f"{placed.slowdown:.3f}x",
-        f"{placed.saving:.1%}",
+        _slowdown(placed.slowdowns),
+        _saved(placed.savings),
     ]
 
 
 def group_words(group: SharedGroup) -> str:
     return (
-        f"{group.id}: {_count(group.devices, 'training device')}, in use {group.duty:.1%} of the time,"
+        f"{group.id}: {_count(group.devices, 'training device')}, in use {group.mean_duty:.1%} of the time,"
         f" {group.forecast.switches_per_step:.2f} switches per step"
     )
 
@@ -109,11 +140,17 @@ def to_dict(plan: SharingPlan) -> dict[str, Any]:
         "devices_alone": plan.devices_alone,
         "slowdown": plan.slowdown,
         "saving": plan.saving,
+        "slowdowns": plan.slowdowns,
+        "savings": plan.savings,
+        "fewest_groups": plan.fewest_groups,
+        "num_orders": plan.num_orders,
+        "switch_s": plan.switch_s,
         "groups": [
             {
                 "id": group.id,
                 "devices": group.devices,
-                "duty": group.duty,
+                "duty": group.mean_duty,
+                "planned_duty": group.duty,
                 "switches_per_step": group.forecast.switches_per_step,
                 "jobs": [
                     {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tailrace.config.device_kind import is_cpu
 from tailrace.config.memory_release import may_park, releases_memory
 from tailrace.config.rollout_settings import RolloutSettings
 from tailrace.config.settings import Settings
@@ -38,13 +39,9 @@ class EngineKind:
 
     def capabilities_on(self, device: str) -> Capabilities:
         """``device``: as ``model.device`` names it."""
-        if self.capabilities_on_cpu is None or not _is_cpu(device):
+        if self.capabilities_on_cpu is None or not is_cpu(device):
             return self.capabilities
         return self.capabilities_on_cpu
-
-
-def _is_cpu(device: str) -> bool:
-    return device == "cpu" or (device == "auto" and not Path("/dev/nvidiactl").exists())
 
 
 def _check_native(settings: Settings, checkpoint: Path) -> None:
@@ -55,7 +52,7 @@ def _check_vllm(settings: Settings, checkpoint: Path) -> None:
     vllm_versions.check_version(vllm_versions.installed_version())
     if (sentence := division_refusal(settings, read_model_config(checkpoint))) is not None:
         raise Unsupported(sentence)
-    if _is_cpu(settings.model.device):
+    if is_cpu(settings.model.device):
         vllm_models.check_on_cpu(checkpoint)
 
 

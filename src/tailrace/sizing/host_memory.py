@@ -120,8 +120,12 @@ def _training(load: HostLoad, num_ranks: int) -> Iterator[MemoryPart]:
         ("reference", load.reference_bytes, ", page-locked: all layers of each"),
     ):
         if num_bytes and num_ranks:
-            how = f"{num_ranks} ranks x {num_bytes / 2**30:.2f} GiB{remark}"
+            how = f"{_ranks(num_ranks)} x {num_bytes / 2**30:.2f} GiB{remark}"
             yield MemoryPart(name=name, num_bytes=num_ranks * num_bytes, how=how)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" if count == 1 else f"{count} ranks"
 
 
 def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterator[MemoryPart]:
@@ -135,7 +139,7 @@ def _publishing(shape: ModelShape, load: HostLoad, workers: _Workers) -> Iterato
     gathering = [rank for rank in workers.ranks if rank < load.num_publishing]
     if load.num_publishing > 1 and gathering:
         largest = load.itemsize * shape.embedding_parameters
-        how = f"{len(gathering)} ranks x the largest parameter, while it is published"
+        how = f"{_ranks(len(gathering))} x the largest parameter, while it is published"
         yield MemoryPart(name="gathered weights", num_bytes=len(gathering) * largest, how=how, is_temporary=True)
 
 

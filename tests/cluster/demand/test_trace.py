@@ -27,8 +27,29 @@ def test_segments_follow_each_other_within_the_period() -> None:
     for segments in (
         (),
         (one, one),
-        (DemandSegment(offset_s=0.0, duration_s=0.0),),
         (DemandSegment(offset_s=55.0, duration_s=10.0),),
     ):
         with pytest.raises(ValueError, match="segment"):
             DemandTrace(period_s=60.0, segments=segments)
+
+
+@pytest.mark.parametrize("steps", [0, -1, math.nan, math.inf])
+def test_a_pattern_has_at_least_one_step(steps: float) -> None:
+    with pytest.raises(ValueError, match="at least one step"):
+        DemandTrace(period_s=60.0, segments=(DemandSegment(offset_s=0.0, duration_s=1.0),), steps=steps)  # type: ignore[arg-type]
+
+
+IMPOSSIBLE = [
+    ({"offset_s": -1.0}, "offset_s must be a number from 0 on, got -1.0"),
+    ({"offset_s": math.nan}, "offset_s must be a number from 0 on, got nan"),
+    ({"duration_s": 0.0}, "duration_s must be above 0 and finite, got 0.0"),
+    ({"duration_s": math.inf}, "duration_s must be above 0 and finite, got inf"),
+    ({"slack_s": -1.0}, "slack_s must be a number from 0 on, got -1.0"),
+    ({"slack_s": math.inf}, "slack_s must be a number from 0 on, got inf"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), IMPOSSIBLE)
+def test_a_segment_with_an_impossible_number_is_refused(changes: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DemandSegment(**({"offset_s": 0.0, "duration_s": 1.0} | changes))

@@ -86,9 +86,11 @@ def test_a_footprint_covers_its_trace() -> None:
 
 
 def test_a_period_is_the_nearest_number_of_slots_if_the_segments_have_room() -> None:
-    """An error of almost a slot in each period would be 60 slots after 60 periods."""
+    """An error of almost a slot in each period would be 60 slots after 60 periods. The pause makes up for the rest."""
     footprint = Footprint.of(trace(289.03, (231.53, 57.5, 0.0)), 1.0)
-    assert (footprint.period, footprint.segments) == (289, (SlotSegment(offset=231, count=59),))
+    assert (footprint.period, footprint.segments) == (289, (SlotSegment(offset=231, count=58),))
+    longer = Footprint.of(trace(294.41, (215.03, 79.38, 0.0)), 1.0)
+    assert (longer.period, longer.segments) == (294, (SlotSegment(offset=214, count=80),))
     full = Footprint.of(trace(10.4, (0.0, 10.4, 0.0)), 1.0)
     assert (full.period, full.segments) == (11, (SlotSegment(offset=0, count=11),))
 

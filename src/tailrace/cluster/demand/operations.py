@@ -65,12 +65,17 @@ def trace_of(
     places = [_typical(steps[place::length]) for place in range(length)]
     lengths_s = [statistics.fmean(step.seconds for step in same) for same in places]
     begins_s = list(accumulate(lengths_s, initial=0.0))
-    planned = [
-        (begin + statistics.fmean(starts), _planned_s(durations))
+    segments = [
+        DemandSegment(
+            offset_s=begin + statistics.fmean(starts),
+            duration_s=_planned_s(durations),
+            slack_s=slack_s,
+            mean_s=statistics.fmean(durations),
+        )
         for begin, same in zip(begins_s, places, strict=False)
         for starts, durations in _transposed(same)
     ]
-    return DemandTrace(period_s=begins_s[-1], segments=_segments(planned, begins_s[-1], slack_s), steps=length)
+    return DemandTrace.clipped(period_s=begins_s[-1], segments=segments, steps=length)
 
 
 def _steps(operations: Sequence[Operation], ended: float | None, max_gap_s: float) -> list[_Step]:
@@ -119,20 +124,3 @@ def _transposed(steps: Sequence[_Step]) -> list[tuple[list[float], list[float]]]
 
 def _planned_s(durations: Sequence[float]) -> float:
     return sorted(durations)[math.ceil(PLANNED_SHARE * len(durations)) - 1]
-
-
-def _segments(planned: Sequence[tuple[float, float]], period_s: float, slack_s: float) -> tuple[DemandSegment, ...]:
-    """Segments of these (start, duration), none longer than until the next one or the end of the period."""
-    ends = [*(start for start, _ in planned[1:]), period_s]
-    return tuple(
-        DemandSegment(offset_s=start, duration_s=_clipped(start, duration, end), slack_s=slack_s)
-        for (start, duration), end in zip(planned, ends, strict=True)
-    )
-
-
-def _clipped(start: float, duration: float, end: float) -> float:
-    """The duration, or what is left until ``end``. The sum with ``start`` is not above ``end``, rounding included."""
-    duration = min(duration, end - start)
-    while start + duration > end:
-        duration = math.nextafter(duration, 0.0)
-    return duration

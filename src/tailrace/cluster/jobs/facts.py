@@ -11,7 +11,7 @@ from tailrace.cluster.admission.claims import drop_claim
 from tailrace.cluster.groups.record import fits
 from tailrace.cluster.groups.seating import leave_seat, open_group
 from tailrace.cluster.job_spec import JobSpec
-from tailrace.cluster.jobs.record import JobRecord, Stage
+from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.phases import leases
 from tailrace.cluster.rooms import Rooms
 
@@ -19,14 +19,11 @@ from tailrace.cluster.rooms import Rooms
 def job_submitted(rooms: Rooms, event: ev.JobSubmitted, now: float) -> Iterator[do.Command]:
     spec = event.job
     if rooms.jobs.find(spec.id) is not None:
-        rooms.watch.ignore()
-        return
-    job = rooms.jobs.submit(spec, now)
-    if (reason := _obstacle(rooms, spec)) is not None:
-        _end(rooms, job, reason)
+        yield do.Refuse(job=spec.id, reason=f"another job is called {spec.id}, and has not ended", is_name_taken=True)
+    elif (reason := _obstacle(rooms, spec)) is not None:
         yield do.Refuse(job=spec.id, reason=reason)
     else:
-        order.enter(rooms, job)
+        order.enter(rooms, rooms.jobs.submit(spec, now))
 
 
 def _obstacle(rooms: Rooms, spec: JobSpec) -> str | None:
@@ -45,7 +42,7 @@ def _obstacle(rooms: Rooms, spec: JobSpec) -> str | None:
 def job_profiled(rooms: Rooms, event: ev.JobProfiled, now: float) -> Iterator[do.Command]:
     """The demand of a job is known now, or known better."""
     job = rooms.jobs.find(event.job)
-    if job is None or job.stage is Stage.ENDED or job.trace == event.trace:
+    if job is None or job.trace == event.trace:
         rooms.watch.ignore()
         return
     rooms.jobs.learn(job, event.trace)
@@ -59,20 +56,20 @@ def job_profiled(rooms: Rooms, event: ev.JobProfiled, now: float) -> Iterator[do
 
 def job_ended(rooms: Rooms, event: ev.JobEnded, now: float) -> Iterator[do.Command]:
     job = rooms.jobs.find(event.job)
-    if job is None or job.stage is Stage.ENDED:
+    if job is None:
         rooms.watch.ignore()
         return
     order.settle(rooms, job, now)
     group = leave_seat(rooms, job)
-    _end(rooms, job, event.reason)
+    _free(rooms, job)
     if group is not None:
         yield from leases.leave(rooms, group, job.id, now)
 
 
-def _end(rooms: Rooms, job: JobRecord, reason: str) -> None:
-    """Everything that the job holds is free again."""
+def _free(rooms: Rooms, job: JobRecord) -> None:
+    """Everything that the job holds is free again, and the job is forgotten."""
     if job.is_live:
         rooms.admission.give_back_devices(job.spec.rollout_devices)
     drop_claim(rooms, job.id)
     rooms.admission.look_again()
-    rooms.jobs.end(job, reason)
+    rooms.jobs.forget(job)

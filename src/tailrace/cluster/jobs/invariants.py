@@ -8,6 +8,5 @@ from tailrace.cluster.rooms import Rooms
 
 def check(rooms: Rooms) -> None:
     jobs = rooms.jobs
-    for job in jobs.records.values():
-        assert (job.id in jobs.queue) == (job.stage is Stage.QUEUED), f"{job.id} is {job.stage}, its queue differs"
+    assert set(jobs.queue) == {job.id for job in jobs.records.values() if job.stage is Stage.QUEUED}
     assert set(jobs.running) == {job.id for job in jobs.records.values() if job.is_live}

@@ -18,13 +18,12 @@ from tailrace.cluster.rearranging.drift import Drift
 
 
 class Stage(StrEnum):
-    """``QUEUED -> (PROFILING ->) RUNNING -> ENDED``. A refused job goes from ``QUEUED`` to ``ENDED``."""
+    """``QUEUED -> (PROFILING ->) RUNNING``. A job that has ended is forgotten."""
 
     QUEUED = "queued"
     PROFILING = "profiling"
     """Runs alone on a node group, because nothing is known about its phases yet."""
     RUNNING = "running"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,6 @@ class JobRecord:
     """Where it was when its node group was lost, until it has another one."""
     log: PhaseLog = field(default_factory=PhaseLog)
     drift: Drift = field(default_factory=Drift)
-    reason: str = ""
-    """Why it ended."""
 
     # Questions
 

@@ -1,4 +1,4 @@
-"""The jobs room: every job, its stage, and which of them are queued or run."""
+"""The jobs room: every job that has not ended, its stage, and which of them are queued or run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Jobs:
     """State of the jobs room."""
 
     records: dict[JobId, JobRecord] = field(default_factory=dict)
+    """Every job that has not ended. What has ended is forgotten, so its name may be used again."""
     queue: dict[JobId, JobRecord] = field(default_factory=dict)
     """Jobs that wait for admission, in order of submission."""
     running: dict[JobId, JobRecord] = field(default_factory=dict)
@@ -74,8 +75,7 @@ class Jobs:
         if job.stage is Stage.PROFILING:
             job.stage = Stage.RUNNING
 
-    def end(self, job: JobRecord, reason: str) -> None:
-        self.queue.pop(job.id, None)
-        self.running.pop(job.id, None)
-        job.stage, job.reason, job.displaced = Stage.ENDED, reason, None
-        job.log.end_job()
+    def forget(self, job: JobRecord) -> None:
+        """The job has ended."""
+        for jobs in (self.records, self.queue, self.running):
+            jobs.pop(job.id, None)

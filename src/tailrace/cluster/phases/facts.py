@@ -43,7 +43,9 @@ def phase_ended(rooms: Rooms, event: ev.PhaseEnded, now: float) -> Iterator[do.C
     asks_at_once = event.next_in_s is None and (event.failed or job.log.is_between_operations)
     job.log.foretell(0.0 if asks_at_once else event.next_in_s, now)
     if not job.log.is_between_operations:
-        if not event.failed:
+        if event.failed:
+            rooms.rearranging.phase_failed(job)
+        else:
             rooms.rearranging.phase_completed(job, rooms.rules)
         job.log.end_phase(failed=event.failed)
     queue = queue_of(rooms, rooms.groups.named(job.seat.group), now)

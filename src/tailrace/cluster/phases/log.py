@@ -131,6 +131,3 @@ class PhaseLog:
     def end_phase(self, *, failed: bool) -> None:
         self.seconds_in_phase = self.late_in_phase_s = 0.0
         self.num_phases += not failed
-
-    def end_job(self) -> None:
-        self.phase = None

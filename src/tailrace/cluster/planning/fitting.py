@@ -56,19 +56,21 @@ class Footprint:
     def of(cls, trace: DemandTrace, slot_s: float, *, repeats: int = 1) -> Footprint:
         """The slots that cover the trace.
 
-        A segment takes every slot that it touches, less those that the segment before it has already taken. The period
-        is the nearest whole number of slots: an error in it would grow with every period.
+        The period is the nearest whole number of slots, because an error in it would grow with every period: pauses
+        become a little longer or shorter. A segment takes every slot that it touches, less those that the segment
+        before it has already taken.
         """
         segments: list[SlotSegment] = []
-        taken = _slots_down(trace.segments[0].offset_s / slot_s)
-        for segment in trace.segments:
+        whole = trace.with_period(round(trace.period_s / slot_s) * slot_s) or trace
+        taken = _slots_down(whole.segments[0].offset_s / slot_s)
+        for segment in whole.segments:
             offset = max(taken, _slots_down(segment.offset_s / slot_s))
             end = max(_slots_up(segment.end_s / slot_s), 0 if segments else offset + 1)
             if end > offset:
                 slack = _slots_down(segment.slack_s / slot_s)
                 segments.append(SlotSegment(offset=offset, count=end - offset, slack=slack))
                 taken = end
-        period = max(round(trace.period_s / slot_s), segments[-1].end - segments[0].offset)
+        period = max(round(whole.period_s / slot_s), segments[-1].end - segments[0].offset)
         return cls(period=period, segments=tuple(segments), duty=trace.duty, repeats=repeats)
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId
 from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.rearranging.measured import DriftLimits
 from tailrace.cluster.settings import ClusterRules
 
 
@@ -35,22 +37,39 @@ class Rearranging:
             self.to_refit.add(job.id)
 
     def phase_completed(self, job: JobRecord, rules: ClusterRules) -> None:
-        """Compare the phase of the job that is complete now with its trace."""
-        if (segment := job.segment) is None or job.trace is None:
+        """Compare the phase of the job that is complete now, and the period before it, with its trace."""
+        log, plan, segment = job.log, job.trace, job.segment
+        if plan is None or segment is None or log.asked_at is None:
             return
-        seconds, late_s = job.log.seconds_in_phase, job.log.late_in_phase_s
-        excess_s = max(_seconds_off(job, rules.slot_s), late_s + max(0.0, seconds - segment.duration_s))
-        job.drift.note_phase(seconds / segment.duration_s, is_off=excess_s > rules.drift * job.trace.period_s)
-        if job.drift.num_drifted >= rules.drift_cycles:
+        number = log.num_phases % len(plan.segments)
+        seconds, late_s = log.seconds_in_phase, log.late_in_phase_s
+        job.drift.measured.note_phase(
+            number, asked_at=log.asked_at, late_s=late_s, seconds=seconds, place_since=log.seated_at
+        )
+        job.drift.note_demand(plan, limits_of(rules))
+        off_s = max(_seconds_off(job, plan, number, rules.slot_s), late_s + max(0.0, seconds - segment.duration_s))
+        is_last = number == len(plan.segments) - 1
+        job.drift.note_place(is_off=off_s > rules.drift * plan.period_s, is_last=is_last)
+        if job.drift.has_drifted(limits_of(rules)):
             self.to_refit.add(job.id)
 
+    def phase_failed(self, job: JobRecord) -> None:
+        """The job will run the same phase again, so its period becomes longer."""
+        job.drift.measured.give_up_period()
 
-def _seconds_off(job: JobRecord, slot_s: float) -> float:
-    """How far from its planned place the job asked for its present phase."""
+
+def limits_of(rules: ClusterRules) -> DriftLimits:
+    return DriftLimits(share=rules.drift, num_periods=rules.drift_cycles, slot_s=rules.slot_s)
+
+
+def _seconds_off(job: JobRecord, plan: DemandTrace, number: int, slot_s: float) -> float:
+    """How far from its planned place the job asked for its present phase, the one of this number of its period."""
     asked_at = job.log.asked_at
-    if job.seat is None or job.seat.reservation is None or job.segment is None or asked_at is None:
+    if job.seat is None or job.seat.reservation is None or asked_at is None:
         return 0.0
     placed = job.seat.reservation.placement
     period_s = placed.footprint.period * slot_s / placed.footprint.repeats
-    off_s = (asked_at - placed.start * slot_s - job.segment.offset_s) % period_s
+    # A job that is planned in step with others has their period: its pauses are longer or shorter.
+    as_reserved = plan.with_period(period_s) or plan
+    off_s = (asked_at - placed.start * slot_s - as_reserved.segments[number].offset_s) % period_s
     return min(off_s, period_s - off_s)

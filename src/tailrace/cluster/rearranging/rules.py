@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tailrace.cluster import commands as do
 from tailrace.cluster.admission.claims import move_claims
+from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.groups.placement import Choice, choose
 from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.groups.seat import Seat
@@ -19,6 +20,7 @@ from tailrace.cluster.groups.seating import leave_seat
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.phases import leases
 from tailrace.cluster.planning.interference import interference
+from tailrace.cluster.rearranging.room import limits_of
 from tailrace.cluster.rearranging.staying import stay
 from tailrace.cluster.rooms import Rooms
 
@@ -32,17 +34,26 @@ def refit(rooms: Rooms, now: float) -> Iterator[do.Command]:
             waiting.discard(name)
         elif not job.log.is_computing:
             waiting.discard(name)
-            if job.drift.num_drifted >= rooms.rules.drift_cycles:
+            if job.drift.has_drifted(limits_of(rooms.rules)):
                 _learn(rooms, job, job.seat)
             yield from _refit(rooms, job, job.seat, now)
 
 
 def _learn(rooms: Rooms, job: JobRecord, seat: Seat) -> None:
-    """What was seen of the job's phases counts from now on."""
-    rooms.jobs.learn(job, job.drift.observed(job.trace))
+    """What was measured of the job counts from now on."""
+    assert job.trace is not None
+    limits, plan = limits_of(rooms.rules), job.trace
+    forecast = job.drift.forecast(plan, limits)
+    rooms.jobs.learn(job, forecast)
     rooms.groups.recount(seat.group)
-    job.drift.start_again()
-    job.drift.pause_counting(rooms.rules.drift_cycles)
+    job.drift.learned(is_other=_differs(plan, forecast, limits.share / 2), limits=limits)
+
+
+def _differs(plan: DemandTrace, forecast: DemandTrace, share: float) -> bool:
+    """Whether the period or the duration of a phase is another one, by more than this share of it."""
+    pairs = [(plan.period_s, forecast.period_s)]
+    pairs += [(one.duration_s, other.duration_s) for one, other in zip(plan.segments, forecast.segments, strict=True)]
+    return any(abs(seen_s - planned_s) > share * planned_s for planned_s, seen_s in pairs)
 
 
 def _refit(rooms: Rooms, job: JobRecord, seat: Seat, now: float) -> Iterator[do.Command]:

@@ -128,6 +128,7 @@ def dry_run_on(card: Card, settings: Settings, say: Say) -> Settings:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     planned.check(settings, shape, card)
+    settings = planned.on_a_gpu(settings)
     lengths, positions = source_lengths(settings), _known_positions(settings.model.path)
     if objections := [*forgotten_evaluation(settings), *refused_lengths(lengths, positions)]:
         raise SettingsError("\n".join(each.refusal for each in objections))

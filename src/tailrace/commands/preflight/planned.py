@@ -8,6 +8,7 @@ from tailrace.config import schedule_builder
 from tailrace.config.load import SettingsError
 from tailrace.config.presets import ROLLOUT_ONLY
 from tailrace.config.rules import TRAIN_SOURCE
+from tailrace.config.run_preset import with_rewards
 from tailrace.config.settings import Settings
 from tailrace.core.schedule import Schedule
 from tailrace.data.models import resolve_model
@@ -41,6 +42,13 @@ def shape_of(name: str) -> ModelShape:
             f" {', '.join(known_names())}"
         )
     return ModelShape.read(resolve_model(name))
+
+
+def on_a_gpu(settings: Settings) -> Settings:
+    """The settings as they are read on the machine that has the card: ``model.device`` "auto" is a GPU there."""
+    if settings.model.device != "auto":
+        return settings
+    return with_rewards(settings.model_copy(update={"model": settings.model.model_copy(update={"device": _GPU})}))
 
 
 def schedule(settings: Settings) -> Schedule:

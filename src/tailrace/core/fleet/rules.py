@@ -11,13 +11,17 @@ from tailrace.core.fleet.resizing import is_off_duty
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Placement
 
+_STARTS_IN_TURN = 2
+"""Edition from which on instances do not start beside a colocated step."""
+
 
 def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
     """Start absent instances. One that was lost too often is not started again before the next optimizer step.
 
-    A run that is stopping starts none: the step in progress already has its responses.
+    A run that is stopping starts none: the step in progress already has its responses. If rollout and training take
+    turns, none starts while a step has the devices.
     """
-    if rooms.run.is_stopping or not rooms.fleet.num_absent:
+    if rooms.run.is_stopping or not rooms.fleet.num_absent or _is_turn_of_training(rooms):
         return
     for instance in rooms.fleet.instances.values():
         if instance.phase is not InstancePhase.ABSENT:
@@ -29,6 +33,11 @@ def start_instances(rooms: Rooms, now: float) -> Iterator[do.Command]:
             rooms.fleet.num_starts += 1
             instance.incarnation = rooms.fleet.num_starts
             yield _start(rooms, instance)
+
+
+def _is_turn_of_training(rooms: Rooms) -> bool:
+    is_colocated = rooms.schedule.placement is Placement.COLOCATED and rooms.schedule.edition >= _STARTS_IN_TURN
+    return is_colocated and rooms.training.num_batches > 0 and rooms.evaluation_is_over()
 
 
 def _start(rooms: Rooms, instance: Instance) -> do.StartInstance:

@@ -3,13 +3,14 @@
 The file is JSON:
 
     {"format": 1, "job": "quickstart", "train_devices": 1, "rollout_devices": 1,
-     "trace": {"period_s": 289.03, "steps": 1, "segments": [{"offset_s": 231.5, "duration_s": 57.5, "slack_s": 0.0}]},
+     "trace": {"period_s": 289.03, "steps": 1,
+               "segments": [{"offset_s": 231.5, "duration_s": 57.5, "slack_s": 0.0, "mean_s": 55.1}]},
      "steps": [[230.1, 48.2, 9.4], ...]}
 
 ``trace`` is the pattern that repeats. ``steps`` lists every step of the run it was made from, as seconds of rollout, of
 training and of publishing and saving, so that a simulation can play the run itself. All of them are above 0, because
-simulated steps have no empty parts. A file that is written by hand may leave out ``steps``, ``slack_s`` and the numbers
-of devices.
+simulated steps have no empty parts. A file that is written by hand may leave out ``steps``, ``slack_s``, ``mean_s``
+and the numbers of devices.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
+from tailrace.cluster.planning.sharing_forecast import PeriodTime
 from tailrace.observe.time_use.phases import StepTime
 
 FORMAT = 1
@@ -43,6 +45,18 @@ class JobDemand:
         """Seconds from the first response of the run to its last step."""
         return sum(step.seconds for step in self.run)
 
+    def periods(self) -> list[PeriodTime]:
+        """The whole periods of the run. Its first step warms up, so the first period is left out if there are more."""
+        length = self.trace.steps
+        steps = [self.run[at : at + length] for at in range(0, len(self.run) - length + 1, length)]
+        found = [
+            PeriodTime(
+                pauses_s=sum(step.rollout_s for step in each), busy_s=sum(step.train_s + step.sync_s for step in each)
+            )
+            for each in steps
+        ]
+        return found[1:] or found
+
     def with_devices(self, train: int | None, rollout: int | None) -> JobDemand:
         """The same demand with other numbers of devices; None: as before."""
         return replace(
@@ -59,7 +73,7 @@ class JobDemand:
             "rollout_devices": self.rollout_devices,
             "trace": {
                 "period_s": self.trace.period_s,
-                "segments": [asdict(segment) for segment in self.trace.segments],
+                "segments": [_without_none(asdict(segment)) for segment in self.trace.segments],
                 "steps": self.trace.steps,
             },
             "steps": [[max(part, SHORTEST_S) for part in _parts(step)] for step in self.run],
@@ -76,10 +90,15 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
         _check_keys(trace, "trace.", ("period_s", "segments", "steps"))
         _numbers(trace, "trace.")
         for each in trace["segments"]:
-            _check_keys(each, "trace.segments.", ("offset_s", "duration_s", "slack_s"))
+            _check_keys(each, "trace.segments.", ("offset_s", "duration_s", "slack_s", "mean_s"))
             _numbers(each, "trace.segments.")
         segments = tuple(
-            DemandSegment(offset_s=each["offset_s"], duration_s=each["duration_s"], slack_s=each.get("slack_s", 0.0))
+            DemandSegment(
+                offset_s=each["offset_s"],
+                duration_s=each["duration_s"],
+                slack_s=each.get("slack_s", 0.0),
+                mean_s=each.get("mean_s"),
+            )
             for each in trace["segments"]
         )
         return JobDemand(
@@ -109,6 +128,10 @@ def _numbers(data: Mapping[str, Any], prefix: str) -> None:
     for key, value in data.items():
         if key != "segments" and (not isinstance(value, int | float) or isinstance(value, bool)):
             raise ValueError(f"{prefix}{key} must be a number, got {value!r}")
+
+
+def _without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value is not None}
 
 
 def _parts(step: StepTime) -> tuple[float, float, float]:

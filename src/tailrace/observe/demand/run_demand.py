@@ -18,6 +18,8 @@ from tailrace.observe.time_use.phases import ON_TRAINING_DEVICES, ROLLOUT, TRAIN
 
 MAX_GAP_S, MAX_GAP_SHARE = 1.0, 0.02
 """Longest pause inside one use of the training devices: seconds, and share of a step."""
+MIN_WARM_STEPS = 3
+"""The first step, which warms up, is left out if the run has this many others."""
 OVERLAP_SHARE = 0.5
 """If rollout goes on during more than this share of the training time, it does not wait for training."""
 
@@ -46,7 +48,9 @@ def _follow(files: RunFiles) -> PhaseTimes:
 
 
 def _trace(phases: PhaseTimes, path: Path) -> DemandTrace:
-    uses = [phase for phase in phases.all() if phase.kind in ON_TRAINING_DEVICES and phase.step <= phases.num_steps]
+    first = 2 if phases.num_steps > MIN_WARM_STEPS else 1
+    whole = range(first, phases.num_steps + 1)
+    uses = [phase for phase in phases.all() if phase.kind in ON_TRAINING_DEVICES and phase.step in whole]
     step_s = statistics.fmean([step.seconds for step in phases.steps()] or [0.0])
     trace = trace_of(
         [Operation(kind=use.kind, started=use.start, seconds=use.seconds, step=use.step) for use in uses],

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
+from tailrace.config.device_kind import DRIVER
 from tailrace.config.model_settings import ModelSettings
 from tailrace.sizing.device_plan import VISIBLE_DEVICES
-
-_DRIVER = Path("/dev/nvidiactl")
 
 
 def find_devices(device: str) -> tuple[str, ...]:
@@ -37,7 +35,7 @@ def is_cuda(device: str) -> bool:
     """Whether workers compute on CUDA. Imports torch only if there is an NVIDIA driver."""
     if device != "auto":
         return device.startswith("cuda")
-    if not _DRIVER.exists():
+    if not DRIVER.exists():
         return False
     import torch  # takes seconds
 
@@ -50,7 +48,7 @@ def seen_by_worker(model: ModelSettings) -> ModelSettings:
 
 
 def _count() -> int:
-    if not _DRIVER.exists():
+    if not DRIVER.exists():
         return 0
     import torch  # takes seconds; asks the driver's library, without a context
 

@@ -65,6 +65,8 @@ class World:
                 self._shift_s[job] = shift_s
             case do.Admit(job=job):
                 self._admit(self.jobs[job])
+            case do.Refuse(is_name_taken=True):
+                raise SchedulerError(f"{command.job} is submitted once, and its name shall be taken")
             case do.Refuse(job=job, reason=reason):
                 self.jobs[job].refuse(reason)
                 self._num_unfinished -= 1
