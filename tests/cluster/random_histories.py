@@ -238,3 +238,23 @@ def _without_slack(trace: DemandTrace | None) -> DemandTrace | None:
     if trace is None:
         return None
     return replace(trace, segments=tuple(replace(segment, slack_s=0.0) for segment in trace.segments))
+
+
+@st.composite
+def shared_histories(draw: st.DrawFn) -> History:
+    """Jobs of known demand that all share one group without outages, so that their states move often."""
+    history = draw(histories(has_outages=False))
+    jobs = tuple(
+        (at, replace(spec, train_devices=8, rollout_devices=0, trace=spec.trace or draw(TRACES), steps=3 * spec.steps))
+        for at, spec in history.jobs
+    )
+    group = replace(history.started.groups[0], devices=8, host_bytes=10_000)
+    rules = replace(
+        history.started.rules,
+        policy=Policy.PACK,
+        max_jobs_per_group=4,
+        max_duty=10.0,
+        max_wait_share=1.0,
+        predict_switches=True,
+    )
+    return replace(history, jobs=jobs, started=replace(history.started, groups=(group,), rules=rules))

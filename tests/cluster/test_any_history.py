@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, A, computing
 from cluster.random_cluster import History, World
-from cluster.random_histories import alike_histories, equal_job_histories, histories
+from cluster.random_histories import alike_histories, equal_job_histories, histories, shared_histories
 from cluster.random_simulations import Simulation, occupied_s, simulations
 from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
@@ -147,7 +147,7 @@ def test_5_no_starvation_every_job_comes_to_its_end(history: History) -> None:
 
 
 @many
-@given(histories(has_outages=False))
+@given(st.one_of(histories(has_outages=False), shared_histories()))
 def test_5_no_starvation_no_phase_waits_longer_than_the_stated_bound(history: History) -> None:
     """The bound of ``arbitration/group_queue.py``, for jobs that stay on their group while they wait. After each event,
     also for those that wait still."""
@@ -291,6 +291,21 @@ def test_a_journal_replays_to_the_same_commands(history: History) -> None:
     lines = [journal.encode(entry) for entry in world.entries]
     replayed = journal.replay(journal.decode(line) for line in lines)
     assert replayed.rooms.watch == world.scheduler.rooms.watch
+
+
+@many
+@given(shared_histories())
+def test_state_moves_in_advance_only_while_nobody_waits_and_everybody_comes_to_an_end(history: History) -> None:
+    world = World(history)
+
+    def look(world: World) -> None:
+        for command in world.entries[-1].commands:
+            if isinstance(command, do.Offload | do.Load):
+                turns = [wait.what for wait in world.scheduler.waits(world.now) if "its turn on" in wait.what]
+                assert not turns or not world.scheduler.rooms.phases.queues[command.group].moves_in_advance
+
+    world.run(look)
+    assert all(job.is_over for job in world.jobs.values())
 
 
 @many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -94,6 +95,15 @@ def test_the_trace_of_a_lazy_job_has_its_phases_and_leaves_the_group_free_during
     assert segments(Overlap.ONE_STEP, HOST) == [(0.0, 10.0, 25.0), (10.0, 20.0, 25.0), (60.0, 10.0, 0.0)]
     assert demand_trace([STEP], Overlap.SERIAL, HOST).period_s == 105.0
     assert alone_s([STEP], Overlap.SERIAL, host_step_s=5.0) == 105.0
+
+
+def test_the_phases_of_a_lazy_step_never_overlap_by_rounding() -> None:
+    operations_s = (4.70223224770397, 0.7666525716032228, 1.100950082376592)
+    steps = [StepTimes(rollout_s=0.9, operations_s=operations_s), StepTimes(rollout_s=1.0, operations_s=operations_s)]
+    draw = Random(0)
+    for _ in range(200):
+        steps = [step.scaled(draw, 0.1) for step in steps]
+        assert len(demand_trace(steps, Overlap.ONE_STEP, LAZY).segments) == 6
 
 
 def figures(overlap: str = "one-step", rules: dict[str, Any] | None = None, **model: Any) -> ClusterFigures:

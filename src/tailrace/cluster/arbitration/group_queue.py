@@ -75,6 +75,11 @@ class GroupQueue:
         return None if self._resident is None else self._resident.job
 
     @property
+    def moves_in_advance(self) -> bool:
+        """A job's state moves that has not asked yet."""
+        return isinstance(self._turn, Switch) and self._turn.errand.expected is not None
+
+    @property
     def is_idle(self) -> bool:
         """Nothing computes, moves or is held here, and nobody waits."""
         return self._turn is None and not self._waiting

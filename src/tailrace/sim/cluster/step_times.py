@@ -131,7 +131,8 @@ def demand_trace(cycle: Sequence[StepTimes], overlap: Overlap, use: StateUse | N
             rollout_s, train_s = cycle[(index + 1) % len(cycle)].rollout_s, step.train_s + use.host_step_s
             slack_s = max(0.0, rollout_s - train_s)
             segments += _one_after_the_other(step, shapes[:-1], offset, slack_s)
-            segments.append(DemandSegment(offset_s=offset + max(rollout_s, train_s), duration_s=step.sync_s))
+            trained_at = segments[-1].end_s + shapes[-2].host_after_s
+            segments.append(DemandSegment(offset_s=max(offset + rollout_s, trained_at), duration_s=step.sync_s))
         offset = segments[-1].end_s
     return DemandTrace(period_s=offset, segments=tuple(segments), steps=len(cycle))
 
