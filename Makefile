@@ -101,6 +101,7 @@ bench-controller-scale: $(STAMP)  ## the controller of 64 instances without acce
 
 bench-cluster: $(STAMP)  ## many jobs on shared accelerators in virtual time, five seeds (about 3 minutes; FULL=1: hours)
 	@$(BIN)/python benchmarks/cluster.py $(if $(FULL),--full) --json benchmarks/results/cluster.json
+	@$(BIN)/python benchmarks/cluster_parts.py --json benchmarks/results/cluster_parts.json
 	@$(BIN)/python benchmarks/tables.py --write
 
 bench-own-runs: $(STAMP)  ## runs of our own in the simulated cluster, beside their wall time (RECORD=1: train them again, 4 minutes)

@@ -26,6 +26,8 @@ def orderings(result: Result) -> list[dict[str, Any]]:
         ("(W+E)/S is no slower than operation-level HRRS", "execution-operation", "hrrs-operation", _is_no_more),
         ("a lease for the phase is no slower than (W+E)/S", "hrrs-phase", "execution-operation", _is_no_more),
         ("a hold is no slower than a lease for the phase", "hrrs-hold", "hrrs-phase", _is_no_more),
+        ("leases with holds are no slower than without", "hrrs-phase-hold", "hrrs-phase", _is_no_more),
+        ("leases with holds are no slower than operations with holds", "hrrs-phase-hold", "hrrs-hold", _is_no_more),
     ]
     for overlap in ("serial", "one-step"):
         for name, one, other, holds in claims:

@@ -17,7 +17,10 @@ POLICIES = ("isolated", "pack", "spread", "spread-backfill")
 SHARING = POLICIES[1:]
 MODELS = ("7B", "30B", "235B")
 PAPER_SAVING = {"7B": 0.3136, "30B": 0.3010, "235B": 0.3758}
-ARBITRATION = ("hrrs-phase", "fcfs-phase", "hrrs-operation", "fcfs-operation", "execution-operation", "hrrs-hold")
+ARBITRATION = (
+    "hrrs-phase", "fcfs-phase", "hrrs-phase-hold",
+    "hrrs-operation", "fcfs-operation", "execution-operation", "hrrs-hold",
+)  # fmt: skip
 SHARES = (0.5, 0.6, 2 / 3, 0.75, 0.8)
 """Shares of training devices among all devices of a job."""
 
@@ -137,30 +140,36 @@ def one_model(name: str, model: str, jobs: int, *, rules: dict[str, Any], **chan
 
 
 def two_jobs(sizes: Sizes) -> list[dict[str, Any]]:
-    """Saving of device-hours per step over the share of training devices, without and with room for a prefetch."""
-    rows = []
-    for model in MODELS:
-        for room in (1.0, 2.0):
-            scenario = one_model("two_jobs", model, 2, rules={}).with_cluster(room_for_states=room)
-            found = [run(scenario, "spread", seed) for seed in range(sizes.seeds)]
-            [section] = [each for each in scenario.models if each.name == model]
-            rows.append(
-                {
-                    "model": model,
-                    "room_for_states": room,
-                    "share": round(section.train_devices / (section.train_devices + section.rollout_devices), 3),
-                    "paper": PAPER_SAVING[model],
-                    "slowdown": Range.over([each.figures.mean_slowdown for each in found]).to_dict(),
-                    "switches_per_step": Range.over([each.figures.switches_per_step for each in found]).to_dict(),
-                    "saving": Range.over([each.figures.saving for each in found]).to_dict(),
-                    "by_share": {
-                        f"{share:.3f}": Range.over([saving_at(each, share) for each in found]).to_dict()
-                        for share in SHARES
-                    },
-                    "share_of_paper": Range.over([share_for(each, PAPER_SAVING[model]) for each in found]).to_dict(),
-                }
-            )
-    return rows
+    """Saving of device-hours per step over the share of training devices, without and with switches that are predicted,
+    and without and with room for a prefetch."""
+    return [
+        _two_jobs(sizes, model, predicted=predicted, room=room)
+        for model in MODELS
+        for predicted in (False, True)
+        for room in (1.0, 2.0)
+    ]
+
+
+def _two_jobs(sizes: Sizes, model: str, *, predicted: bool, room: float) -> dict[str, Any]:
+    scenario = one_model("two_jobs", model, 2, rules={"predict_switches": predicted})
+    scenario = scenario.with_cluster(room_for_states=room)
+    found = [run(scenario, "spread", seed) for seed in range(sizes.seeds)]
+    [section] = [each for each in scenario.models if each.name == model]
+    return {
+        "model": model,
+        "predict_switches": predicted,
+        "room_for_states": room,
+        "share": round(section.train_devices / (section.train_devices + section.rollout_devices), 3),
+        "paper": PAPER_SAVING[model],
+        "slowdown": Range.over([each.figures.mean_slowdown for each in found]).to_dict(),
+        "switches_per_step": Range.over([each.figures.switches_per_step for each in found]).to_dict(),
+        "saving": Range.over([each.figures.saving for each in found]).to_dict(),
+        "saving_by_seed": [round(each.figures.saving, 4) for each in found],
+        "by_share": {
+            f"{share:.3f}": Range.over([saving_at(each, share) for each in found]).to_dict() for share in SHARES
+        },
+        "share_of_paper": Range.over([share_for(each, PAPER_SAVING[model]) for each in found]).to_dict(),
+    }
 
 
 def relative_costs(result: ClusterResult) -> tuple[float, float]:

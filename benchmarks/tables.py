@@ -248,11 +248,15 @@ def cluster_two_jobs(result: Result) -> list[str]:
     rows = []
     for r in result["two_jobs"]:
         curve = [f"{found['mean']:.1%}" for found in r["by_share"].values()]
-        figures = [f"{r['slowdown']['mean']:.3f}", f"{r['saving']['mean']:.1%}", f"{r['paper']:.1%}"]
-        rows.append([r["model"], f"{r['room_for_states']:g}", *figures, *curve, shown_range(r["share_of_paper"])])
+        saving = r["saving"]
+        saved = f"{saving['mean']:.1%} ({saving['min']:.1%} to {saving['max']:.1%})"
+        kind = ["in advance" if r["predict_switches"] else "when asked", f"{r['room_for_states']:g}"]
+        figures = [f"{r['slowdown']['mean']:.3f}", saved, f"{r['paper']:.1%}"]
+        rows.append([r["model"], *kind, *figures, *curve, shown_range(r["share_of_paper"])])
     shares = [f"share {float(share):.2f}" for share in result["two_jobs"][0]["by_share"]]
     heading = [
         "model",
+        "state moves",
         "states that fit on the devices",
         "slowdown",
         "saved",
@@ -261,6 +265,25 @@ def cluster_two_jobs(result: Result) -> list[str]:
         "share that gives the paper's",
     ]
     return table(heading, rows)
+
+
+def cluster_parts(result: Result) -> list[str]:
+    rows = []
+    for r in result["rows"]:
+        saving = r["saving"]
+        saved = f"{saving['mean']:.1%} ({saving['min']:.1%} to {saving['max']:.1%})"
+        moves = r["rules"].replace("-", " ")
+        rows.append(
+            [
+                str(r["jobs"]),
+                r["state"],
+                moves,
+                f"{r['slowdown']['mean']:.3f}",
+                saved,
+                f"{r['tb_per_step']['mean']:.2f}",
+            ]
+        )
+    return table(["jobs", "state on the devices", "state moves", "slowdown", "saved", "TB moved per step"], rows)
 
 
 def cluster_arbitration(result: Result) -> list[str]:
@@ -335,6 +358,7 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
+    "cluster parts": ("cluster_parts.json", cluster_parts),
     "cluster orderings": ("cluster.json", orderings),
     "gpu steps": ("gpu_steps_h200.json", lambda result: gpu_tables.steps(result, table)),
     "gpu steps engines": ("gpu_steps_h200_engines.json", lambda result: gpu_tables.steps(result, table)),

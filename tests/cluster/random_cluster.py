@@ -21,7 +21,7 @@ from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.events import Direction
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.job_spec import JobSpec, StatePart
 from tailrace.cluster.journal import Entry
 from tailrace.cluster.scheduler import Scheduler
 from tailrace.cluster.settings import Grain
@@ -70,6 +70,10 @@ class History:
     """Phases that take ten times as long."""
     failing: frozenset[tuple[JobId, int]] = frozenset()
     """Phases that fail once."""
+    says_pauses: bool = False
+    """Whether jobs say when they will ask for their next phase."""
+    parts: tuple[tuple[StatePart, ...] | None, ...] = ()
+    """Parts of the state that the phases of all jobs need, in turn; empty: all."""
     silent: frozenset[int] = frozenset()
     """Numbers of leases and transfers, counted together, that never answer."""
     doubled: frozenset[int] = frozenset()
@@ -159,6 +163,8 @@ class World:
         }
         self.refused: dict[JobId, str] = {}
         self.loaded: dict[NodeGroupId, JobId] = {}
+        self.parts: dict[NodeGroupId, set[StatePart]] = {}
+        """Parts of the loaded job's state that are on the devices."""
         self.moving: dict[tuple[NodeGroupId, int], Moving] = {}
         self.computing: dict[NodeGroupId, JobId] = {}
         self.group_of_node = {node: group.id for group in history.started.groups for node in group.nodes}
@@ -228,8 +234,11 @@ class World:
             case do.Offload(job=job, group=group):
                 assert self.loaded.get(group) == job, f"{self.loaded.get(group)} is on {group}, not {job}"
                 self._transfer(command, Direction.OFFLOAD)
-            case do.Load(job=job, group=group):
-                assert group not in self.loaded, f"{job} is loaded on {group} over {self.loaded.get(group)}"
+            case do.Load(job=job, group=group, parts=parts):
+                assert self.loaded.get(group, job) == job, f"{job} is loaded on {group} over {self.loaded.get(group)}"
+                assert parts, "nothing to load"
+                assert not self.parts.get(group, set()) & set(parts), "loaded twice"
+                assert not set(parts) & set(self.jobs[job].spec.host_parts), "a part that stays on the host"
                 self._transfer(command, Direction.LOAD)
             case do.Prefetch():
                 self._transfer(command, Direction.PREFETCH)
@@ -257,7 +266,14 @@ class World:
             return
         job.has_asked, job.asked_at = True, self.now
         operations_s = (job.segment.duration_s / OPERATIONS,) * (OPERATIONS - job.num_operations_done)
-        self.tell(ev.PhaseAsked(job=job.spec.id, operations_s=operations_s, slack_s=job.segment.slack_s))
+        slack_s, parts = job.segment.slack_s, self._parts_of(job)
+        self.tell(ev.PhaseAsked(job=job.spec.id, operations_s=operations_s, slack_s=slack_s, parts=parts))
+
+    def _parts_of(self, job: SimulatedJob) -> tuple[StatePart, ...] | None:
+        """Parts of its state that the present phase needs; None: all that can be on the devices."""
+        chosen = self.history.parts
+        wanted = chosen[job.num_phases % len(chosen)] if chosen else None
+        return None if wanted is None else tuple(part for part in wanted if part not in job.spec.host_parts)
 
     def _grant(self, command: do.GrantLease) -> None:
         job, group = self.jobs[command.job], command.group
@@ -266,6 +282,9 @@ class World:
         assert job.group == group
         assert group not in self.computing, f"two jobs compute on {group}"
         assert self.loaded.get(group) == command.job, f"{command.job} computes and is not loaded"
+        wanted = self._parts_of(job)
+        needed = set(job.spec.device_parts if wanted is None else wanted)
+        assert needed <= self.parts[group], f"{command.job} computes with {self.parts[group]}, and needs {needed}"
         assert 1 <= command.num_operations <= OPERATIONS - job.num_operations_done
         if self.rules.grain is Grain.OPERATION:
             assert command.num_operations == 1
@@ -294,7 +313,7 @@ class World:
         is_complete = job.num_operations_done == OPERATIONS
         if is_complete:
             job.num_operations_done, job.num_phases, job.has_failed = 0, job.num_phases + 1, False
-        next_in_s = None if is_complete or failed else 0.5
+        next_in_s = None if failed else self._next_in_s(job) if is_complete else 0.5
         self.tell(
             ev.PhaseEnded(job=command.job, seconds=seconds, failed=failed, lease=command.lease, next_in_s=next_in_s)
         )
@@ -305,6 +324,10 @@ class World:
         else:
             self._profile(job)
             self._generate(job)
+
+    def _next_in_s(self, job: SimulatedJob) -> float | None:
+        """What the job says about its next phase."""
+        return job.pause_s if self.history.says_pauses and not job.is_complete else None
 
     def _profile(self, job: SimulatedJob) -> None:
         if job.spec.trace is None and job.num_phases == 2:
@@ -345,11 +368,12 @@ class World:
 
         def done() -> None:
             if self.moving.pop(key, None) is not None:
-                if direction is Direction.OFFLOAD:
-                    del self.loaded[group]
-                elif direction is Direction.LOAD:
+                if isinstance(command, do.Offload):
+                    self._unload(group)
+                elif isinstance(command, do.Load):
                     self._prefetches_are_over(group)
                     self.loaded[group] = job
+                    self.parts.setdefault(group, set()).update(command.parts)
             self.tell(report)  # also of a transfer that was given up: reports can be late
 
         is_in_progress = lambda: self.moving.get(key) is moving  # noqa: E731
@@ -383,8 +407,12 @@ class World:
     def _clear(self, group: NodeGroupId, job: JobId) -> None:
         """Nothing of the job is left on the group."""
         if self.loaded.get(group) == job:
-            del self.loaded[group]
+            self._unload(group)
         self._give_up(lambda where, moving: (where, moving.job) == (group, job))
+
+    def _unload(self, group: NodeGroupId) -> None:
+        self.loaded.pop(group, None)
+        self.parts.pop(group, None)
 
     def _prefetches_are_over(self, group: NodeGroupId) -> None:
         self._give_up(lambda where, moving: where == group and moving.direction is Direction.PREFETCH)
@@ -395,7 +423,7 @@ class World:
     def _lose(self, node: NodeId, down_s: float) -> None:
         group = self.group_of_node[node]
         self.down.add(node)
-        self.loaded.pop(group, None)
+        self._unload(group)
         self._give_up(lambda where, moving: where == group)
         if (job := self.computing.pop(group, None)) is not None:
             self.jobs[job].lease = None

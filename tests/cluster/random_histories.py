@@ -16,10 +16,18 @@ from cluster.random_cluster import Change, History
 from tailrace.cluster import events as ev
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.job_spec import JobSpec, StateBytes, StatePart
 from tailrace.cluster.settings import ClusterRules, Grain, NodeGroup, Order, Policy, Ratio, Transfers
 
-STATES = [StateBytes(), StateBytes(weights=10, optimizer=40), StateBytes(weights=50, optimizer=50)]
+STATES = [
+    StateBytes(),
+    StateBytes(weights=10, optimizer=40),
+    StateBytes(weights=50, optimizer=50),
+    StateBytes(weights=20, gradients=20, optimizer=60),
+]
+WEIGHTS, GRADIENTS, OPTIMIZER = StatePart
+LAZY = [(), ((WEIGHTS,), None), ((WEIGHTS,), (WEIGHTS, OPTIMIZER), (WEIGHTS, GRADIENTS))]
+"""Parts of their state that the phases of jobs need, in turn."""
 TENANTS = [TenantId("a"), TenantId("b")]
 Value = TypeVar("Value")
 
@@ -64,6 +72,7 @@ def rules(draw: st.DrawFn) -> ClusterRules:
         max_queue_s=draw(one_of(10.0, 86_400.0)),
         hold_s=draw(one_of(0.0, 2.0)),
         prefetch=draw(st.booleans()),
+        predict_switches=draw(one_of(True, True, False)),
         guard_s=1.0,
         drift_cycles=draw(whole(1, 3)),
         tenants=((TenantId("b"), 2.0),),
@@ -97,6 +106,7 @@ def specs(name: JobId) -> st.SearchStrategy[JobSpec]:
         trace=st.one_of(st.none(), TRACES),
         state=st.sampled_from(STATES),
         tenant=st.sampled_from(TENANTS),
+        host_parts=st.sampled_from([(), (), (OPTIMIZER,)]),
     )
 
 
@@ -151,6 +161,8 @@ def histories(draw: st.DrawFn, *, has_outages: bool = True) -> History:
         crashes=tuple(draw(some_crashes(names))),
         slow=draw(phases),
         failing=draw(phases),
+        says_pauses=draw(st.booleans()),
+        parts=draw(one_of(*LAZY)),
         silent=draw(SILENT) if has_outages else frozenset(),
         doubled=draw(DOUBLED),
     )
@@ -226,3 +238,23 @@ def _without_slack(trace: DemandTrace | None) -> DemandTrace | None:
     if trace is None:
         return None
     return replace(trace, segments=tuple(replace(segment, slack_s=0.0) for segment in trace.segments))
+
+
+@st.composite
+def shared_histories(draw: st.DrawFn) -> History:
+    """Jobs of known demand that all share one group without outages, so that their states move often."""
+    history = draw(histories(has_outages=False))
+    jobs = tuple(
+        (at, replace(spec, train_devices=8, rollout_devices=0, trace=spec.trace or draw(TRACES), steps=3 * spec.steps))
+        for at, spec in history.jobs
+    )
+    group = replace(history.started.groups[0], devices=8, host_bytes=10_000)
+    rules = replace(
+        history.started.rules,
+        policy=Policy.PACK,
+        max_jobs_per_group=4,
+        max_duty=10.0,
+        max_wait_share=1.0,
+        predict_switches=True,
+    )
+    return replace(history, jobs=jobs, started=replace(history.started, groups=(group,), rules=rules))

@@ -12,14 +12,14 @@ from cluster.random_histories import STATES, TENANTS, node_groups, rules
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
-from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.job_spec import JobSpec, StatePart
 from tailrace.cluster.journal import Entry
 from tailrace.cluster.scheduler import Scheduler
 from tailrace.sim.cluster.driver import Driver
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.group_memory import Bandwidths
 from tailrace.sim.cluster.job_model import JobPlan
-from tailrace.sim.cluster.step_times import Overlap, StepTimes, demand_trace, draw_steps
+from tailrace.sim.cluster.step_times import Overlap, StateUse, StepTimes, demand_trace, draw_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Simulation:
     faults: tuple[Fault, ...]
 
     def run(self) -> tuple[Driver, list[Entry]]:
-        entries: list[Entry] = []
+        entries = [Entry(now=0.0, event=self.first)]
         driver = Driver(
             self.first,
             Scheduler,
@@ -45,22 +45,25 @@ class Simulation:
 @st.composite
 def plans(draw: st.DrawFn, name: JobId) -> JobPlan:
     seconds = st.integers(1, 12).map(float)
-    times = st.builds(StepTimes, rollout_s=seconds, operations_s=st.tuples(seconds, seconds))
+    operations_s = draw(st.sampled_from([st.tuples(seconds, seconds), st.tuples(seconds, seconds, seconds)]))
+    times = st.builds(StepTimes, rollout_s=seconds, operations_s=operations_s)
     cycle = tuple(draw(st.lists(times, min_size=1, max_size=2)))
     overlap = draw(st.sampled_from(Overlap))
     jitter, seed = draw(st.sampled_from([0.0, 0.2])), draw(st.integers(0, 50))
     steps = draw_steps(cycle, draw(st.integers(1, 4)), draw=Random(seed), jitter=jitter)
+    use = StateUse(is_lazy=draw(st.booleans()), host_step_s=draw(st.sampled_from([0.0, 0.0, 3.0])))
     spec = JobSpec(
         id=name,
         train_devices=draw(st.sampled_from([8, 8, 16])),
         rollout_devices=draw(st.sampled_from([0, 3])),
         steps=len(steps),
-        trace=demand_trace(cycle, overlap) if draw(st.booleans()) else None,
+        trace=demand_trace(cycle, overlap, use) if draw(st.booleans()) else None,
         state=draw(st.sampled_from(STATES)),
+        host_parts=(StatePart.OPTIMIZER,) if use.host_step_s else (),
         tenant=draw(st.sampled_from(TENANTS)),
     )
     submitted = draw(st.sampled_from([0.0, 5.0, 40.0]))
-    return JobPlan(spec=spec, model="any", overlap=overlap, cycle=cycle, steps=steps, submitted=submitted)
+    return JobPlan(spec=spec, model="any", overlap=overlap, cycle=cycle, steps=steps, use=use, submitted=submitted)
 
 
 @st.composite

@@ -43,8 +43,8 @@ def end(scheduler: Scheduler, name: str, *, now: float) -> list[str]:
     return [command.job for command in commands if isinstance(command, do.Admit)]
 
 
-def run_phase(scheduler: Scheduler, name: str, *, now: float, seconds: float = 10.0) -> None:
-    """A phase of 10 s is asked for, waits for nothing, and takes ``seconds``."""
+def run_phase(scheduler: Scheduler, name: str, *, now: float, seconds: float = 10.0) -> list[do.Command]:
+    """A phase of 10 s is asked for, waits for nothing, and takes ``seconds``. Returns what follows from its end."""
     commands = scheduler.handle(ev.PhaseAsked(job=JobId(name), operations_s=(10.0,)), now=now)
     while transfers := [command for command in commands if isinstance(command, do.Offload | do.Load)]:
         [command] = transfers
@@ -57,5 +57,6 @@ def run_phase(scheduler: Scheduler, name: str, *, now: float, seconds: float = 1
             seconds=0.0,
         )
         commands = scheduler.handle(measured, now=now)
-    scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=seconds), now=now + seconds)
+    commands = scheduler.handle(ev.PhaseEnded(job=JobId(name), seconds=seconds), now=now + seconds)
     scheduler.check()
+    return commands

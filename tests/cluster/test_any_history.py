@@ -3,7 +3,7 @@
      1  placement: formerly free windows, disjoint, exact release
      2  the shift is the least one                           also planning/test_fitting.py
      3  pruning rejects no feasible placement                also planning/test_fitting.py, planning/test_ranking.py
-     4  one operation per group, of the resident job, in the job's order
+     4  one operation per group, of the resident job with the parts of its state that it needs, in the job's order
      5  no starvation; equal S: first come; equal W: smaller S; same job at ties
                                                              also arbitration/test_properties.py, test_ratios.py
      6  bytes of the state: not decided here. That the state of all jobs of a group fits is asserted after each event.
@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from cluster.arbitration.group_histories import LOAD, OFFLOAD, A, computing
 from cluster.random_cluster import History, World
-from cluster.random_histories import alike_histories, equal_job_histories, histories
+from cluster.random_histories import alike_histories, equal_job_histories, histories, shared_histories
 from cluster.random_simulations import Simulation, occupied_s, simulations
 from cluster.watched_timetable import least_shift_by_trying, watched
 from tailrace.cluster import commands as do
@@ -147,15 +147,24 @@ def test_5_no_starvation_every_job_comes_to_its_end(history: History) -> None:
 
 
 @many
-@given(histories(has_outages=False))
+@given(st.one_of(histories(has_outages=False), shared_histories()))
 def test_5_no_starvation_no_phase_waits_longer_than_the_stated_bound(history: History) -> None:
-    """The bound of ``arbitration/group_queue.py``, for jobs that stay on their group while they wait."""
-    world = World(history)
-    world.run()
+    """The bound of ``arbitration/group_queue.py``, for jobs that stay on their group while they wait. After each event,
+    also for those that wait still."""
     switch_s = 2 * history.transfer_s
-    turn_s = max(switch_s + world.longest_lease_s, world.rules.hold_s)
-    bound_s = world.rules.max_wait_s + (len(history.jobs) - 1) * turn_s + switch_s
-    assert all(waited.has_moved or waited.seconds <= bound_s + 1e-6 for waited in world.waited)
+
+    def bound_s(world: World) -> float:
+        turn_s = max(switch_s + world.longest_lease_s, world.rules.hold_s)
+        return max(world.rules.max_wait_s, switch_s) + (len(history.jobs) - 1) * turn_s + switch_s + 1e-6
+
+    def look(world: World) -> None:
+        for job in world.jobs.values():
+            if job.group is not None and job.waits_on(job.group) and job.joined_at <= job.asked_at:
+                assert world.now - job.asked_at <= bound_s(world)
+
+    world = World(history)
+    world.run(look)
+    assert all(waited.has_moved or waited.seconds <= bound_s(world) for waited in world.waited)
 
 
 @many
@@ -282,6 +291,28 @@ def test_a_journal_replays_to_the_same_commands(history: History) -> None:
     lines = [journal.encode(entry) for entry in world.entries]
     replayed = journal.replay(journal.decode(line) for line in lines)
     assert replayed.rooms.watch == world.scheduler.rooms.watch
+
+
+@many
+@given(shared_histories())
+def test_state_moves_in_advance_only_while_nobody_waits_and_everybody_comes_to_an_end(history: History) -> None:
+    world = World(history)
+
+    def look(world: World) -> None:
+        for command in world.entries[-1].commands:
+            if isinstance(command, do.Offload | do.Load):
+                turns = [wait.what for wait in world.scheduler.waits(world.now) if "its turn on" in wait.what]
+                assert not turns or not world.scheduler.rooms.phases.queues[command.group].moves_in_advance
+
+    world.run(look)
+    assert all(job.is_over for job in world.jobs.values())
+
+
+@many
+@given(simulations())
+def test_the_journal_of_a_simulation_replays_to_the_same_commands(simulation: Simulation) -> None:
+    _, entries = simulation.run()
+    journal.replay(journal.decode(journal.encode(entry)) for entry in entries)
 
 
 @many

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.cluster.ids import JobId, NodeGroupId
+from tailrace.cluster.job_spec import ALL_PARTS, Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Refuse(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload(Command):
-    """Move the job's state out of the devices of its group. Ends in ``TransferMeasured``."""
+    """Move what is there of the job's state out of the devices of its group. Ends in ``TransferMeasured``."""
 
     job: JobId
     group: NodeGroupId
@@ -53,22 +54,24 @@ class Offload(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Command):
-    """Move the job's state into the devices of its group, after the ``Offload`` before it. Ends in
+    """Move parts of the job's state into the devices of its group, after the ``Offload`` before it. Ends in
     ``TransferMeasured``."""
 
     job: JobId
     group: NodeGroupId
     transfer: int
+    parts: Parts = ALL_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch(Command):
-    """Bring the job's state as near to the devices as there is room, while another job computes. Ends in
-    ``TransferMeasured``."""
+    """Bring parts of the job's state as near to the devices as there is room, while another job computes, or the job
+    itself with other parts. Ends in ``TransferMeasured``."""
 
     job: JobId
     group: NodeGroupId
     transfer: int
+    parts: Parts = ALL_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from tailrace.cluster.checks import finite
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.job_spec import JobSpec, Parts
 from tailrace.cluster.settings import ClusterRules, NodeGroup
 
 
@@ -54,6 +54,9 @@ class PhaseAsked(Event):
     """Estimated seconds of each operation that is left of the phase."""
     slack_s: float = 0.0
     """Seconds for which the phase can wait without making the job slower."""
+    parts: Parts | None = None
+    """Parts of its state that must be on the devices; None: all but those that stay on the host. A phase that only
+    reads the weights need not wait for the optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

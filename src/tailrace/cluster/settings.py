@@ -97,10 +97,13 @@ class ClusterRules:
     """With ``Order.RESPONSE``: a job that has waited for admission for longer comes before the other jobs of its
     tenant, whatever its ratio. A day: most jobs take less, so ratios decide as long as the queue is not overfull."""
     hold_s: float = 0.0
-    """Longest time that a group stays idle after an operation because the same job is expected to ask again. At most
-    the cost of a switch."""
+    """Longest time that a group stays idle after a lease because the same job is expected to ask again: for its next
+    operation, or for the next phase, such as the training that follows a synchronization at once. At most the cost of a
+    switch."""
     prefetch: bool = True
     """Load the state of the next job into free memory while the current one still computes."""
+    predict_switches: bool = True
+    """Move the state of the job that is expected next as soon as the group is free, before the job asks."""
     bucket_s: float = 5.0
     """Shifts that differ by less than this count as equal when groups are compared."""
     interference_weight: float = 0.0

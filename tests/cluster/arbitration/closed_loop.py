@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailrace.cluster import commands as do
+from tailrace.cluster.arbitration.expected import ExpectedPhase
 from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.arbitration.requests import PhaseRequest
+from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.settings import ClusterRules
@@ -32,6 +34,10 @@ class SerialJob:
     first_at: float = 0.0
     slack_s: float = 0.0
     jitter: float = 0.0
+    foretold_late_s: float | None = None
+    """By how much later than the job really asks it is expected to; None: nothing is expected of it."""
+    asks_at: float | None = None
+    """When it will ask; None: it has asked."""
     next_operation: int = 0
     asked_at: float = 0.0
     phases_ended: list[float] = field(default_factory=list)
@@ -43,6 +49,7 @@ class ClosedLoop:
     def __init__(self, jobs: list[SerialJob], rules: ClusterRules, *, seed: int = 0) -> None:
         self.queue = GroupQueue(G0, rules)
         self.jobs = {job.id: job for job in jobs}
+        self.latest_starts: dict[JobId, float] = {}
         self.now = 0.0
         self.on_devices: JobId | None = None
         self.computing: JobId | None = None
@@ -55,7 +62,7 @@ class ClosedLoop:
         self._due: list[tuple[float, int, Callable[[], list[do.Command]]]] = []
         self._num_pushed = 0
         for job in jobs:
-            self.after(job.first_at, lambda job=job: self._ask(job))
+            self._ask_after(job, job.first_at)
 
     def after(self, seconds: float, act: Callable[[], list[do.Command]]) -> None:
         self._num_pushed += 1
@@ -64,14 +71,32 @@ class ClosedLoop:
     def run(self, until: float) -> None:
         while self._due and self._due[0][0] <= until:
             self.now, _, act = heapq.heappop(self._due)
+            self._expect()
             self._carry_out(act())
             self.queue.check()
             if (wake_at := self.queue.wake_at()) is not None:
                 self.after(wake_at - self.now, lambda: self.queue.tick(self.now))
         self.now = until
 
+    def _expect(self) -> None:
+        found = [
+            ExpectedPhase(
+                owner=JobState(job.id),
+                tenant=job.tenant,
+                asks_at=job.asks_at + job.foretold_late_s,
+                given_up_at=job.asks_at + job.foretold_late_s + 50.0,
+            )
+            for job in self.jobs.values()
+            if job.asks_at is not None and job.asks_at > self.now and job.foretold_late_s is not None
+        ]
+        self.queue.expect(self.latest_starts, found)
+
+    def _ask_after(self, job: SerialJob, seconds: float) -> None:
+        job.asks_at = self.now + seconds
+        self.after(seconds, lambda: self._ask(job))
+
     def _ask(self, job: SerialJob) -> list[do.Command]:
-        job.asked_at = self.now
+        job.asked_at, job.asks_at = self.now, None
         request = PhaseRequest(
             job=job.id,
             tenant=job.tenant,
@@ -99,7 +124,7 @@ class ClosedLoop:
                     self.prefetched = {}
                     self._move(job, transfer, Direction.LOAD, max(0.0, self.jobs[job].load_s - hidden_s))
                 case do.Prefetch(job=job, transfer=transfer):
-                    assert self.computing not in (None, job)
+                    assert self.computing is not None
                     self._prefetch(job, transfer)
 
     def _move(self, job: JobId, transfer: int, direction: Direction, seconds: float) -> None:
@@ -144,8 +169,9 @@ class ClosedLoop:
 
     def _go_on(self, job: SerialJob, seconds: float) -> list[do.Command]:
         if job.next_operation != 0:
-            self.after(0.0, lambda: self._ask(job))
+            self._ask_after(job, 0.0)
             return self.queue.ended(job.id, seconds, False, 0.0, self.now)
         job.phases_ended.append(self.now)
-        self.after(job.think_s * (1 + self._random.uniform(-job.jitter, job.jitter)), lambda: self._ask(job))
+        self._ask_after(job, job.think_s * (1 + self._random.uniform(-job.jitter, job.jitter)))
+        self._expect()
         return self.queue.ended(job.id, seconds, False, None, self.now)

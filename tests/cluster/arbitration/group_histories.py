@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tailrace.cluster import commands as do
+from tailrace.cluster.arbitration.expected import ExpectedPhase
 from tailrace.cluster.arbitration.group_queue import GroupQueue
 from tailrace.cluster.arbitration.requests import PhaseRequest
+from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.events import Direction, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, TenantId
 from tailrace.cluster.settings import ClusterRules, Transfers
@@ -36,6 +38,14 @@ class History:
             job=job, tenant=TenantId(tenant), asked_at=now, operations_s=operations_s, slack_s=slack_s
         )
         return self._told(self.queue.ask(request, now))
+
+    def expect(self, **asks_at: float) -> None:
+        """Jobs that will ask at these times, and are given up 100 s later."""
+        phases = [
+            ExpectedPhase(owner=JobState(JobId(job)), tenant=TenantId("t"), asks_at=at, given_up_at=at + 100)
+            for job, at in asks_at.items()
+        ]
+        self.queue.expect({}, phases)
 
     def ended(
         self, job: JobId, now: float, *, seconds: float = 10.0, failed: bool = False, next_in_s: float | None = None

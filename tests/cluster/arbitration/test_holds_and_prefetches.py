@@ -43,10 +43,21 @@ def test_no_hold_for_a_job_that_asks_later_than_a_switch_takes_or_never() -> Non
     assert history.queue.is_idle
 
 
-def test_a_leased_phase_needs_no_hold() -> None:
-    history = computing(ClusterRules(transfers=SETUP, prefetch=False, hold_s=60.0))
+def test_a_group_is_held_between_two_phases_of_a_job_too() -> None:
+    """As a one-step job asks for its training at once after its synchronization."""
+    history = computing(ClusterRules(transfers=SETUP, prefetch=False, grain=Grain.PHASE, hold_s=60.0))
     history.ask(B, 0.5)
-    assert history.ended(A, 10.0, next_in_s=0.0) == ["offload a"]
+    assert history.ended(A, 10.0, next_in_s=0.0) == ["hold a 20.0"]
+    assert history.ask(A, 10.0, (1.0, 2.0)) == ["grant a 2"]
+    assert history.ended(A, 13.0, seconds=3.0, next_in_s=10.1) == ["offload a"], "a switch away and back costs less"
+
+
+def test_without_holds_a_phase_that_follows_at_once_competes_with_those_that_wait() -> None:
+    for asked_at, expected in ((10.0, "grant a 1"), (0.5, "offload a")):
+        history = computing(ClusterRules(transfers=SETUP, prefetch=False))
+        history.ask(B, asked_at)
+        assert history.ended(A, 10.0, next_in_s=0.0) == []
+        assert history.ask(A, 10.0) == [expected], "at a tie the resident job comes first"
 
 
 def test_an_overdue_request_ends_holding() -> None:

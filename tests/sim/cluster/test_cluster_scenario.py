@@ -23,10 +23,21 @@ def test_every_cluster_scenario_is_sound_and_names_its_sources(path: Path) -> No
 
 
 def test_the_scenarios_of_the_paper_share_their_models_and_bandwidths() -> None:
-    loaded = [load_cluster_scenario(path) for path in FILES if path.stem != "cluster_own_runs"]
+    others = ("cluster_own_runs", "cluster_state_parts")
+    loaded = [load_cluster_scenario(path) for path in FILES if path.stem not in others]
     assert len(loaded) == 4
     assert all(scenario.models == loaded[0].models for scenario in loaded)
     assert len({(s.cluster.transfer_gb_per_s, s.cluster.disk_gb_per_s, s.jobs.jitter) for s in loaded}) == 1
+
+
+def test_the_scenario_of_parts_has_the_30b_of_the_others_with_its_state_divided() -> None:
+    [whole] = [each for each in load_cluster_scenario(SCENARIOS / "cluster_two_jobs.toml").models if each.name == "30B"]
+    scenario = load_cluster_scenario(SCENARIOS / "cluster_state_parts.toml")
+    own = {"name", "source", "gradients_gb", "optimizer_gb", "lazy_state", "host_step_s"}
+    for model in scenario.models:
+        assert model.model_dump(exclude=own) == whole.model_dump(exclude=own)
+        assert model.gradients_gb + model.optimizer_gb == whole.optimizer_gb
+    assert scenario.cluster.transfer_gb_per_s == 51.4
 
 
 def test_a_switch_of_30b_takes_19_seconds() -> None:

@@ -96,6 +96,21 @@ def test_sharing_saves_device_hours_and_phase_leases_save_switches() -> None:
     assert phase.saving > operation.saving
 
 
+def test_a_hold_keeps_a_one_step_job_s_training_behind_its_synchronization() -> None:
+    jobs = {"count": 3, "min_steps": 20, "max_steps": 20, "jitter": 0.1, "overlap": "one-step"}
+    rules = {
+        "policy": "pack",
+        "max_duty": 3.0,
+        "max_wait_share": 1.0,
+        "grain": "phase",
+        "variants": {"plain": {"hold_s": 0.0}, "hold": {"hold_s": 6.0}},
+    }
+    scenario = small(jobs=jobs, rules=rules)
+    plain, hold = run(scenario, "plain").figures, run(scenario, "hold").figures
+    assert hold.switches_per_step < 0.8 * plain.switches_per_step
+    assert hold.mean_slowdown < plain.mean_slowdown
+
+
 @pytest.mark.parametrize("policy", POLICIES[1:])
 @pytest.mark.parametrize("jitter", [0.0, 0.1])
 def test_a_backlog_of_jobs_that_nobody_knows_shares_groups_after_their_first_clean_period(

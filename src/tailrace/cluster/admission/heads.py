@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tailrace.cluster.groups.record import GroupRecord, fits
+from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.ids import NodeGroupId
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.rooms import Rooms
@@ -55,7 +55,7 @@ def _group_for(rooms: Rooms, job: JobRecord, now: float) -> tuple[NodeGroupId | 
     usable = [
         group
         for group in rooms.groups.every()
-        if group.facts.devices == job.spec.train_devices and group.is_usable and fits(group.facts, job.spec.state)
+        if group.facts.devices == job.spec.train_devices and group.is_usable and group.can_hold(job.spec)
     ]
     kept = [group for group in usable if group.id == rooms.admission.claims.get(job.id)]
     times = [(_free_at(rooms, group, job, now), group.id) for group in kept or usable]

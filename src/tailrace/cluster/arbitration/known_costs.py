@@ -34,30 +34,35 @@ class KnownCosts:
         prefetched = self._prefetched
         if prefetched is None or prefetched.job != owner.job:
             return 0.0
-        return min(prefetched.seconds_at(now), self.costs.load_s(owner.job, owner.state))
+        return min(prefetched.seconds_at(now), self.costs.load_s(owner.job, owner.state, owner.parts))
 
     def candidate(self, request: PhaseRequest, resident: JobState | None, now: float) -> WaitingPhase:
         """Return the request with the costs of granting it now."""
         return WaitingPhase(
             request=request,
             execution_s=self.execution_s(request),
-            setup_s=self.costs.setup_s(resident, request.owner, self.prefetched_s(request.owner, now)),
-            needs_switch=resident is None or resident.job != request.job,
+            setup_s=self.setup_s(resident, request.owner, now),
+            needs_switch=not request.owner.is_on_devices(resident),
         )
+
+    def setup_s(self, resident: JobState | None, owner: JobState, now: float) -> float:
+        """Return the predicted seconds until the owner's state is on the devices."""
+        return self.costs.setup_s(resident, owner, self.prefetched_s(owner, now))
 
     def execution_s(self, request: PhaseRequest) -> float:
         return self._durations.execution_s(request, self._grain)
 
     def hold_limit_s(self, job: JobState) -> float:
         """Return for how long a hold for the job pays: until the switches away from it and back cost as much."""
-        return min(self._hold_s, self.costs.offload_s(job.job, job.state) + self.costs.load_s(job.job, job.state))
+        there = (job.job, job.state, job.parts)
+        return min(self._hold_s, self.costs.offload_s(*there) + self.costs.load_s(*there))
 
     def took(self, request: PhaseRequest, seconds: float) -> None:
         """The operations that were granted to the request took ``seconds``."""
         self._durations.observe(request, seconds)
 
     def prefetch_began(self, owner: JobState, transfer: int, now: float) -> None:
-        expected_s = self.costs.load_s(owner.job, owner.state)
+        expected_s = self.costs.load_s(owner.job, owner.state, owner.parts)
         self._prefetched = Prefetched(job=owner.job, transfer=transfer, since=now, expected_s=expected_s)
 
     def prefetch_ended(self, job: JobId, transfer: int, seconds: float) -> bool:

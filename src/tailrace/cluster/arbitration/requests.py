@@ -14,7 +14,7 @@ from statistics import median
 
 from tailrace.cluster.arbitration.setup_costs import JobState
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.job_spec import ALL_PARTS, Parts, StateBytes
 from tailrace.cluster.settings import Grain
 
 _NUM_REMEMBERED = 5
@@ -32,7 +32,11 @@ class PhaseRequest:
     slack_s: float = 0.0
     """Seconds for which the request can wait without making the job slower."""
     state: StateBytes = StateBytes()
-    """Size of what must be on the devices before the job can compute."""
+    """Size of the job's state."""
+    parts: Parts = ALL_PARTS
+    """Parts of the state that must be on the devices before the job can compute."""
+    later_parts: Parts = ()
+    """Parts that any of the job's phases asks for: the others can be loaded while this one computes."""
 
     @property
     def latest_start(self) -> float:
@@ -41,7 +45,7 @@ class PhaseRequest:
 
     @property
     def owner(self) -> JobState:
-        return JobState(self.job, self.state)
+        return JobState(self.job, self.state, self.parts)
 
     def num_granted(self, grain: Grain) -> int:
         """Return how many of the operations one grant covers."""

@@ -28,4 +28,7 @@ def _check_group(group: GroupRecord, rules: ClusterRules) -> None:
         assert rules.policy is not Policy.ISOLATED
         assert len(jobs) <= rules.max_jobs_per_group
         others = [job.spec.state for job in jobs[1:]]
-        assert fits(group.facts, jobs[0].spec.state, others), f"the state of the jobs of {group.id} does not fit"
+        spec = jobs[0].spec
+        assert fits(group.facts, spec.state, others, parts=spec.device_parts), (
+            f"the state of the jobs of {group.id} does not fit"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_spec import StateBytes
+from tailrace.cluster.job_spec import ALL_PARTS, JobSpec, Parts, StateBytes
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.settings import ClusterRules, NodeGroup
 
@@ -60,9 +60,9 @@ class GroupRecord:
                 return False
             if self.duty + job.duty > rules.max_duty + 1e-9 or self.is_dedicated:
                 return False
-        return self.has_room_for(job.spec.state)
+        return self.has_room_for(job.spec)
 
-    def has_room_for(self, state: StateBytes) -> bool:
+    def has_room_for(self, job: JobSpec) -> bool:
         """Whether the state of one job fits on the devices, and that of all jobs in host memory and on disk.
 
         All jobs count, because the job that computes leaves its place in host memory reserved: it must be offloaded
@@ -70,7 +70,12 @@ class GroupRecord:
         """
         if self.facts.device_bytes is None and self.facts.host_bytes is None:
             return True  # bytes are not checked
-        return fits(self.facts, state, [job.spec.state for job in self.jobs.values()])
+        others = [each.spec.state for each in self.jobs.values()]
+        return fits(self.facts, job.state, others, parts=job.device_parts)
+
+    def can_hold(self, job: JobSpec) -> bool:
+        """Whether the state of the job fits if nobody else is here."""
+        return fits(self.facts, job.state, parts=job.device_parts)
 
     @property
     def stored_bytes(self) -> int:
@@ -78,9 +83,10 @@ class GroupRecord:
         return (self.facts.host_bytes or 0) + (self.facts.disk_bytes or 0)
 
 
-def fits(group: NodeGroup, state: StateBytes, others: Sequence[StateBytes] = ()) -> bool:
-    """Whether a job's state fits beside that of others. A job that is alone is never offloaded."""
-    if group.device_bytes is not None and state.total > group.device_bytes:
+def fits(group: NodeGroup, state: StateBytes, others: Sequence[StateBytes] = (), *, parts: Parts = ALL_PARTS) -> bool:
+    """Whether a job's state fits beside that of others. A job that is alone is never offloaded. ``parts``: those that
+    come to the devices."""
+    if group.device_bytes is not None and state.of(parts) > group.device_bytes:
         return False
     if group.host_bytes is None or not others:
         return True

@@ -34,8 +34,8 @@ def _obstacle(rooms: Rooms, spec: JobSpec) -> str | None:
     num_devices = rooms.admission.num_rollout_devices
     if spec.rollout_devices > num_devices:
         return f"it needs {spec.rollout_devices} rollout devices, the cluster has {num_devices}"
-    if not any(fits(group, spec.state) for group in sized):
-        return f"its state of {spec.state.total:,} bytes does not fit on the devices of any node group"
+    if not any(fits(group, spec.state, parts=spec.device_parts) for group in sized):
+        return f"its state of {spec.state.of(spec.device_parts):,} bytes does not fit on the devices of any node group"
     return None
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.groups.seat import Displaced, Seat
 from tailrace.cluster.ids import JobId, TenantId
-from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.job_spec import JobSpec, Parts, StateBytes
 from tailrace.cluster.phases.log import PhaseLog
 from tailrace.cluster.rearranging.drift import Drift
 
@@ -32,6 +32,7 @@ class Needs:
 
     devices: int
     state: StateBytes
+    host_parts: Parts
     trace: DemandTrace | None
 
 
@@ -65,7 +66,9 @@ class JobRecord:
 
     @property
     def needs(self) -> Needs:
-        return Needs(devices=self.spec.train_devices, state=self.spec.state, trace=self.trace)
+        return Needs(
+            devices=self.spec.train_devices, state=self.spec.state, host_parts=self.spec.host_parts, trace=self.trace
+        )
 
     @property
     def is_live(self) -> bool:
@@ -83,21 +86,32 @@ class JobRecord:
         return self.log.num_phases * self.trace.steps / len(self.trace.segments)
 
     @property
+    def segment_number(self) -> int:
+        """Which phase of its period its present or next one is."""
+        return 0 if self.trace is None else self.log.num_phases % len(self.trace.segments)
+
+    @property
     def segment(self) -> DemandSegment | None:
         """The segment of its trace that its present or next phase belongs to."""
-        return None if self.trace is None else self.trace.segments[self.log.num_phases % len(self.trace.segments)]
+        return None if self.trace is None else self.trace.segments[self.segment_number]
 
-    def latest_start(self, now: float) -> float | None:
-        """When its next phase must begin at the latest, so that it loses no time; None: not known."""
+    @property
+    def asks_at(self) -> float | None:
+        """When it asks for its next phase, if that comes as long after the one before it as in its trace; None: not
+        known."""
         trace, asked_at, num_phases = self.trace, self.log.asked_at, self.log.num_phases
         if trace is None or asked_at is None or not num_phases:
             return None
         number = num_phases % len(trace.segments)
         segment, before = trace.segments[number], trace.segments[number - 1]
-        asks_at = asked_at + (segment.offset_s - before.offset_s) % trace.period_s
         if len(trace.segments) == 1:
-            asks_at = asked_at + trace.period_s
-        return max(now, asks_at) + segment.slack_s
+            return asked_at + trace.period_s
+        return asked_at + (segment.offset_s - before.offset_s) % trace.period_s
+
+    def latest_start(self, now: float) -> float | None:
+        """When its next phase must begin at the latest, so that it loses no time; None: not known."""
+        asks_at, segment = self.asks_at, self.segment
+        return None if asks_at is None or segment is None else max(now, asks_at) + segment.slack_s
 
     def wait_share(self, now: float) -> float:
         """Share of its time in its present place that it has waited, once it has been there for a whole period."""

@@ -12,6 +12,7 @@ from tailrace.cluster.arbitration.requests import PhaseRequest
 from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.jobs.record import JobRecord
+from tailrace.cluster.phases.expected import expected_phases
 from tailrace.cluster.rooms import Rooms
 
 
@@ -27,6 +28,8 @@ def ask(rooms: Rooms, job: JobRecord, now: float) -> Iterator[do.Command]:
         operations_s=phase.operations_s,
         slack_s=phase.slack_s,
         state=job.spec.state,
+        parts=phase.parts,
+        later_parts=job.log.known_parts,
     )
     queue = queue_of(rooms, rooms.groups.named(job.seat.group), now)
     yield from noted(rooms, queue.ask(request, now), now)
@@ -43,15 +46,16 @@ def restore(rooms: Rooms, group: NodeGroupId, now: float) -> Iterator[do.Command
 
 
 def queue_of(rooms: Rooms, group: GroupRecord, now: float) -> GroupQueue:
-    """The queue of the group. It knows when its jobs that neither wait nor compute must get the group at the latest,
-    to lose no time."""
+    """The queue of the group. It knows when its jobs that neither wait nor compute will ask, and when they must get the
+    group at the latest, to lose no time."""
     queue = rooms.phases.queues[group.id]
     queue.expect(
         {
             job.id: latest
             for job in group.jobs.values()
             if job.log.phase is None and (latest := job.latest_start(now)) is not None
-        }
+        },
+        expected_phases(group, rooms.rules),
     )
     return queue
 

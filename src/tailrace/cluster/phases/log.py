@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tailrace.cluster.job_spec import ALL_PARTS, Parts, in_order
 
 
 @dataclass(slots=True, kw_only=True)
@@ -13,6 +15,8 @@ class PhaseInProgress:
     asked_at: float
     operations_s: tuple[float, ...]
     slack_s: float
+    parts: Parts = ALL_PARTS
+    """Parts of the state that it needs on the devices."""
     lease: int | None = None
     """Number of its lease; None: it waits."""
     num_granted: int = 0
@@ -28,6 +32,10 @@ class PhaseLog:
     phase: PhaseInProgress | None = None
     asked_at: float | None = None
     """When the job asked for its newest phase."""
+    next_asks_at: float | None = None
+    """When the job said that it will ask again, after its last operations; None: it did not say."""
+    parts_of: dict[int, Parts] = field(default_factory=dict)
+    """Parts of the state that each phase of a period asked for last."""
     num_phases: int = 0
     """Complete phases."""
     is_between_operations: bool = False
@@ -46,6 +54,11 @@ class PhaseLog:
     @property
     def is_computing(self) -> bool:
         return self.phase is not None and self.phase.lease is not None
+
+    @property
+    def known_parts(self) -> Parts:
+        """Parts of the state that its phases ask for, as far as that is known."""
+        return in_order(part for parts in self.parts_of.values() for part in parts)
 
     def wait_share(self, now: float) -> float:
         """Share of the time in its present place that the job has waited."""
@@ -76,8 +89,18 @@ class PhaseLog:
         """The job has the same place as before, after all."""
         self.seated_at, self.late_s = seated_at, late_s
 
-    def ask(self, operations_s: tuple[float, ...], slack_s: float, now: float) -> None:
-        self.phase = PhaseInProgress(asked_at=now, operations_s=operations_s, slack_s=slack_s)
+    def ask(
+        self,
+        operations_s: tuple[float, ...],
+        slack_s: float,
+        now: float,
+        *,
+        parts: Parts = ALL_PARTS,
+        number: int = 0,
+    ) -> None:
+        """``number``: which phase of its period it is."""
+        self.phase = PhaseInProgress(asked_at=now, operations_s=operations_s, slack_s=slack_s, parts=parts)
+        self.next_asks_at, self.parts_of[number] = None, parts
         if not self.is_between_operations:
             self.asked_at = now
 
@@ -99,6 +122,11 @@ class PhaseLog:
         self.seconds_in_phase += seconds if math.isfinite(seconds) and seconds > 0 else 0.0
         self.is_between_operations = self.phase.num_granted < len(self.phase.operations_s) and not failed
         self.phase = None
+
+    def foretell(self, next_in_s: float | None, now: float) -> None:
+        """The job has said after how many seconds it will ask again."""
+        is_sound = next_in_s is not None and 0 <= next_in_s < math.inf
+        self.next_asks_at = now + next_in_s if next_in_s is not None and is_sound else None
 
     def end_phase(self, *, failed: bool) -> None:
         self.seconds_in_phase = self.late_in_phase_s = 0.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 
 from tailrace.cluster import commands as do
-from tailrace.cluster.groups.record import GroupRecord, fits
+from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.ids import JobId
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.rearranging.rules import join_others
@@ -66,5 +66,5 @@ def _alone(rooms: Rooms, waiting: JobRecord, only: JobId | None) -> list[JobReco
 def _usable(rooms: Rooms, job: JobRecord) -> Iterator[GroupRecord]:
     """Groups on which the job could run if they were empty."""
     for group in rooms.groups.every():
-        if group.is_usable and group.facts.devices == job.spec.train_devices and fits(group.facts, job.spec.state):
+        if group.is_usable and group.facts.devices == job.spec.train_devices and group.can_hold(job.spec):
             yield group

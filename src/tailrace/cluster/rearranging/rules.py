@@ -14,7 +14,7 @@ from tailrace.cluster import commands as do
 from tailrace.cluster.admission.claims import move_claims
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.groups.placement import Choice, choose
-from tailrace.cluster.groups.record import GroupRecord, fits
+from tailrace.cluster.groups.record import GroupRecord
 from tailrace.cluster.groups.seat import Seat
 from tailrace.cluster.groups.seating import leave_seat
 from tailrace.cluster.jobs.record import JobRecord
@@ -94,9 +94,7 @@ def _beside_others(rooms: Rooms, job: JobRecord, old: GroupRecord, now: float) -
 
     It may be a group that a waiting job has claimed, if that one can have the empty group instead: it is free earlier.
     """
-    kept = {
-        group for name, group in rooms.admission.all_claims() if not fits(old.facts, rooms.jobs.named(name).spec.state)
-    }
+    kept = {group for name, group in rooms.admission.all_claims() if not old.can_hold(rooms.jobs.named(name).spec)}
     taking = rooms.groups.taking(job, rooms.rules, now, without=kept)
     used = [group for group in taking if group.jobs and group is not old]
     return choose(job, used, rooms.groups.timetable, rooms.rules, now)

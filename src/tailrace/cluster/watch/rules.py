@@ -7,13 +7,10 @@ from collections.abc import Iterator
 
 from tailrace.cluster import commands as do
 from tailrace.cluster.rooms import Rooms
-from tailrace.cluster.settings import Grain
 
 
 def wake(rooms: Rooms, now: float) -> Iterator[do.Command]:
-    at = min(rooms.groups.next_opening_at(), rooms.admission.order_changes_at)
-    if rooms.rules.grain is Grain.OPERATION:  # otherwise nothing is held
-        at = min(at, rooms.phases.hold_ends_at())
+    at = min(rooms.groups.next_opening_at(), rooms.admission.order_changes_at, rooms.phases.hold_ends_at())
     if at < math.inf and at != rooms.watch.wake_at:
         rooms.watch.wake_at = at
         yield do.Wake(at=max(at, now))

@@ -5,12 +5,19 @@ The job knows how long everything really takes (``steps``). The scheduler hears 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tailrace.cluster.events import Event, JobEnded, JobProfiled, PhaseAsked, PhaseEnded
-from tailrace.cluster.job_spec import JobSpec
-from tailrace.sim.cluster.step_times import Overlap, StepTimes, demand_trace
+from tailrace.cluster.job_spec import JobSpec, Parts
+from tailrace.sim.cluster.step_times import (
+    Overlap,
+    PhaseShape,
+    StateUse,
+    StepTimes,
+    demand_trace,
+    phase_shapes,
+)
 from tailrace.sim.driver import Agenda
 
 _LATE_SHARE = 0.05
@@ -28,6 +35,7 @@ class JobPlan:
     """Expected times. They repeat."""
     steps: tuple[StepTimes, ...]
     """Actual times, one for each optimizer step."""
+    use: StateUse = StateUse()
     submitted: float = 0.0
 
 
@@ -35,6 +43,9 @@ class JobPlan:
 class _Phase:
     actual_s: tuple[float, ...]
     expected_s: tuple[float, ...]
+    shape: PhaseShape
+    rest: tuple[PhaseShape, ...]
+    """Phases that follow without anything of the job in between but work on the host."""
     and_then: Callable[[], None]
     done: int = 0
     granted: int = 0
@@ -73,6 +84,12 @@ class SimJob:
     @property
     def is_computing(self) -> bool:
         return self._phase is not None and self._phase.granted > 0
+
+    @property
+    def parts(self) -> Parts:
+        """Parts of its state that its phase needs on the devices."""
+        shape = self._current().shape
+        return self.plan.spec.device_parts if shape.parts is None else shape.parts
 
     def start(self, delay_s: float) -> None:
         """Begin the first period after ``delay_s``."""
@@ -114,7 +131,10 @@ class SimJob:
         self._phase = None
         next_in_s = self._next_in_s(phase)
         self._post(PhaseEnded(job=self.id, seconds=seconds, lease=phase.lease, next_in_s=next_in_s))
-        phase.and_then()
+        if phase.rest or phase.shape.host_after_s:
+            self._at(self._agenda.now + phase.shape.host_after_s, lambda: self._run(phase.rest, phase.and_then))
+        else:
+            phase.and_then()
 
     def lose_lease(self) -> None:
         """The granted operations are lost with the node group. The job still asks for them."""
@@ -143,7 +163,6 @@ class SimJob:
             return
         self._period_at = None
         self._waited_before = self.waited_s
-        step = self.plan.steps[self.steps_done]
         if self.plan.overlap is Overlap.SERIAL:
             self._roll_out(self.steps_done, self._train)
             return
@@ -151,10 +170,10 @@ class SimJob:
         self._rollout_due = self._agenda.now
         if not self._is_rollout_done:
             self._roll_out(self.steps_done + 1, self._rolled_out)
-        self._ask_for(step.operations_s[:-1], self._expected().operations_s[:-1], self._trained)
+        self._run(self._shapes()[:-1], self._trained)
 
     def _delay_s(self, period_at: float) -> float:
-        period_s = demand_trace(self.plan.cycle, self.plan.overlap).period_s
+        period_s = demand_trace(self.plan.cycle, self.plan.overlap, self.plan.use).period_s
         delay = (period_at - self._agenda.now) % period_s
         return 0.0 if period_s - delay < _LATE_SHARE * period_s else delay
 
@@ -163,7 +182,7 @@ class SimJob:
         self._at(self._agenda.now + self.plan.steps[step].rollout_s, and_then)
 
     def _train(self) -> None:
-        self._ask_for(self.plan.steps[self.steps_done].operations_s, self._expected().operations_s, self._end_step)
+        self._run(self._shapes(), self._end_step)
 
     def _trained(self) -> None:
         self._is_trained = True
@@ -176,8 +195,7 @@ class SimJob:
     def _synchronize(self) -> None:
         """The barrier at the end of an iteration."""
         if self._is_trained and self._is_rollout_done:
-            step = self.plan.steps[self.steps_done]
-            self._ask_for(step.operations_s[-1:], self._expected().operations_s[-1:], self._end_step)
+            self._run(self._shapes()[-1:], self._end_step)
 
     def _end_step(self) -> None:
         step = self.plan.steps[self.steps_done]
@@ -194,13 +212,27 @@ class SimJob:
         self._clean = [*self._clean, step] if self.waited_s == self._waited_before else []
         if len(self._clean) == len(self.plan.cycle):
             self._is_profiled = True
-            self._post(JobProfiled(job=self.id, trace=demand_trace(self._clean, self.plan.overlap)))
+            self._post(JobProfiled(job=self.id, trace=demand_trace(self._clean, self.plan.overlap, self.plan.use)))
 
     def _expected(self) -> StepTimes:
         return self.plan.cycle[self.steps_done % len(self.plan.cycle)]
 
-    def _ask_for(self, actual: Sequence[float], expected: Sequence[float], and_then: Callable[[], None]) -> None:
-        self._phase = _Phase(actual_s=tuple(actual), expected_s=tuple(expected), and_then=and_then)
+    def _shapes(self) -> tuple[PhaseShape, ...]:
+        return phase_shapes(len(self.plan.steps[self.steps_done].operations_s), self.plan.overlap, self.plan.use)
+
+    def _run(self, shapes: Sequence[PhaseShape], and_then: Callable[[], None]) -> None:
+        """Ask for these phases, one after the other."""
+        if not shapes:
+            and_then()
+            return
+        shape, *rest = shapes
+        self._phase = _Phase(
+            actual_s=shape.of(self.plan.steps[self.steps_done].operations_s),
+            expected_s=shape.of(self._expected().operations_s),
+            shape=shape,
+            rest=tuple(rest),
+            and_then=and_then,
+        )
         self._ask()
 
     def _ask(self) -> None:
@@ -208,14 +240,24 @@ class SimJob:
         phase.asked_at = now
         left = phase.expected_s[phase.done :]
         is_waiting_for_rollout = self.plan.overlap is Overlap.ONE_STEP and not self._is_rollout_done
-        slack = max(0.0, self._rollout_due - now - sum(left)) if is_waiting_for_rollout else 0.0
-        self._post(PhaseAsked(job=self.id, operations_s=left, slack_s=slack))
+        busy_s = sum(left) + sum(self._later_s(phase))
+        slack = max(0.0, self._rollout_due - now - busy_s) if is_waiting_for_rollout else 0.0
+        self._post(PhaseAsked(job=self.id, operations_s=left, slack_s=slack, parts=phase.shape.parts))
+
+    def _later_s(self, phase: _Phase) -> Iterator[float]:
+        """Yield the expected seconds of what follows the phase until the job waits for its rollout."""
+        yield phase.shape.host_after_s
+        for shape in phase.rest:
+            yield from shape.of(self._expected().operations_s)
+            yield shape.host_after_s
 
     def _next_in_s(self, phase: _Phase) -> float | None:
         """Return when the job expects to ask again after this phase."""
+        if phase.rest:
+            return phase.shape.host_after_s
         is_step_over = phase.and_then == self._end_step
         if is_step_over and self.steps_done + 1 == len(self.plan.steps):
             return None
         if self.plan.overlap is Overlap.SERIAL:
             return self.plan.cycle[(self.steps_done + 1) % len(self.plan.cycle)].rollout_s
-        return 0.0 if is_step_over else max(0.0, self._rollout_due - self._agenda.now)
+        return 0.0 if is_step_over else max(phase.shape.host_after_s, self._rollout_due - self._agenda.now)

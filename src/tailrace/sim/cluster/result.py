@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from tailrace.cluster.events import ClusterStarted
+from tailrace.cluster.job_spec import StatePart
 from tailrace.sim.cluster.driver import ClusterScheduler, Driver, Record
 from tailrace.sim.cluster.group_memory import Bandwidths
 from tailrace.sim.cluster.job_model import JobPlan, SimJob
@@ -145,7 +146,8 @@ def simulate_cluster(
 def _job_figures(job: SimJob, world: World, bandwidths: Bandwidths, efficiency: float) -> JobFigures:
     plan, spec = job.plan, job.plan.spec
     assert job.ended is not None
-    alone = alone_s(plan.steps, plan.overlap, load_s=_load_s(plan, bandwidths))
+    load_s = _load_s(plan, bandwidths)
+    alone = alone_s(plan.steps, plan.overlap, load_s=load_s, host_step_s=plan.use.host_step_s)
     is_complete = job.steps_done == len(plan.steps)
     started = None if job.started is None or job.started > job.ended else job.started
     share = job.steps_done / len(plan.steps)
@@ -170,7 +172,7 @@ def _job_figures(job: SimJob, world: World, bandwidths: Bandwidths, efficiency: 
 
 def _load_s(plan: JobPlan, bandwidths: Bandwidths) -> float:
     """Return the seconds of the first load, from host memory."""
-    total = plan.spec.state.total
+    total = plan.spec.state.of(plan.spec.device_parts)
     return bandwidths.fixed_s + total / bandwidths.device if total else 0.0
 
 
@@ -183,7 +185,9 @@ def _rollout_device_s(job: SimJob, world: World) -> float:
 
 def _colocated_device_s(job: SimJob, bandwidths: Bandwidths, efficiency: float) -> float:
     spec, done = job.plan.spec, job.plan.steps[: job.steps_done]
-    setup_s = 2 * (bandwidths.fixed_s + spec.state.optimizer / bandwidths.device) if spec.state.optimizer else 0.0
+    moved = spec.state.of(part for part in spec.device_parts if part is not StatePart.WEIGHTS)
+    setup_s = 2 * (bandwidths.fixed_s + moved / bandwidths.device) if moved else 0.0
+    setup_s += job.plan.use.host_step_s
     rollout_device_s = spec.rollout_devices * sum(step.rollout_s for step in done) / efficiency
     return rollout_device_s + spec.train_devices * sum(step.group_s + setup_s for step in done)
 

@@ -14,7 +14,7 @@ from pydantic import field_validator, model_validator
 
 from tailrace.cluster.events import ClusterStarted
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId, TenantId
-from tailrace.cluster.job_spec import JobSpec, StateBytes
+from tailrace.cluster.job_spec import ALL_PARTS, JobSpec, Parts, StateBytes, StatePart
 from tailrace.cluster.settings import ClusterRules, NodeGroup, Policy, Transfers
 from tailrace.sim.cluster.arrivals import JobArrivals, mixed_models, submission_times
 from tailrace.sim.cluster.faults import Fault
@@ -29,7 +29,7 @@ from tailrace.sim.cluster.scenario_sections import (
     ModelSection,
     RulesSection,
 )
-from tailrace.sim.cluster.step_times import Overlap, StepTimes, demand_trace, draw_steps
+from tailrace.sim.cluster.step_times import Overlap, StateUse, StepTimes, demand_trace, draw_steps
 from tailrace.sim.section import Sourced
 
 
@@ -187,17 +187,24 @@ class ClusterScenario(Sourced):
             train_devices=model.train_devices,
             rollout_devices=model.rollout_devices,
             steps=steps,
-            trace=demand_trace(cycle, jobs.overlap) if is_known else None,
-            state=StateBytes(weights=round(model.weights_gb * GB), optimizer=round(model.optimizer_gb * GB)),
+            trace=demand_trace(cycle, jobs.overlap, _use(model)) if is_known else None,
+            state=_state(model),
+            host_parts=_host_parts(model),
             tenant=TenantId(tenant),
         )
         actual = draw_steps(cycle, steps, draw=Random(f"{self.seed}/{index}"), jitter=jobs.jitter)
         return JobPlan(
-            spec=spec, model=model.name, overlap=jobs.overlap, cycle=cycle, steps=actual, submitted=submitted
+            spec=spec,
+            model=model.name,
+            overlap=jobs.overlap,
+            cycle=cycle,
+            steps=actual,
+            use=_use(model),
+            submitted=submitted,
         )
 
     def _demand(self, model: ModelSection) -> ModelDemand:
-        trace = demand_trace(self.cycle_of(model), self.jobs.overlap)
+        trace = demand_trace(self.cycle_of(model), self.jobs.overlap, _use(model))
         share = self.jobs.mix[model.name] / sum(self.jobs.mix.values())
         mean_steps = (self.jobs.min_steps + self.jobs.max_steps) / 2
         return ModelDemand(
@@ -220,7 +227,8 @@ class ClusterScenario(Sourced):
         cluster, groups = self.cluster, []
         for model in self.models:
             num_nodes = -(-model.train_devices // cluster.devices_per_node)
-            state = round((model.weights_gb + model.optimizer_gb) * GB)
+            on_devices = (part for part in ALL_PARTS if part not in _host_parts(model))
+            state = _state(model).of(on_devices)
             for index in range(partition.groups.get(model.name, 0)):
                 name = NodeGroupId(f"{model.name}-{index}")
                 group = NodeGroup(
@@ -233,6 +241,22 @@ class ClusterScenario(Sourced):
                 )
                 groups.append(group)
         return tuple(groups)
+
+
+def _state(model: ModelSection) -> StateBytes:
+    return StateBytes(
+        weights=round(model.weights_gb * GB),
+        gradients=round(model.gradients_gb * GB),
+        optimizer=round(model.optimizer_gb * GB),
+    )
+
+
+def _use(model: ModelSection) -> StateUse:
+    return StateUse(is_lazy=model.lazy_state, host_step_s=model.host_step_s)
+
+
+def _host_parts(model: ModelSection) -> Parts:
+    return (StatePart.OPTIMIZER,) if model.host_step_s else ()
 
 
 def _gigabytes(per_node: float | None, num_nodes: int) -> int | None:

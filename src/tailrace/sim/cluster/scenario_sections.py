@@ -70,6 +70,8 @@ class RuleOverrides(ScenarioSection):
     """Longest time that a group stays idle for a job that is expected to ask again."""
     prefetch: bool | None = None
     """Load the state of the next job while the current one computes."""
+    predict_switches: bool | None = None
+    """Move the state of the job that is expected next while the group is idle."""
     bucket_s: PositiveFloat | None = None
     """Shifts that differ by less count as equal."""
     interference_weight: NonNegativeFloat | None = None
@@ -105,8 +107,15 @@ class ModelSection(Sourced):
     """Devices for rollout of one job."""
     weights_gb: NonNegativeFloat = 0.0
     """Size of the weights, all devices together."""
+    gradients_gb: NonNegativeFloat = 0.0
+    """Size of the gradients, if ``optimizer_gb`` does not include them."""
     optimizer_gb: NonNegativeFloat = 0.0
     """Size of gradients and optimizer state that is on the devices while the job computes."""
+    lazy_state: bool = False
+    """Ask for log-probabilities and for the synchronization by themselves, with the weights alone; only the update
+    needs the whole state on the devices."""
+    host_step_s: NonNegativeFloat = 0.0
+    """Seconds of an optimizer step on the host. Above 0, the optimizer's state stays there, and no device is needed."""
     cycle_s: PositiveFloat | None = None
     """Seconds of a step of a lone job. The rollout takes what the operations leave of it."""
     logprob_s: PositiveFloat | None = None

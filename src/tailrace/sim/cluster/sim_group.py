@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tailrace.cluster.events import Direction, Event, TransferMeasured
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
+from tailrace.cluster.job_spec import ALL_PARTS, Parts
 from tailrace.cluster.settings import NodeGroup
-from tailrace.sim.cluster.group_memory import Bandwidths, DevicesFull, GroupMemory, Shift
+from tailrace.sim.cluster.group_memory import Bandwidths, DevicesFull, GroupMemory, Shifts
 from tailrace.sim.cluster.job_model import SimJob
 from tailrace.sim.cluster.meter import GroupMeter
 from tailrace.sim.driver import Agenda
@@ -42,8 +43,9 @@ class _Transfer:
     job: JobId
     direction: Direction
     number: int
+    parts: Parts
     start: float | None = None
-    shift: Shift = Shift()
+    shifts: Shifts = Shifts()
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class SimGroup:
     def enter(self, job: SimJob, *, is_remote: bool) -> None:
         self._settle()
         self.meter.jobs.append(job.id)
-        self.memory.enter(job.id, job.plan.spec.state.total, is_remote=is_remote)
+        self.memory.enter(job.id, job.plan.spec.state, is_remote=is_remote)
 
     def leave(self, job: JobId) -> None:
         """The job ends, crashes or moves away: nothing of it is left."""
@@ -109,13 +111,15 @@ class SimGroup:
         current = self._lease = _Lease(job, self._agenda.now)
         self._agenda.after(seconds, lambda: self._end_lease(current, seconds))
 
-    def move_state(self, job: JobId, direction: Direction, number: int) -> None:
+    def move_state(self, job: JobId, direction: Direction, number: int, parts: Parts = ALL_PARTS) -> None:
         if direction is Direction.OFFLOAD and self._lease is not None and self._lease.job.id == job:
             raise SchedulerError(f"{self.id}: the state of {job} shall be offloaded while it computes")
         if job not in self.meter.jobs:
             raise SchedulerError(f"{self.id}: {direction} of {job}, which does not belong to the group")
         self._settle()
-        self._transfers.append(_Transfer(job, direction, number))
+        if direction is not Direction.PREFETCH:
+            self._end_hold()  # its job has asked, and needs more of its state
+        self._transfers.append(_Transfer(job, direction, number, parts))
         if len(self._transfers) == 1:
             self._begin_transfer()
 
@@ -156,7 +160,7 @@ class SimGroup:
             raise SchedulerError(f"{self.id}: a lease for {job.id}, but nodes are lost: {sorted(self._lost)}")
         if job.id not in self.meter.jobs:
             raise SchedulerError(f"{self.id}: a lease for {job.id}, which does not belong to the group")
-        if not self.memory.is_resident(job.id):
+        if not self.memory.is_resident(job.id, job.parts):
             raise SchedulerError(f"{self.id}: a lease for {job.id}, whose state is not on the devices")
 
     def _end_lease(self, lease: _Lease, seconds: float) -> None:
@@ -176,11 +180,11 @@ class SimGroup:
             return
         transfer = self._transfers[0]
         try:
-            transfer.shift = self.memory.plan(transfer.job, transfer.direction)
+            transfer.shifts = self.memory.plan(transfer.job, transfer.direction, transfer.parts)
         except DevicesFull as error:
             raise SchedulerError(str(error)) from None
         transfer.start = self._agenda.now
-        self._agenda.after(transfer.shift.seconds(self._bandwidths), lambda: self._end_transfer(transfer))
+        self._agenda.after(transfer.shifts.seconds(self._bandwidths), lambda: self._end_transfer(transfer))
 
     def _end_transfer(self, transfer: _Transfer) -> None:
         if not self._transfers or self._transfers[0] is not transfer:  # lost
@@ -188,15 +192,15 @@ class SimGroup:
         self._settle()
         self._note_transfer(transfer)
         self._transfers.popleft()
-        self.memory.apply(transfer.job, transfer.shift)
-        self.bytes_moved += transfer.shift.num_bytes
+        self.memory.apply(transfer.job, transfer.direction, transfer.shifts)
+        self.bytes_moved += transfer.shifts.num_bytes
         measured = TransferMeasured(
             job=transfer.job,
             group=self.id,
             transfer=transfer.number,
             direction=transfer.direction,
-            num_bytes=transfer.shift.num_bytes,
-            seconds=transfer.shift.seconds(self._bandwidths),
+            num_bytes=transfer.shifts.num_bytes,
+            seconds=transfer.shifts.seconds(self._bandwidths),
         )
         self._post(measured)
         self._begin_transfer()

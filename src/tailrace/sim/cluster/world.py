@@ -12,6 +12,7 @@ from functools import partial
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.ids import JobId, NodeGroupId
+from tailrace.cluster.job_spec import ALL_PARTS
 from tailrace.cluster.settings import NodeGroup
 from tailrace.sim.cluster.faults import Fault, JobCrashes, NodeFails, PhaseSlows
 from tailrace.sim.cluster.group_memory import Bandwidths
@@ -70,7 +71,8 @@ class World:
                 self.jobs[job].refuse(reason)
                 self._num_unfinished -= 1
             case do.Offload() | do.Load() | do.Prefetch():
-                self.groups[command.group].move_state(command.job, _DIRECTIONS[type(command)], command.transfer)
+                parts = ALL_PARTS if isinstance(command, do.Offload) else command.parts
+                self.groups[command.group].move_state(command.job, _DIRECTIONS[type(command)], command.transfer, parts)
             case do.GrantLease(job=job, group=group, num_operations=num_operations, lease=lease):
                 self.groups[group].grant(self.jobs[job], num_operations, lease)
             case do.Hold(job=job, group=group, until=until):
