@@ -97,6 +97,22 @@ def test_what_a_plan_takes_for_granted_is_said(
     assert orders == "note: 4 orders of the jobs were tried; whether 2 node groups could be enough is not known"
 
 
+def test_states_are_checked_against_the_memory_of_the_host(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(trace.read_text()) | {"state_gb": {"weights": 15.2, "optimizer": 106.4}}
+    (tmp_path / "known.json").write_text(json.dumps(data))
+    known = [str(tmp_path / "known.json")] * 2
+    assert main(["cluster", "plan", *known, "--policy", "spread", "--host-gb", "243.2", "--switch-s", "8"]) == 0
+    assert "spread: 2 jobs on 1 node group\n" in capsys.readouterr().out
+    assert main(["cluster", "plan", *known, "--policy", "spread", "--host-gb", "200", "--switch-s", "8"]) == 0
+    assert "spread: 2 jobs on 2 node groups\n" in capsys.readouterr().out
+    assert main(["cluster", "plan", known[0], "--host-gb", "100"]) == 1
+    assert "7b has no place" in capsys.readouterr().out
+    assert main(["cluster", "plan", str(trace), "--host-gb", "100"]) == 0
+    assert "note: no state is known of 7b: their trace needs state_gb" in capsys.readouterr().out
+
+
 def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "plan", *[str(trace)] * 3, "--policy", "isolated", "--groups", "2"]) == 1
     out = capsys.readouterr().out
@@ -112,6 +128,7 @@ def test_a_policy_and_a_number_of_groups_can_be_asked_for(trace: Path, capsys: p
         (["plan", "TRACE", "--groups", "0"], "--groups must be at least 1"),
         (["plan", "TRACE", "--max-jobs", "0"], "--max-jobs must be at least 1"),
         (["plan", "TRACE", "--max-duty", "1.5"], "--max-duty must be above 0 and at most 1"),
+        (["plan", "TRACE", "--host-gb", "0"], "--host-gb must be a number of gigabytes above 0, got 0"),
         (["plan", "TRACE", "--switch-s", "-1"], "--switch-s must be a number of seconds from 0 on, got -1"),
         (["plan", "TRACE", "--switch-s", "nan"], "--switch-s must be a number of seconds from 0 on, got nan"),
         (["plan", "TRACE", "--switch-s", "inf"], "--switch-s must be a number of seconds from 0 on, got inf"),

@@ -16,12 +16,19 @@ from tailrace.core.fleet.lending import _view as scaling_view
 from tailrace.core.fleet.length_history import LengthHistory
 from tailrace.core.fleet.parallelism import ParallelismView, SizeView
 from tailrace.core.fleet.resizing import _view, engine_size
-from tailrace.core.fleet.sizes import KindOfRound
+from tailrace.core.fleet.sizes import KindOfRound, Sizes
 from tailrace.core.ids import InstanceId
 from tailrace.core.rooms import Rooms
 from tailrace.core.schedule import Layout, Lending, Parallelism, Stream
 from tailrace.core.schedule.lending import places_by_order
 from tailrace.core.schedule.parallelism import Division
+
+
+def test_before_the_first_round_nothing_was_launched_or_preempted() -> None:
+    sizes = Sizes()
+    assert sizes.num_preempted == 0
+    for kind in (sizes.short, sizes.long):
+        assert (kind.size, kind.num_launched, kind.num_quiet, kind.num_rounds) == (0, 0, 0, 0)
 
 
 def costs(number: float) -> CostModel:

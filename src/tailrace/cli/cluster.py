@@ -43,6 +43,8 @@ def _configure_plan(parser: argparse.ArgumentParser) -> None:
                         help=f"jobs of a group (default: {rules.max_jobs_per_group})")  # fmt: skip
     parser.add_argument("--switch-s", type=float, default=0.0, metavar="SECONDS",
                         help="to move one job's state out of a group and another's in (default: 0)")  # fmt: skip
+    parser.add_argument("--host-gb", type=float, metavar="GB",
+                        help="host memory of a group, for the states of its jobs (default: not checked)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan there as well")
     parser.add_argument("--html", type=Path, metavar="FILE", help="draw the plan there as well")
 
@@ -110,6 +112,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"--max-jobs must be at least 1, got {options.max_jobs}")
     if not 0 < options.max_duty <= 1:
         raise ValueError(f"--max-duty must be above 0 and at most 1, got {options.max_duty:g}")
+    if options.host_gb is not None and not 0 < options.host_gb < math.inf:
+        raise ValueError(f"--host-gb must be a number of gigabytes above 0, got {options.host_gb:g}")
     if not 0 <= options.switch_s < math.inf:
         raise ValueError(f"--switch-s must be a number of seconds from 0 on, got {options.switch_s:g}")
 
@@ -135,6 +139,7 @@ def _job(demand: JobDemand) -> JobSpec:
         train_devices=demand.train_devices,
         rollout_devices=demand.rollout_devices,
         steps=max(len(demand.run), 1),
+        state=demand.state,
         trace=demand.trace,
     )
 
@@ -146,6 +151,7 @@ def _plan_for(policy: Policy, demands: Sequence[JobDemand], options: argparse.Na
         rules,
         max_groups=options.groups,
         switch_s=options.switch_s,
+        host_bytes=None if options.host_gb is None else round(options.host_gb * job_demand.GB),
         recorded={JobId(demand.name): demand.periods() for demand in demands},
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.sharing_forecast import Use
 from tailrace.cluster.planning.sharing_plan import PlacedJob, SharedGroup, SharingPlan
 
@@ -28,7 +29,7 @@ def lines(plans: Sequence[SharingPlan], chosen: SharingPlan) -> list[str]:
     if notes := plan_notes(chosen):
         text += ["", *(f"note: {note}" for note in notes)]
     for job in chosen.without_place:
-        text += ["", f"{job.id} has no place: give more --groups, or a higher --max-duty or --max-jobs"]
+        text += ["", f"{job.id} has no place: give more --groups, or a higher --max-duty, --max-jobs or --host-gb"]
     return text
 
 
@@ -54,6 +55,8 @@ def plan_notes(plan: SharingPlan) -> list[str]:
     notes = []
     if plan.switch_s == 0 and any(len(group.jobs) > 1 for group in plan.groups):
         notes.append("a group is taken to change from one job to another in no time: --switch-s says how long it takes")
+    if plan.host_bytes is not None and (unknown := [job.id for job in _jobs(plan) if not job.state.total]):
+        notes.append(f"no state is known of {', '.join(unknown)}: their trace needs state_gb, or they count as nothing")
     if any(len(placed.slowdowns) > 1 for placed in plan.jobs):
         notes.append("in brackets: the least and the most, if periods are as long as recorded ones")
     if len(plan.groups) > plan.fewest_groups and plan.num_orders > 1:
@@ -64,6 +67,10 @@ def plan_notes(plan: SharingPlan) -> list[str]:
             " known"
         )
     return notes
+
+
+def _jobs(plan: SharingPlan) -> list[JobSpec]:
+    return [*(placed.job for placed in plan.jobs), *plan.without_place]
 
 
 def _slowdown(values: Sequence[float]) -> str:
@@ -149,6 +156,7 @@ def to_dict(plan: SharingPlan) -> dict[str, Any]:
             {
                 "id": group.id,
                 "devices": group.devices,
+                "state_bytes": group.state_bytes,
                 "duty": group.mean_duty,
                 "planned_duty": group.duty,
                 "switches_per_step": group.forecast.switches_per_step,

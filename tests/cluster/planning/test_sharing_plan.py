@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
 from tailrace.cluster.ids import JobId
-from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.job_spec import JobSpec, StateBytes
 from tailrace.cluster.planning.sharing_forecast import forecast
 from tailrace.cluster.planning.sharing_plan import plan_sharing
 from tailrace.cluster.settings import ClusterRules, Policy
@@ -99,6 +101,17 @@ def test_jobs_beyond_the_allowed_groups_have_no_place() -> None:
     plan = plan_sharing(jobs, rules(Policy.SPREAD), max_groups=2)
     assert [each.id for each in plan.without_place] == ["2"]
     assert len(plan.jobs) == 2
+
+
+@pytest.mark.parametrize("policy", [Policy.PACK, Policy.SPREAD])
+def test_the_states_of_the_jobs_of_a_group_fit_into_its_host_memory(policy: Policy) -> None:
+    sizes = {"a": 60, "b": 50, "c": 40, "d": 101}
+    jobs = [replace(job(name, 100.0, 10.0), state=StateBytes(weights=size)) for name, size in sizes.items()]
+    free = plan_sharing(jobs, rules(policy, max_jobs_per_group=4))
+    assert len(free.groups) == 1
+    plan = plan_sharing(jobs, rules(policy, max_jobs_per_group=4), host_bytes=100)
+    assert sorted(group.state_bytes for group in plan.groups) == [50, 100]
+    assert [each.id for each in plan.without_place] == ["d"], "its state alone is too large"
 
 
 def test_a_busy_job_has_a_group_to_itself_whatever_its_duty() -> None:

@@ -13,7 +13,7 @@ from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.job_orders import MOST_ORDERS, fewest_groups, orders
 from tailrace.cluster.planning.sharing_forecast import PeriodTime, forecast
 from tailrace.cluster.planning.sharing_plan import NUM_PLAYS, plan_sharing
-from tailrace.cluster.planning.sharing_table import SharingTable
+from tailrace.cluster.planning.sharing_table import Allowed, SharingTable
 from tailrace.cluster.settings import ClusterRules, Policy
 
 
@@ -84,7 +84,7 @@ def test_no_order_needs_fewer_groups_than_the_bound_and_few_of_them_fewer_than_t
     plan = plan_sharing(jobs, rules)
     best = len(jobs)
     for order in permutations(jobs):
-        table = SharingTable(8, len(jobs), rules, None)
+        table = SharingTable(len(jobs), rules, Allowed(8, None, None))
         for each in order:
             table.place(each)
         best = min(best, len(table.jobs))

@@ -23,7 +23,7 @@ from tailrace.cluster.ids import JobId, NodeGroupId
 from tailrace.cluster.job_spec import JobSpec
 from tailrace.cluster.planning.job_orders import fewest_groups
 from tailrace.cluster.planning.sharing_forecast import PeriodTime, SharingForecast, forecast
-from tailrace.cluster.planning.sharing_table import best_table, with_slots
+from tailrace.cluster.planning.sharing_table import Allowed, best_table, with_slots
 from tailrace.cluster.settings import ClusterRules, Policy
 
 NUM_PLAYS = 5
@@ -70,6 +70,11 @@ class SharedGroup:
         """Share of the time that is planned."""
         return sum(_trace(placed.job).duty for placed in self.jobs)
 
+    @property
+    def state_bytes(self) -> int:
+        """Size of the states of its jobs, as far as they are known."""
+        return sum(placed.job.state.total for placed in self.jobs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingPlan:
@@ -84,6 +89,8 @@ class SharingPlan:
     """Orders of the jobs that were tried."""
     switch_s: float = 0.0
     """Seconds to move one job's state out of a group and another's in."""
+    host_bytes: int | None = None
+    """Host memory of a node group; None: not checked."""
 
     @property
     def jobs(self) -> list[PlacedJob]:
@@ -130,8 +137,10 @@ def plan_sharing(
     max_groups: int | None = None,
     switch_s: float = 0.0,
     recorded: Recorded | None = None,
+    host_bytes: int | None = None,
 ) -> SharingPlan:
     """Place the jobs, which all have a trace. ``max_groups``: of each size; None: as many as are needed.
+    ``host_bytes``: host memory of a node group, which holds the states of all its jobs; None: not checked.
 
     ``ValueError``: periods of jobs with the same number of training devices differ too much to be planned together.
     """
@@ -141,7 +150,7 @@ def plan_sharing(
     for devices in dict.fromkeys(job.train_devices for job in jobs):
         mine = [job for job in jobs if job.train_devices == devices]
         least = fewest_groups(mine, rules)
-        table, tried = best_table(devices, mine, with_slots(mine, rules), max_groups, least)
+        table, tried = best_table(mine, with_slots(mine, rules), Allowed(devices, max_groups, host_bytes), least)
         without += table.without_place
         fewest, num_orders = fewest + least, max(num_orders, tried)
         groups += [_shared(group, devices, placed, switch_s, recorded or {}) for group, placed in table.jobs.items()]
@@ -152,6 +161,7 @@ def plan_sharing(
         fewest_groups=fewest,
         num_orders=num_orders,
         switch_s=switch_s,
+        host_bytes=host_bytes,
     )
 
 

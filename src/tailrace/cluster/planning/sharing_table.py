@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tailrace.cluster.demand.trace import DemandTrace
 from tailrace.cluster.ids import NodeGroupId, NodeId
@@ -35,15 +36,24 @@ def with_slots(jobs: Sequence[JobSpec], rules: ClusterRules) -> ClusterRules:
     return replace(rules, slot_s=min(rules.slot_s, short_s / SLOTS_PER_PERIOD))
 
 
-def best_table(
-    devices: int, jobs: Sequence[JobSpec], rules: ClusterRules, max_groups: int | None, fewest: int
-) -> tuple[SharingTable, int]:
+class Allowed(NamedTuple):
+    """The node groups that there are."""
+
+    devices: int
+    """Of each group."""
+    max_groups: int | None
+    """None: as many as are needed."""
+    host_bytes: int | None
+    """Host memory of each group; None: not checked."""
+
+
+def best_table(jobs: Sequence[JobSpec], rules: ClusterRules, allowed: Allowed, fewest: int) -> tuple[SharingTable, int]:
     """The plan with the fewest jobs without a place and then the fewest groups, and how many orders were tried. The
     order in which the jobs are given is kept if no other one is better."""
     best, num_orders = None, 0
     for order in orders(jobs):
         num_orders += 1
-        table = SharingTable(devices, len(jobs), rules, max_groups)
+        table = SharingTable(len(jobs), rules, allowed)
         for job in order:
             table.place(job)
         best = table if best is None or table.cost < best.cost else best
@@ -56,11 +66,11 @@ def best_table(
 class SharingTable:
     """The node groups of one size, opened one after the other."""
 
-    def __init__(self, devices: int, num_jobs: int, rules: ClusterRules, max_groups: int | None) -> None:
-        self._rules = rules
-        limit = num_jobs if max_groups is None else min(max_groups, num_jobs)
-        self._unopened = [NodeGroupId(f"{devices}x-{number}") for number in range(1, limit + 1)]
-        groups = [NodeGroup(id=each, nodes=(NodeId(each),), devices=devices) for each in self._unopened]
+    def __init__(self, num_jobs: int, rules: ClusterRules, allowed: Allowed) -> None:
+        self._rules, self._host_bytes = rules, allowed.host_bytes
+        limit = num_jobs if allowed.max_groups is None else min(allowed.max_groups, num_jobs)
+        self._unopened = [NodeGroupId(f"{allowed.devices}x-{number}") for number in range(1, limit + 1)]
+        groups = [NodeGroup(id=each, nodes=(NodeId(each),), devices=allowed.devices) for each in self._unopened]
         self._timetable = Timetable(groups)
         self.jobs: dict[NodeGroupId, list[tuple[JobSpec, float]]] = {}
         """Jobs of each open group, with their shifts in seconds."""
@@ -74,7 +84,7 @@ class SharingTable:
         """Place the job on a group that is open, or on the next one."""
         if self._join(job):
             return
-        if self._unopened:
+        if self._unopened and self._has_bytes(job, ()):
             # A group is there for at least one job, however much of the time that job needs.
             self._put(job, self._footprint(job), self._unopened.pop(0), shift=0)
         else:
@@ -88,13 +98,19 @@ class SharingTable:
             return False
         if self._rules.policy is Policy.PACK:
             return self._pack(job)
-        found = best_place(self._timetable, self._footprint(job), self.jobs, 0, self._rules)
+        groups = [group for group, jobs in self.jobs.items() if self._has_bytes(job, jobs)]
+        found = best_place(self._timetable, self._footprint(job), groups, 0, self._rules)
         if found is None:
-            found = place_in_step(self._timetable, _trace(job), self.jobs, 0, self._rules)
+            found = place_in_step(self._timetable, _trace(job), groups, 0, self._rules)
         if found is None:
             return False
         self._put(job, found.placement.footprint, found.group, shift=found.shift)
         return True
+
+    def _has_bytes(self, job: JobSpec, others: Iterable[tuple[JobSpec, float]]) -> bool:
+        """Whether host memory holds the states of all these jobs."""
+        num_bytes = job.state.total + sum(other.state.total for other, _ in others)
+        return self._host_bytes is None or num_bytes <= self._host_bytes
 
     def _put(self, job: JobSpec, footprint: Footprint, group: NodeGroupId, *, shift: int) -> None:
         self._timetable.reserve(job.id, group, footprint, shift)
@@ -107,6 +123,7 @@ class SharingTable:
             for group, jobs in self.jobs.items()
             if len(jobs) < self._rules.max_jobs_per_group
             and duties[group] + _trace(job).duty <= self._rules.max_duty + _ROUNDING
+            and self._has_bytes(job, jobs)
         ]
         if not having_room:
             return False

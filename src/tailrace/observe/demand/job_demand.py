@@ -3,14 +3,15 @@
 The file is JSON:
 
     {"format": 1, "job": "quickstart", "train_devices": 1, "rollout_devices": 1,
+     "state_gb": {"weights": 15.2, "gradients": 15.2, "optimizer": 91.2},
      "trace": {"period_s": 289.03, "steps": 1,
                "segments": [{"offset_s": 231.5, "duration_s": 57.5, "slack_s": 0.0, "mean_s": 55.1}]},
      "steps": [[230.1, 48.2, 9.4], ...]}
 
 ``trace`` is the pattern that repeats. ``steps`` lists every step of the run it was made from, as seconds of rollout, of
 training and of publishing and saving, so that a simulation can play the run itself. All of them are above 0, because
-simulated steps have no empty parts. A file that is written by hand may leave out ``steps``, ``slack_s``, ``mean_s``
-and the numbers of devices.
+simulated steps have no empty parts. A file that is written by hand may leave out ``steps``, ``slack_s``, ``mean_s``,
+the numbers of devices, and ``state_gb`` (all nodes of a group together), which no run records.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.cluster.demand.trace import DemandSegment, DemandTrace
+from tailrace.cluster.job_spec import StateBytes
 from tailrace.cluster.planning.sharing_forecast import PeriodTime
 from tailrace.observe.time_use.phases import StepTime
 
 FORMAT = 1
+GB = 10**9
 SHORTEST_S = 1e-6
 """Seconds that stand for a part of a step that took no time."""
 
@@ -37,6 +40,8 @@ class JobDemand:
     trace: DemandTrace
     train_devices: int = 1
     rollout_devices: int = 0
+    state: StateBytes = StateBytes()
+    """Size of what it keeps on its node group; 0: not known."""
     run: tuple[StepTime, ...] = ()
     """Steps of the run that the trace was made from."""
 
@@ -71,6 +76,7 @@ class JobDemand:
             "job": self.name,
             "train_devices": self.train_devices,
             "rollout_devices": self.rollout_devices,
+            "state_gb": {name: size / GB for name, size in asdict(self.state).items() if size},
             "trace": {
                 "period_s": self.trace.period_s,
                 "segments": [_without_none(asdict(segment)) for segment in self.trace.segments],
@@ -84,7 +90,7 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
     """``ValueError`` with a sentence if it is not the demand of a job. ``name``: if the data has none."""
     if data.get("format") != FORMAT:
         raise ValueError(f"its format is {data.get('format')!r}, and this version of tailrace reads format {FORMAT}")
-    _check_keys(data, "", ("format", "job", "train_devices", "rollout_devices", "trace", "steps"))
+    _check_keys(data, "", ("format", "job", "train_devices", "rollout_devices", "state_gb", "trace", "steps"))
     try:
         trace = data["trace"]
         _check_keys(trace, "trace.", ("period_s", "segments", "steps"))
@@ -106,12 +112,19 @@ def from_dict(data: Mapping[str, Any], *, name: str = "job") -> JobDemand:
             trace=DemandTrace(period_s=trace["period_s"], segments=segments, steps=trace.get("steps", 1)),
             train_devices=_count(data, "train_devices", 1, least=1),
             rollout_devices=_count(data, "rollout_devices", 0, least=0),
+            state=_state(data.get("state_gb", {})),
             run=tuple(_step(number, parts) for number, parts in enumerate(data.get("steps", ()), start=1)),
         )
     except KeyError as error:
         raise ValueError(f"{error.args[0]!r} is missing") from None
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a value is not of the expected kind ({error})") from None
+
+
+def _state(data: Mapping[str, Any]) -> StateBytes:
+    _check_keys(data, "state_gb.", ("weights", "gradients", "optimizer"))
+    _numbers(data, "state_gb.")
+    return StateBytes(**{name: round(size * GB) for name, size in data.items()})
 
 
 def _check_keys(data: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
