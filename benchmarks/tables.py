@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import cluster_tables
 import gpu_tables
 import planner_tables
 from simulated_papers import note, shown_paper, shown_range
@@ -357,6 +358,8 @@ TABLES: dict[str, tuple[str, Callable[[Result], list[str]]]] = {
     "cluster unknown": ("cluster.json", cluster_unknown),
     "cluster arrivals": ("cluster.json", cluster_arrivals),
     "cluster two jobs": ("cluster.json", cluster_two_jobs),
+    "placement truth": ("placement_truth.json", lambda result: cluster_tables.placement_truth(result, table)),
+    "cluster queue": ("cluster_queue.json", lambda result: cluster_tables.queue(result, table)),
     "cluster arbitration": ("cluster.json", cluster_arbitration),
     "cluster parts": ("cluster_parts.json", cluster_parts),
     "cluster orderings": ("cluster.json", orderings),

@@ -206,7 +206,7 @@ def test_a_job_that_becomes_overdue_passes_the_others_of_its_tenant_at_that_time
 
 
 def test_with_first_come_first_served_time_changes_nothing() -> None:
-    scheduler = full(Policy.PACK)
+    scheduler = full(Policy.PACK, order=Order.FIRST_COME)
     assert not submit(scheduler, "other", now=1.0, trace=trace(70, 30), steps=1)
     assert changes_at(scheduler.rooms, 1.0) == math.inf
 

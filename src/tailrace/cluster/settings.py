@@ -84,7 +84,7 @@ class ClusterRules:
     policy: Policy = Policy.SPREAD_BACKFILL
     ratio: Ratio = Ratio.RESPONSE
     grain: Grain = Grain.PHASE
-    order: Order = Order.FIRST_COME
+    order: Order = Order.RESPONSE
     slot_s: float = 1.0
     max_jobs_per_group: int = 3
     max_duty: float = 0.8
