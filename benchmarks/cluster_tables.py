@@ -12,7 +12,7 @@ Table = Callable[[Sequence[str], Iterable[Sequence[str]]], list[str]]
 
 
 def placement_truth(result: Result, table: Table) -> list[str]:
-    names = ("accepted", "overlapping", "refused", "wrongly_refused")
+    names = ("accepted", "in_step", "overlapping", "refused", "wrongly_refused")
     rows = [[row["periods"], row["arrivals"], *(str(row[name]) for name in names)] for row in result["rows"]]
     return table(["periods", "arrivals", *(name.replace("_", " ") for name in names)], rows)
 

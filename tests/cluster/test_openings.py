@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -12,15 +13,15 @@ from cluster.test_wait_share import ask, tell
 from tailrace.cluster import commands as do
 from tailrace.cluster import events as ev
 from tailrace.cluster.admission import rules as admission
-from tailrace.cluster.admission.order import changes_at
+from tailrace.cluster.admission.order import changes_at, in_order
 from tailrace.cluster.groups import placement
 from tailrace.cluster.groups.openings import NEVER, Openings
-from tailrace.cluster.groups.record import GroupRecord
+from tailrace.cluster.groups.record import GroupRecord, fits
 from tailrace.cluster.ids import JobId, NodeGroupId, NodeId
-from tailrace.cluster.job_spec import JobSpec
+from tailrace.cluster.job_spec import JobSpec, StateBytes, StatePart
 from tailrace.cluster.jobs.record import JobRecord
 from tailrace.cluster.scheduler import Scheduler
-from tailrace.cluster.settings import Order, Policy
+from tailrace.cluster.settings import NodeGroup, Order, Policy
 
 G0, G1, G2 = (NodeGroupId(f"g{number}") for number in range(3))
 LONG = 10**6
@@ -203,6 +204,32 @@ def test_a_job_that_becomes_overdue_passes_the_others_of_its_tenant_at_that_time
     assert end(scheduler, "b", now=100.0) == [], "there is room for the long one, but the short one comes first"
     assert changes_at(scheduler.rooms, 100.0) == 502.0, "a second after the long one becomes overdue"
     assert do.Admit(job=JobId("long")) in scheduler.handle(ev.TimePassed(), now=502.0)
+
+
+def test_the_scheduler_is_woken_only_when_another_job_comes_first() -> None:
+    """300 jobs wait, each shorter than the one before, and nothing is free."""
+    scheduler = cluster(policy=Policy.SPREAD_BACKFILL, order=Order.RESPONSE, max_jobs_per_group=1)
+    assert submit(scheduler, "a", trace=trace(60, 30), steps=10**6)
+    for number in range(300):
+        assert not submit(scheduler, f"job-{number}", now=float(number), trace=trace(60, 30), steps=1 + 300 - number)
+    now, firsts = 300.0, [in_order(scheduler.rooms, 300.0)[0].id]
+    while (at := changes_at(scheduler.rooms, now)) < 40_000:
+        before, now = now, at
+        assert in_order(scheduler.rooms, at - 1.5)[0].id == firsts[-1] or at - before <= 2, "not woken late"
+        scheduler.handle(ev.TimePassed(), now=now)
+        firsts.append(in_order(scheduler.rooms, now)[0].id)
+    assert 2 <= len(firsts) <= 300
+    assert all(one != other for one, other in pairwise(firsts))
+
+
+@pytest.mark.parametrize(("host_bytes", "is_held"), [(499, False), (500, True)])
+def test_what_stays_on_the_host_needs_room_there_also_if_its_job_is_alone(host_bytes: int, is_held: bool) -> None:
+    facts = NodeGroup(id=NodeGroupId("g"), nodes=(NodeId("n"),), devices=8, host_bytes=host_bytes)
+    spec = JobSpec(
+        id=JobId("a"), train_devices=8, state=StateBytes(weights=1000, optimizer=500), host_parts=(StatePart.OPTIMIZER,)
+    )
+    assert fits(facts, spec.state, parts=spec.device_parts) is is_held
+    assert fits(facts, spec.state), "if everything comes to the devices, the host holds nothing"
 
 
 def test_with_first_come_first_served_time_changes_nothing() -> None:

@@ -237,6 +237,19 @@ def test_only_idle_colocated_instances_release_their_memory_for_a_step(placement
     assert not rooms.fleet.is_off_device()
 
 
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("placement", Placement)
+def test_an_instance_that_was_lost_starts_beside_no_colocated_step(placement: Placement, edition: int) -> None:
+    schedule = replace(SCHEDULE, leftovers=Leftovers.WAIT, max_staleness=0, placement=placement, edition=edition)
+    rooms = two_versions(schedule)
+    facts.instance_lost(rooms, ev.InstanceLost(instance=I0, reason="killed"), 0.0)
+    rooms.training.batches = [(GROUP,)]
+    waits = placement is Placement.COLOCATED and edition == 2
+    assert [each.instance for each in start_instances(rooms, 1.0)] == ([] if waits else [I0])
+    rooms.training.batches = []
+    assert waits == bool(list(start_instances(rooms, 2.0)))
+
+
 def test_answers_to_what_was_not_asked_are_refused() -> None:
     rooms = two_versions()
     before = replace(rooms.fleet.instances[I0])

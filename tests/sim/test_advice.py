@@ -260,7 +260,17 @@ def test_a_run_that_is_predicted_badly_is_compared_with_nothing(evidence: Eviden
     advice = make_advice(stretched, lambda line: None)
     assert {row.verdict for row in advice.rows[1:]} == {SpeedVerdict.CANNOT_TELL}
     assert advice.sentences[0].startswith("The error of the prediction of the run itself is 25%, more than 20%")
-    assert advice.sentences[1].startswith("Keep sync")
+    assert not any(each.startswith(("Keep", "Use")) for each in advice.sentences)
+
+
+def test_a_streamed_run_alone_says_what_it_does_not_tell(evidence: Evidence) -> None:
+    def said(given: Evidence) -> bool:
+        return any("at the ends of rounds" in each for each in make_advice(given, lambda line: None).sentences)
+
+    streamed = replace(evidence, schedule=replace(evidence.schedule, stream=Stream.ALWAYS))
+    assert not said(evidence)
+    assert said(streamed)
+    assert not said(replace(streamed, num_runs=2))
 
 
 def test_the_printed_range_includes_the_error_of_the_run_itself(evidence: Evidence) -> None:
@@ -294,6 +304,7 @@ def test_a_gain_below_the_error_of_the_run_itself_is_no_gain(
 ) -> None:
     found = PredictedSpeed(step_s=(least_s + most_s) / 2, least_s=least_s, most_s=most_s, tokens=100.0, drawn_share=0.0)
     assert verdict_of(found, own_s=1.0, margin=0.1) is verdict
+    assert verdict_of(found, own_s=1.0, margin=0.1, error=0.2) is SpeedVerdict.CANNOT_TELL, "the range is printed wider"
 
 
 def row(

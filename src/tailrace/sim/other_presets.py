@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tailrace.config.device_kind import recorded_device
 from tailrace.config.preset_parts import Circumstances
 from tailrace.config.run_preset import circumstances
 from tailrace.config.settings import Settings
@@ -32,9 +33,10 @@ def for_other_presets(schedule: Schedule, config: Mapping[str, Any]) -> tuple[Sc
 
 
 def read_settings(sections: Mapping[str, Any]) -> Settings | None:
-    """Return settings as far as they are given; None if they are those of an older release."""
+    """Return the settings of a run as far as they are given; None if they are those of an older release."""
+    device = {"device": recorded_device(sections)}
     try:
-        return Settings.model_validate(dict(sections))
+        return Settings.model_validate({**sections, "model": {**sections.get("model", {}), **device}})
     except ValidationError:
         return None
 

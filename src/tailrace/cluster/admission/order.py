@@ -55,22 +55,20 @@ def in_order(rooms: Rooms, now: float) -> list[JobRecord]:
 
 
 def changes_at(rooms: Rooms, now: float) -> float:
-    """When the order will be another one, only because time passes; infinite: never.
+    """When another job comes first of its tenant and size, only because time passes; infinite: never.
 
-    A job passes its neighbour of the same tenant when its ratio, which grows faster, has become the larger one, or when
-    it is overdue. A second is added, so that rounding does no harm.
+    The others wait behind the first, or were tried and found no place, so their order does not matter. A job passes the
+    first when its ratio, which grows faster, has become the larger one, or when it is overdue. A ratio grows evenly, so
+    without other events each job becomes the first only once. A second is added, so that rounding does no harm.
     """
     if rooms.rules.order is Order.FIRST_COME:
         return math.inf
-    limit_s, before = rooms.rules.max_queue_s, dict[TenantId, JobRecord]()
+    limit_s, firsts = rooms.rules.max_queue_s, dict[tuple[TenantId, int], JobRecord]()
     at = math.inf
     for job in in_order(rooms, now):
-        ahead = before.get(job.tenant)
-        if ahead is not None and now - job.submitted_at <= limit_s:
-            at = min(at, job.submitted_at + limit_s)
-            if now - ahead.submitted_at <= limit_s:
-                at = min(at, _passes_at(job, ahead))
-        before[job.tenant] = job
+        first = firsts.setdefault((job.tenant, job.spec.train_devices), job)
+        if first is not job and now - first.submitted_at <= limit_s:
+            at = min(at, job.submitted_at + limit_s, _passes_at(job, first))
     return max(at, now) + 1.0
 
 

@@ -84,11 +84,11 @@ class GroupRecord:
 
 
 def fits(group: NodeGroup, state: StateBytes, others: Sequence[StateBytes] = (), *, parts: Parts = ALL_PARTS) -> bool:
-    """Whether a job's state fits beside that of others. A job that is alone is never offloaded. ``parts``: those that
-    come to the devices."""
+    """Whether a job's state fits beside that of others. What comes to the devices of a job that is alone is never
+    offloaded. ``parts``: those that come to the devices."""
     if group.device_bytes is not None and state.of(parts) > group.device_bytes:
         return False
-    if group.host_bytes is None or not others:
+    if group.host_bytes is None:
         return True
-    needed = state.total + sum(other.total for other in others)
+    needed = state.total + sum(other.total for other in others) if others else state.total - state.of(parts)
     return needed <= group.host_bytes + (group.disk_bytes or 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class SharingTable:
         """Place the job on a group that is open, or on the next one."""
         if self._join(job):
             return
-        if self._unopened and self._has_bytes(job, ()):
+        if self._unopened:
             # A group is there for at least one job, however much of the time that job needs.
             self._put(job, self._footprint(job), self._unopened.pop(0), shift=0)
         else:
@@ -107,10 +107,11 @@ class SharingTable:
         self._put(job, found.placement.footprint, found.group, shift=found.shift)
         return True
 
-    def _has_bytes(self, job: JobSpec, others: Iterable[tuple[JobSpec, float]]) -> bool:
-        """Whether host memory holds the states of all these jobs."""
-        num_bytes = job.state.total + sum(other.state.total for other, _ in others)
-        return self._host_bytes is None or num_bytes <= self._host_bytes
+    def _has_bytes(self, job: JobSpec, others: Sequence[tuple[JobSpec, float]]) -> bool:
+        """Whether host memory holds the states of all these jobs. That of a lone job stays on the devices."""
+        if self._host_bytes is None or not others:
+            return True
+        return job.state.total + sum(other.state.total for other, _ in others) <= self._host_bytes
 
     def _put(self, job: JobSpec, footprint: Footprint, group: NodeGroupId, *, shift: int) -> None:
         self._timetable.reserve(job.id, group, footprint, shift)

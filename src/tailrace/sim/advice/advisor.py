@@ -43,15 +43,14 @@ def make_advice(evidence: Evidence, say: Say, refused: Refused = lambda settings
             continue
         verdict = SpeedVerdict.CANNOT_TELL
         if error <= MOST_ERROR:
-            verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin)
+            verdict = verdict_of(predicted, own_s=itself.step_s, margin=margin, error=error)
         rows.append((_row(candidate, predicted, verdict), _bound(candidate)))
     rows = [(_row(own, itself, SpeedVerdict.THIS_RUN), _bound(own)), *sorted(rows, key=lambda each: each[0].step_s)]
     calibration = evidence.calibration
     is_assumed = any(calibration.rests_on_assumption(each.schedule) for each in (own, *tried))
     shown = [row for row, _ in rows]
-    said = sentences(
-        shown, margin, [bound for _, bound in rows], assumption=calibration.assumption if is_assumed else None
-    )
+    assumption = calibration.assumption if is_assumed else None
+    said = sentences(shown, margin, [bound for _, bound in rows], assumption=assumption)
     return Advice(
         num_recorded=evidence.num_recorded,
         num_steps=evidence.num_steps,
@@ -62,15 +61,24 @@ def make_advice(evidence: Evidence, say: Say, refused: Refused = lambda settings
         margin=margin,
         rows=tuple(shown),
         excluded=tuple((each.name, each.reason) for each in excluded),
-        sentences=(*_unsure(error), *said, *_left_out(evidence, tried)),
+        sentences=(*(_unsure(error) if error > MOST_ERROR else said), *_unseen(evidence), *_left_out(evidence, tried)),
     )
 
 
 def _unsure(error: float) -> Iterator[str]:
-    if error > MOST_ERROR:
+    yield (
+        f"The error of the prediction of the run itself is {error:.0%}, more than {MOST_ERROR:.0%}: the simulator does"
+        " not know this run well enough to compare schedules."
+    )
+
+
+def _unseen(evidence: Evidence) -> Iterator[str]:
+    """Yield what a streamed run alone does not tell."""
+    if evidence.schedule.streams and evidence.num_runs == 1:
         yield (
-            f"The error of the prediction of the run itself is {error:.0%}, more than {MOST_ERROR:.0%}: the simulator"
-            " does not know this run well enough to compare schedules."
+            "This run trains while it generates, so rollout without training was seen only at the ends of rounds, where"
+            " few responses are left. Schedules whose rounds begin without training may be predicted too fast: a few"
+            " steps of sync on the same machine, given as --with RUN, tell."
         )
 
 

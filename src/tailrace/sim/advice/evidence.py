@@ -40,6 +40,8 @@ class Evidence:
     """Figures of the steps that are simulated."""
     num_recorded: int
     """Optimizer steps of the whole run."""
+    num_runs: int = 1
+    """Runs to which the costs are fitted."""
     extremes: tuple[WorldCosts, ...] = ()
     """Costs under the extremes of what is assumed about rollout and training at the same time; empty: nothing is."""
     has_other_sizes: bool = False
@@ -73,6 +75,7 @@ class Evidence:
             work=RecordedWork.of(journals),
             recorded=figures_of(journals[0]),
             num_recorded=num_trained(entries),
+            num_runs=len(journals),
             extremes=tuple(_extremes(journals, machine, calibration)),
             has_other_sizes=has_other_sizes(recorded_schedule(entries)),
         )

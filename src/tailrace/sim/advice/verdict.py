@@ -11,14 +11,14 @@ _FEWER_TOKENS = 0.95
 """A schedule that trains less than this part of the tokens of another does less work in a step."""
 
 
-def verdict_of(predicted: PredictedSpeed, *, own_s: float, margin: float) -> SpeedVerdict:
+def verdict_of(predicted: PredictedSpeed, *, own_s: float, margin: float, error: float = 0.0) -> SpeedVerdict:
     """Compare with the predicted ``own_s`` of the run itself.
 
-    A schedule is faster or slower only if that holds in the whole range, by more than the margin.
+    A schedule is faster or slower only if that holds in the whole range, widened by the error, by more than the margin.
     """
-    if predicted.most_s < own_s * (1.0 - margin):
+    if predicted.most_s * (1.0 + error) < own_s * (1.0 - margin):
         return SpeedVerdict.FASTER
-    if predicted.least_s > own_s * (1.0 + margin):
+    if predicted.least_s * (1.0 - error) > own_s * (1.0 + margin):
         return SpeedVerdict.SLOWER
     return SpeedVerdict.CANNOT_TELL
 

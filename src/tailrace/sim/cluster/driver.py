@@ -15,7 +15,7 @@ from tailrace.sim.cluster.world import World
 from tailrace.sim.driver import Agenda, Deadlock
 
 _MOST_WAKES = 1_000
-"""A scheduler that wakes so often while nothing else happens will never do anything."""
+"""A scheduler that wakes so often, and once for each job, while nothing else happens will never do anything."""
 
 
 class ClusterScheduler(Protocol):
@@ -42,6 +42,7 @@ class Driver:
         self.num_events = 0
         self._record = record
         self._timer: float | None = None
+        self._most_wakes = _MOST_WAKES + len(plans)
         self._wakes_in_a_row = 0
         self._scheduler = make_scheduler(first)
         self.world = World(
@@ -57,7 +58,7 @@ class Driver:
     def run(self) -> None:
         """Handle events until every job is over."""
         while not self.world.is_over:
-            if not self.agenda or self._wakes_in_a_row > _MOST_WAKES:
+            if not self.agenda or self._wakes_in_a_row > self._most_wakes:
                 raise Deadlock(f"at {self.agenda.now:.1f} s nothing happens any more, but {self._unfinished()}")
             action = self.agenda.next()
             assert not isinstance(action, core_events.Event)

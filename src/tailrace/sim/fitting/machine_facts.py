@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace.config.device_kind import recorded_device
 from tailrace.core.length_classes import length_classes
 from tailrace.core.outcomes import Part
 from tailrace.sim.world import Sharing
@@ -84,4 +85,4 @@ def _has_rows(config: Mapping[str, Any]) -> bool:
 
 
 def _is_on_gpu(config: Mapping[str, Any]) -> bool:
-    return str(config.get("model", {}).get("device", "cpu")).startswith("cuda")
+    return recorded_device(config).startswith("cuda")
