@@ -207,7 +207,7 @@ def test_a_lent_instance_and_then_the_controller_are_killed_and_nothing_is_lost(
 def test_lending_trains_what_the_synchronous_run_trains(tmp_path: Path, given: dict[str, Any]) -> None:
     few = given | LENDING | {"schedule__max_steps": 4, "save_interval": "null"}
     whole = launch.train_well(
-        tmp_path / "whole", **few | {"schedule__preset": "sync", "schedule__lending": "never"}
+        tmp_path / "whole", **few | {"schedule__preset": "sync", "schedule__lending": "never", "schedule__lend_at": 0.4}
     ).output
     streamed = launch.train_well(tmp_path / "streamed", **few).output
     assert any(piece.replicas for sent in pieces(streamed).values() for piece in sent)
