@@ -24,7 +24,7 @@ class Errand:
 
     @property
     def owner(self) -> JobState:
-        """Whose state comes in."""
+        """The job whose state comes in."""
         if self.request is not None:
             return self.request.owner
         assert self.expected is not None, "the job has left"

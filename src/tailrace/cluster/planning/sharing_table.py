@@ -40,7 +40,7 @@ class Allowed(NamedTuple):
     """The node groups that there are."""
 
     devices: int
-    """Of each group."""
+    """Devices of each group."""
     max_groups: int | None
     """None: as many as are needed."""
     host_bytes: int | None

@@ -57,7 +57,7 @@ class MeasuredDemand:
     periods: list[_Period] = field(default_factory=list)
     """Complete ones."""
     durations_s: dict[int, list[float]] = field(default_factory=dict)
-    """Of the newest phases of each segment."""
+    """Seconds of the newest phases of each segment."""
     present: _Period | None = None
 
     # Questions
@@ -96,7 +96,8 @@ class MeasuredDemand:
         return DemandTrace.clipped(period_s=plan.period_s, segments=segments, steps=plan.steps)
 
     def forecast(self, plan: DemandTrace, newest: int) -> DemandTrace:
-        """The same, with the medians of this many of the newest periods and of the starts of the phases in them."""
+        """The plan with measured durations, and the medians of this many of the newest periods and of the starts of the
+        phases in them."""
         durations_s, periods = self._durations_s(plan, newest), self.periods[-newest:]
         if not periods:
             return plan.with_durations(durations_s)
